@@ -1,0 +1,1 @@
+"""Talks to clients: wire protocol, sessions, the relay, the command line."""

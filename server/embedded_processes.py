@@ -1,0 +1,47 @@
+"""The processes of a PostgreSQL cluster: finding them, ending them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import structlog
+
+log = structlog.get_logger(__name__)
+
+FAST_STOP_SECONDS = 60.0
+IMMEDIATE_STOP_SECONDS = 10.0
+
+
+def processes_in(directory: Path) -> list[psutil.Process]:
+    """The PostgreSQL processes of a cluster: each has the data directory as its working directory."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.name().startswith("postgres") and os.path.samefile(process.cwd(), directory):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def stop_process(process: psutil.Process) -> None:
+    """Fast shutdown, then immediate shutdown, then SIGKILL."""
+    steps = (
+        (signal.SIGINT, FAST_STOP_SECONDS),
+        (signal.SIGQUIT, IMMEDIATE_STOP_SECONDS),
+        (signal.SIGKILL, IMMEDIATE_STOP_SECONDS),
+    )
+    for number, seconds in steps:
+        try:
+            process.send_signal(number)
+            process.wait(timeout=seconds)
+            return
+        except psutil.NoSuchProcess:
+            return
+        except psutil.TimeoutExpired:
+            log.warning(
+                "PostgreSQL does not stop", pid=process.pid, signal=number.name, waited_seconds=seconds
+            )

@@ -1,0 +1,54 @@
+"""A real PostgreSQL for every test that wants one: one embedded cluster a run, a fresh database a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from server.data_directory import DataDirectory
+from server.embedded import EmbeddedPostgres
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """The embedded PostgreSQL: `socket_dir`, `port`, `user`, `password`, `dsn(database)`, `psql`, `bin_dir`.
+
+    It does not wait for the disk: the tests stop processes, never the machine.
+    """
+    data = DataDirectory(tmp_path_factory.mktemp("cluster") / "data").create()
+    postgres = EmbeddedPostgres(data, {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"})
+    postgres.start()
+    try:
+        yield postgres
+    finally:
+        postgres.stop()
+
+
+@pytest.fixture
+def database(cluster: EmbeddedPostgres) -> Iterator[str]:
+    """The name of a database that is empty, and is dropped after the test."""
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    yield name
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def dsn(cluster: EmbeddedPostgres, database: str) -> str:
+    """A connection string of the test's database that goes straight to PostgreSQL, not through the relay."""
+    return cluster.dsn(database)
+
+
+@pytest.fixture
+def data_directory(tmp_path: Path) -> DataDirectory:
+    """A data directory of the test's own."""
+    return DataDirectory(tmp_path / "data").create()
