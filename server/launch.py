@@ -1,13 +1,14 @@
 """Starts a PostgreSQL program the way a process of ours has to run, and becomes it (exec).
 
-Run by path, never imported: `python -I -S launch.py [options] -- program arguments`. It is a program of its own
-and not a `preexec_fn`, which is unsafe in a process with threads. It needs the standard library alone, and Linux
-for the options.
+Run by path, never imported: `python -I -S launch.py [options] -- program arguments`. It is a program of
+its own and not a `preexec_fn`, which is unsafe in a process with threads. It needs the standard library
+alone, and Linux for the options.
 
---parent PID      ask the kernel for SIGINT (PostgreSQL's fast shutdown) when that parent dies, so that nothing
-                  stays behind when it is killed with -9. The kernel means the *thread* that started us.
---user-namespace  as root: a user namespace in which root is seen as an ordinary user. PostgreSQL refuses to run
-                  as root; there it sees uid 65534, while every file stays root's.
+--parent PID      ask the kernel for SIGINT (PostgreSQL's fast shutdown) when that parent dies, so that
+                  nothing stays behind when it is killed with -9. The kernel means the *thread* that
+                  started us.
+--user-namespace  as root: a user namespace in which root is seen as an ordinary user. PostgreSQL refuses
+                  to run as root; there it sees uid 65534, while every file stays root's.
 --run-as UID:GID  as root: become this user for good.
 """
 

@@ -1,8 +1,8 @@
 """As whom PostgreSQL runs: it refuses to be root.
 
-An ordinary user runs it as himself. Root runs it in a user namespace in which root is seen as an ordinary user,
-so that every file stays root's; where the system does not permit that, as a system user to whom the cluster is
-given.
+An ordinary user runs it as himself. Root runs it in a user namespace in which root is seen as an ordinary
+user, so that every file stays root's; where the system does not permit that, as a system user to whom the
+cluster is given.
 """
 
 from __future__ import annotations
