@@ -1,0 +1,1 @@
+"""Remembers: install and upgrade scripts, typed access to their tables, the dependency graph."""

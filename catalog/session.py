@@ -1,0 +1,65 @@
+"""The SQL session: the one async interface through which catalog and engine speak to PostgreSQL.
+
+There are two implementations: a relayed client connection (``server``), in the client's own transaction, and a
+connection of the engine's pool (``engine``). Both report a database error as :class:`SqlError`.
+
+Parameters are bound (``$1``), and every parameter is cast in the SQL text (``$1::text``), so that both
+implementations infer the same type. Results are limited to the types of :data:`Value`; anything else
+(timestamps, numeric, jsonb, snapshots) is cast to text in the query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Sequence
+from typing import Any, Protocol
+
+Value = str | int | float | bool | None | list[str] | list[int]
+Row = tuple[Any, ...]
+
+
+class SqlError(Exception):
+    """An error with an SQLSTATE, made by PostgreSQL or in PostgreSQL's style.
+
+    ``message`` is lower case, has no full stop and quotes names; ``hint`` says what to do, where there is a way out.
+    """
+
+    def __init__(self, sqlstate: str, message: str, *, detail: str | None = None, hint: str | None = None):
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.message = message
+        self.detail = detail
+        self.hint = hint
+
+
+class SqlSession(Protocol):
+    """A connection to one database, inside a transaction or in autocommit."""
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        """Run one statement and return its rows as tuples of :data:`Value`. Raises SqlError."""
+        ...
+
+    async def execute(self, sql: str, *args: Value) -> str:
+        """Run one statement and return its command tag. Raises SqlError."""
+        ...
+
+    async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
+        """COPY CSV bytes (no header, NULL an unquoted empty field) into a table; returns the rows written."""
+        ...
+
+
+class RequestSession(SqlSession, Protocol):
+    """The session on which an engine request is carried out, in the transaction of the requesting statement."""
+
+    @property
+    def database(self) -> str:
+        """Name of the database the client is connected to."""
+        ...
+
+    @property
+    def autocommit(self) -> bool:
+        """True if the transaction is this one statement (the relay opened it), so that `restart` is allowed."""
+        ...
+
+    async def restart(self) -> None:
+        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ. Only where `autocommit`."""
+        ...

@@ -1,0 +1,1 @@
+"""Makes tables fresh: change capture, the mirror, the two executors, refresh, scheduler."""

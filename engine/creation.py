@@ -1,0 +1,189 @@
+"""Create a stream table: define, plan, make its storage, register it, capture its sources."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import structlog
+
+import sql
+from catalog.session import SqlError, SqlSession
+from engine.definition import (
+    HIDDEN_PREFIX,
+    Definition,
+    acting_as,
+    define,
+    function_hashes,
+    local_setting,
+    quoted,
+)
+from engine.plans import PlanInputs, compiled, opaque, plan, used_columns
+from engine.refresh import run_as_owner
+from engine.stored import track
+from sql import Compiled, NotDifferentiable
+
+logger = structlog.get_logger(__name__)
+
+
+async def create(session: SqlSession, arguments: dict[str, Any], search_path: str, owner: str) -> int | None:
+    """Create a stream table that is not populated yet.
+
+    Returns its id if it is to be populated, None if `initialize` is false or if it existed and `if_not_exists` was
+    said. Raises SqlError: 42P07 if the name exists, 3F000 without its schema, 42501 without a right of `owner`, 0A000
+    for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
+    """
+    schema, name = await _target(session, arguments["name"])
+    ((relid,),) = await session.fetch(
+        "SELECT pg_catalog.to_regclass($1::text)::oid::bigint", f"{quoted(schema)}.{quoted(name)}"
+    )
+    if relid is not None:
+        if arguments.get("if_not_exists") and await _is_stream_table(session, relid):
+            await notice(session, "INFO", f'stream table "{name}" already exists, skipping')
+            return None
+        raise SqlError("42P07", f'relation "{name}" already exists')
+
+    requested = str(arguments.get("refresh_mode") or "AUTO").upper()
+    async with acting_as(session, owner):
+        definition = await define(session, arguments["query"], search_path)
+        _refuse_in_every_mode(definition)
+        inputs, fallback = await _plan(session, definition, requested)
+        # Checks the rights to the sources, by PostgreSQL's own rules; creating a view does not.
+        storage = f"{quoted(schema)}.{quoted(name)}"
+    await run_as_owner(
+        session, owner, f"SELECT pg_catalog.to_jsonb(1) FROM ({definition.canonical}) AS rights LIMIT 0", {}
+    )
+    mode = "FULL" if fallback is not None or requested == "FULL" else "DIFFERENTIAL"
+    await _announce(session, definition, requested, mode, fallback)
+
+    built = compiled(inputs)
+    async with acting_as(session, owner), local_setting(session, "search_path", ""):
+        for statement in built.create_storage_sql(storage):
+            await session.fetch(statement)
+    ((relid,),) = await session.fetch("SELECT $1::text::regclass::oid::bigint", storage)
+    ((pgt_id,),) = await session.fetch(
+        "SELECT pgtrickle._register($1::text::jsonb)",
+        json.dumps(
+            {
+                "schema": schema,
+                "name": name,
+                "relid": relid,
+                "owner": owner,
+                "defining_query": definition.canonical,
+                "original_query": definition.original,
+                "canonical_query": definition.canonical,
+                "schedule": arguments.get("schedule") or "calculated",
+                "refresh_mode": mode,
+                "requested_mode": requested,
+                "engine": arguments.get("engine") or "auto",
+                "functions_used": sorted({use.name for use in definition.functions}),
+                "function_hashes": function_hashes(definition.functions),
+                "has_keyless_source": any(not d.source.key for d in definition.dependencies),
+                "fallback_reason": fallback,
+                "explain": {"inputs": inputs.to_json()} | _explanation(built, definition),
+                "sources": [
+                    {
+                        "oid": dependency.source.oid,
+                        "source_type": dependency.kind,
+                        "columns_used": list(dependency.columns_used),
+                    }
+                    for dependency in definition.dependencies
+                ],
+            }
+        ),
+    )
+    await session.fetch("SELECT pgtrickle._install_guard($1::bigint::oid::regclass)", relid)
+    tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    columns = used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
+    await track(session, int(pgt_id), columns)
+    return int(pgt_id) if arguments.get("initialize", True) else None
+
+
+async def undo_creation(session: SqlSession, pgt_id: int) -> None:
+    """Take back the first of creation's two steps. Harmless if the stream table is gone."""
+    rows = await session.fetch(
+        "SELECT pgt_schema, pgt_name FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint AND NOT is_populated",
+        pgt_id,
+    )
+    for schema, name in rows:
+        await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
+        async with local_setting(session, "pgtrickle.maintenance", "on"):
+            await session.fetch(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)} CASCADE")
+
+
+async def notice(session: SqlSession, level: str, message: str, hint: str | None = None) -> None:
+    """Tell the client something, as far as its `client_min_messages` wants to know."""
+    await session.fetch("SELECT pgtrickle._notice($1::text, $2::text, $3::text)", level, message, hint)
+
+
+async def _target(session: SqlSession, name: str) -> tuple[str, str]:
+    """Schema and name of a stream table to be created; `public` where no schema is said."""
+    ((parts,),) = await session.fetch("SELECT pg_catalog.parse_ident($1::text)", name)
+    if len(parts) > 2:
+        raise SqlError("42601", f'improper stream table name "{name}" (too many dotted names)')
+    schema, table = parts if len(parts) == 2 else ("public", parts[0])
+    ((exists,),) = await session.fetch("SELECT pg_catalog.to_regnamespace($1::text) IS NOT NULL", quoted(schema))
+    if not exists:
+        raise SqlError("3F000", f'schema "{schema}" does not exist')
+    return schema, table
+
+
+async def _is_stream_table(session: SqlSession, relid: int) -> bool:
+    rows = await session.fetch(
+        "SELECT 1 FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = $1::bigint::oid", relid
+    )
+    return bool(rows)
+
+
+def _refuse_in_every_mode(definition: Definition) -> None:
+    for column in definition.output:
+        if column.name.startswith(HIDDEN_PREFIX):
+            raise SqlError(
+                "42939", f'column name "{column.name}" is reserved', hint=f'Names that start with "{HIDDEN_PREFIX}" are.'
+            )
+    refused = sql.rejected(definition.canonical)
+    if refused is not None:
+        construct, hint = refused
+        raise SqlError("0A000", f"{construct} is not supported in a defining query", hint=hint)
+
+
+async def _plan(session: SqlSession, definition: Definition, requested: str) -> tuple[PlanInputs, str | None]:
+    """Plan inputs, and the reason why the query can only be computed as a whole, if it can."""
+    try:
+        return await plan(session, definition), None
+    except NotDifferentiable as reason:
+        if requested == "DIFFERENTIAL":
+            raise SqlError(
+                "0A000",
+                f"{reason.construct} is not supported in DIFFERENTIAL mode",
+                hint=reason.hint or "Use refresh_mode => 'AUTO' or 'FULL'.",
+            ) from reason
+        return opaque(definition), reason.construct
+
+
+async def _announce(
+    session: SqlSession, definition: Definition, requested: str, mode: str, fallback: str | None
+) -> None:
+    if requested == "AUTO" and fallback is not None:
+        await notice(
+            session,
+            "NOTICE",
+            f"stream table uses FULL refresh: {fallback} is not supported in DIFFERENTIAL mode",
+            "Each refresh computes the whole query. See pgtrickle.explain_st().",
+        )
+    stable = definition.functions_of("s")
+    if mode == "DIFFERENTIAL" and stable:
+        await notice(
+            session,
+            "WARNING",
+            f"defining query uses stable function {', '.join(stable)}",
+            "Rows keep the value of the refresh that wrote them.",
+        )
+
+
+def _explanation(built: Compiled, definition: Definition) -> dict[str, Any]:
+    return {
+        "operator_tree": built.tree,
+        "strategy": dict(built.strategy),
+        "sources": [f"{d.source.schema}.{d.source.name} (oid={d.source.oid})" for d in definition.dependencies],
+    }

@@ -1,0 +1,288 @@
+"""Canonical form: what PostgreSQL's own analysis says about a defining query.
+
+A temporary view of the query validates it with PostgreSQL's own errors; `pg_get_viewdef` under an empty search path
+returns it fully resolved; `pg_depend` names its tables and columns; the functions and operators in the view's rewrite
+rule give its volatility. No user code runs: creating a view analyses the query and does not plan it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from catalog.session import SqlError, SqlSession
+from sql import Column, Source
+
+PROBE_VIEW = "__pgt_definition"
+TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
+HIDDEN_PREFIX = "__pgt_"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """A relation that a defining query reads, and which of its columns."""
+
+    source: Source
+    kind: str
+    """TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE."""
+    columns_used: tuple[str, ...]
+
+    @property
+    def trackable(self) -> bool:
+        """True if triggers can capture its changes."""
+        return self.kind in TRACKABLE_KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionUse:
+    """A function (also behind an operator) that a defining query calls."""
+
+    name: str
+    volatility: str
+    """`i` immutable, `s` stable, `v` volatile."""
+    user_defined: bool
+    body_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A validated defining query."""
+
+    original: str
+    canonical: str
+    output: tuple[Column, ...]
+    dependencies: tuple[Dependency, ...]
+    functions: tuple[FunctionUse, ...]
+
+    def functions_of(self, volatility: str) -> list[str]:
+        """Names of the functions of one volatility, in order."""
+        return sorted({use.name for use in self.functions if use.volatility == volatility})
+
+
+@asynccontextmanager
+async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIterator[None]:
+    """Set a parameter for the time of the block, inside the session's transaction.
+
+    On an error the transaction is aborted, and PostgreSQL itself brings the old value back.
+    """
+    before = (
+        await session.fetch(
+            "SELECT coalesce(pg_catalog.current_setting($1::text, true), '')",
+            name,
+        )
+    )[0][0]
+    if before == value:
+        yield
+        return
+    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, value)
+    yield
+    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, before)
+
+
+@asynccontextmanager
+async def acting_as(session: SqlSession, role: str) -> AsyncIterator[None]:
+    """Have the block's statements run with a role's rights. Only for statements that run no user code.
+
+    Raises SqlError 42501 if the session's user is not a member of the role.
+    """
+    current = (await session.fetch("SELECT current_user::text"))[0][0]
+    if current == role:
+        yield
+        return
+    async with local_setting(session, "role", role):
+        yield
+
+
+def column(described: dict[str, object]) -> Column:
+    """A `Column` of what `pgtrickle._source_info` says of it."""
+    return Column(
+        name=str(described["name"]),
+        type=str(described["type"]),
+        not_null=bool(described["not_null"]),
+        hashable=bool(described["hashable"]),
+        faithful=bool(described["faithful"]),
+    )
+
+
+async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Source, str]]:
+    """The columns and key of relations, with their kinds, in the given order."""
+    if not relids:
+        return []
+    ((text,),) = await session.fetch("SELECT pgtrickle._source_info($1::bigint[]::oid[])::text", list(relids))
+    return [
+        (
+            Source(
+                oid=int(info["oid"]),
+                schema=info["schema"],
+                name=info["name"],
+                columns=tuple(column(described) for described in info["columns"]),
+                key=tuple(info["key"]),
+            ),
+            info["kind"],
+        )
+        for info in json.loads(text)
+    ]
+
+
+async def view_columns(session: SqlSession, query: str) -> tuple[Column, ...]:
+    """The output columns of a query, with exact types."""
+    async with _temporary_view(session, query) as relid:
+        ((source, _),) = await describe(session, [relid])
+        return source.columns
+
+
+async def canonical_text(session: SqlSession, query: str) -> str:
+    """The query as `pg_get_viewdef` writes it under an empty search path."""
+    async with _temporary_view(session, query) as relid:
+        return await _view_definition(session, relid)
+
+
+async def define(session: SqlSession, query: str, search_path: str) -> Definition:
+    """Validate a defining query and say everything the engine must know about it.
+
+    Names in the query are looked up along `search_path`. Raises SqlError: PostgreSQL's own for a query that does not
+    parse or names what does not exist, 42601 for an empty one.
+    """
+    text = query.strip().rstrip(";").strip()
+    if not text:
+        raise SqlError("42601", "the defining query is empty")
+    async with local_setting(session, "search_path", search_path):
+        async with _temporary_view(session, text) as relid:
+            return await _definition(session, query, relid)
+
+
+async def _definition(session: SqlSession, original: str, relid: int) -> Definition:
+    canonical = await _view_definition(session, relid)
+    ((view, _),) = await describe(session, [relid])
+    output = view.columns
+    visible = [c.name for c in output if not c.name.startswith(HIDDEN_PREFIX)]
+    if len(visible) < len(output):
+        # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
+        if not visible:
+            raise SqlError("42P16", "the defining query has no column of its own")
+        names = ", ".join(quoted(name) for name in visible)
+        async with _temporary_view(session, f"SELECT {names} FROM ({canonical}) AS visible", nested=True) as inner:
+            canonical = await _view_definition(session, inner)
+            output = tuple(c for c in output if c.name in visible)
+    if not output:
+        raise SqlError("42P16", "the defining query has no columns")
+    return Definition(
+        original=original,
+        canonical=canonical,
+        output=output,
+        dependencies=await _dependencies(session, relid),
+        functions=await _functions(session, relid),
+    )
+
+
+def quoted(identifier: str) -> str:
+    """An identifier in double quotes.
+
+    >>> quoted('say "hi"')
+    '"say ""hi"""'
+    """
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+@asynccontextmanager
+async def _temporary_view(session: SqlSession, query: str, *, nested: bool = False) -> AsyncIterator[int]:
+    name = PROBE_VIEW + ("_visible" if nested else "")
+    # One statement in the extended protocol: text after a semicolon is refused by PostgreSQL.
+    await session.fetch(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS\n{query}\n")
+    ((relid,),) = await session.fetch("SELECT ('pg_temp.' || $1::text)::regclass::oid::bigint", quoted(name))
+    yield int(relid)
+    await session.fetch(f"DROP VIEW pg_temp.{quoted(name)}")
+
+
+async def _view_definition(session: SqlSession, relid: int) -> str:
+    async with local_setting(session, "search_path", ""):
+        ((text,),) = await session.fetch("SELECT pg_catalog.pg_get_viewdef($1::bigint::oid)", relid)
+    return str(text).strip().rstrip(";")
+
+
+# The relations a view reads, views in it opened down to what stores rows. A column that a view over a view does not
+# use is still counted: capturing a column too many is harmless.
+_DEPENDENCIES = """
+WITH RECURSIVE read(relid, attnum) AS (
+    SELECT d.refobjid, d.refobjsubid
+    FROM pg_catalog.pg_rewrite r
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+    WHERE r.ev_class = $1::bigint::oid AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
+  UNION
+    SELECT d.refobjid, d.refobjsubid
+    FROM read v
+    JOIN pg_catalog.pg_class c ON c.oid = v.relid AND c.relkind = 'v'
+    JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+    WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
+)
+SELECT r.relid::bigint,
+       coalesce(pg_catalog.array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0), '{}'::text[])
+FROM read r
+JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f')
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
+GROUP BY r.relid
+ORDER BY r.relid
+"""
+
+
+async def _dependencies(session: SqlSession, relid: int) -> tuple[Dependency, ...]:
+    used = {int(oid): tuple(columns) for oid, columns in await session.fetch(_DEPENDENCIES, relid)}
+    described = await describe(session, list(used))
+    return tuple(
+        Dependency(source=source, kind=kind, columns_used=used[source.oid]) for source, kind in described
+    )
+
+
+# A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,
+# the function of every operator, aggregates and window functions. Casts through text (COERCEVIAIO) call the output
+# function of one type and the input function of the other, either of which can be stable (timestamptz); the node names
+# only the result's type, so a cast through text to a type with a stable input function counts as stable.
+# CURRENT_DATE and its like are nodes of their own, and stable.
+_FUNCTIONS = r"""
+WITH RECURSIVE views(relid) AS (
+    SELECT $1::bigint::oid
+  UNION
+    SELECT d.refobjid
+    FROM views v
+    JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
+    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
+    JOIN pg_catalog.pg_class c ON c.oid = d.refobjid AND c.relkind = 'v'
+    WHERE d.refclassid = 'pg_catalog.pg_class'::regclass
+), rule(tree) AS (
+    SELECT r.ev_action::text FROM views v JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
+), mentioned(node, oid) AS (
+    SELECT m[1], m[2]::oid
+    FROM rule, pg_catalog.regexp_matches(tree, ':(funcid|opno|aggfnoid|winfnoid|eqop|sortop) (\d+)', 'g') AS m
+), called(oid) AS (
+    SELECT oid FROM mentioned WHERE node IN ('funcid', 'aggfnoid', 'winfnoid')
+  UNION
+    SELECT o.oprcode::oid FROM mentioned m JOIN pg_catalog.pg_operator o ON o.oid = m.oid
+    WHERE m.node IN ('opno', 'eqop', 'sortop')
+  UNION
+    SELECT t.typinput::oid
+    FROM rule, pg_catalog.regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
+    JOIN pg_catalog.pg_type t ON t.oid = m[1]::oid
+)
+SELECT p.proname::text, p.provolatile::text, p.oid >= 16384,
+       pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
+FROM called c JOIN pg_catalog.pg_proc p ON p.oid = c.oid
+UNION ALL
+SELECT 'CURRENT_TIMESTAMP and its like', 's', false, '' FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
+ORDER BY 1
+"""
+
+
+async def _functions(session: SqlSession, relid: int) -> tuple[FunctionUse, ...]:
+    return tuple(
+        FunctionUse(name=name, volatility=volatility, user_defined=user_defined, body_hash=body_hash)
+        for name, volatility, user_defined, body_hash in await session.fetch(_FUNCTIONS, relid)
+    )
+
+
+def function_hashes(functions: Sequence[FunctionUse]) -> str:
+    """MD5 of each user-defined function's body, to notice a changed one (`pgt_stream_tables.function_hashes`)."""
+    return json.dumps({use.name: use.body_hash for use in functions if use.user_defined}, sort_keys=True)
+

@@ -1,0 +1,31 @@
+"""Record a failed refresh: history row, error count, suspension. In a transaction of its own, after the rollback."""
+
+from __future__ import annotations
+
+import json
+
+import structlog
+
+from catalog.session import SqlError
+from engine.pool import PooledSession
+from engine.refresh import Action, Initiator
+
+logger = structlog.get_logger(__name__)
+
+
+async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
+    """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended."""
+    result = {
+        "action": Action.FULL,
+        "status": "FAILED",
+        "initiated_by": initiator,
+        "error_message": f"{error.sqlstate}: {error.message}",
+        "executor": "postgres",
+    }
+    try:
+        async with session.transaction("read_committed"):
+            await session.fetch(
+                "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(result)
+            )
+    except SqlError as secondary:
+        logger.warning("failure not recorded", pgt_id=pgt_id, error=secondary.message)

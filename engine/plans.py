@@ -1,0 +1,130 @@
+"""Compiled plans of stream tables, made once and kept by what they were made from.
+
+Everything the compiler needs beside the canonical text (source columns, output columns, types of inner expressions) is
+looked up in PostgreSQL once, when a stream table is defined, and kept in the catalog. Afterwards compiling is pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import sql
+from catalog.session import SqlError, SqlSession
+from engine.definition import Definition, canonical_text, column, view_columns
+from sql import Column, Compiled, NotDifferentiable, Source
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What the compiler is given, as kept in `pgt_stream_tables.explain`."""
+
+    canonical: str
+    output: tuple[Column, ...]
+    sources: tuple[Source, ...]
+    types: tuple[tuple[Column, ...], ...]
+    differentiable: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """For the catalog, without the canonical text, which has a column of its own."""
+        return {
+            "output": [asdict(c) for c in self.output],
+            "sources": [asdict(s) for s in self.sources],
+            "types": [[asdict(c) for c in probe] for probe in self.types],
+            "differentiable": self.differentiable,
+        }
+
+    @classmethod
+    def from_json(cls, canonical: str, inputs: dict[str, Any]) -> PlanInputs:
+        """The inverse of `to_json`."""
+        return cls(
+            canonical=canonical,
+            output=tuple(column(c) for c in inputs["output"]),
+            sources=tuple(
+                Source(
+                    oid=s["oid"],
+                    schema=s["schema"],
+                    name=s["name"],
+                    columns=tuple(column(c) for c in s["columns"]),
+                    key=tuple(s["key"]),
+                )
+                for s in inputs["sources"]
+            ),
+            types=tuple(tuple(column(c) for c in probe) for probe in inputs["types"]),
+            differentiable=bool(inputs["differentiable"]),
+        )
+
+
+@lru_cache(maxsize=1024)
+def compiled(inputs: PlanInputs) -> Compiled:
+    """The compiled plan of these inputs."""
+    if not inputs.differentiable:
+        return sql.opaque_query(inputs.canonical, inputs.output)
+    return sql.parse_query(inputs.canonical, inputs.sources, inputs.output).compile(inputs.types)
+
+
+async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
+    """Plan inputs of a definition that can be maintained incrementally.
+
+    Raises NotDifferentiable, which names the construct that can not (yet).
+    """
+    for dependency in definition.dependencies:
+        if not dependency.trackable:
+            kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
+            raise NotDifferentiable(
+                f'{kind} "{dependency.source.name}"',
+                "changes of it cannot be captured; use the underlying query, or refresh_mode => 'FULL'",
+            )
+    volatile = definition.functions_of("v")
+    if volatile:
+        raise NotDifferentiable(
+            f'volatile function "{volatile[0]}"',
+            "it gives another result at each evaluation; use refresh_mode => 'FULL'",
+        )
+    sources = tuple(dependency.source for dependency in definition.dependencies)
+    parsed = sql.parse_query(definition.canonical, sources, definition.output)
+    await _guard(session, definition)
+    types = tuple([await view_columns(session, probe) for probe in parsed.probes])
+    return PlanInputs(definition.canonical, definition.output, sources, types, differentiable=True)
+
+
+def opaque(definition: Definition) -> PlanInputs:
+    """Plan inputs of a definition that is only ever computed as a whole."""
+    return PlanInputs(definition.canonical, definition.output, (), (), differentiable=False)
+
+
+async def _guard(session: SqlSession, definition: Definition) -> None:
+    """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form."""
+    regenerated = sql.regenerate(definition.canonical)
+    try:
+        understood = await canonical_text(session, regenerated)
+    except SqlError as error:
+        if error.sqlstate[:2] in ("08", "57"):
+            raise
+        raise NotDifferentiable("syntax that is not understood exactly", error.message) from error
+    # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
+    if understood not in (definition.canonical, await canonical_text(session, definition.canonical)):
+        raise NotDifferentiable(
+            "syntax that is not understood exactly", f"it was read as: {_first_difference(definition.canonical, understood)}"
+        )
+
+
+def _first_difference(expected: str, found: str) -> str:
+    for left, right in zip(expected.splitlines(), found.splitlines(), strict=False):
+        if left != right:
+            return right.strip()
+    return found.strip()[:200]
+
+
+def used_columns(inputs: PlanInputs, oids: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """Which columns of each source its capture must keep for differential refreshes."""
+    used = compiled(inputs).used_columns
+    return {oid: used.get(oid, ()) for oid in oids}
+
+
+def dumps(value: object) -> str:
+    """JSON for a jsonb parameter."""
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,158 @@
+"""The engine's own connections: one asyncpg pool a database, each connection a `SqlSession`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from catalog.session import Row, SqlError, Value
+
+ConnectArguments = Mapping[str, Any]
+"""Keyword arguments of `asyncpg.connect` that log the engine in."""
+
+APPLICATION_NAME = "headwater engine"
+
+# Whatever the role or the database sets, the engine reads and writes values in one textual form.
+SESSION_SETTINGS = {
+    "application_name": APPLICATION_NAME,
+    "search_path": "",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "client_min_messages": "warning",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+}
+
+
+def sql_error(error: asyncpg.PostgresError) -> SqlError:
+    """The error of PostgreSQL as the engine's own, SQLSTATE and texts unchanged."""
+    return SqlError(
+        error.sqlstate or "XX000",
+        error.message or str(error),
+        detail=error.detail,
+        hint=error.hint,
+    )
+
+
+class PooledSession:
+    """A `SqlSession` over an asyncpg connection."""
+
+    def __init__(self, connection: asyncpg.Connection):
+        self._connection = connection
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        """See `SqlSession.fetch`. Always one statement, in the extended protocol."""
+        try:
+            return [tuple(record) for record in await self._connection.fetch(sql, *args)]
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except (asyncpg.InterfaceError, OSError) as error:
+            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+
+    async def execute(self, sql: str, *args: Value) -> str:
+        """See `SqlSession.execute`. Without arguments the text may be a script of several statements."""
+        try:
+            return str(await self._connection.execute(sql, *args))
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except (asyncpg.InterfaceError, OSError) as error:
+            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+
+    async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
+        """See `SqlSession.copy_in`."""
+        try:
+            tag = await self._connection.copy_to_table(
+                table, schema_name=schema, columns=list(columns), source=source, format="csv"
+            )
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        return int(str(tag).rsplit(" ", 1)[-1])
+
+    @asynccontextmanager
+    async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:
+        """A transaction around the block; `repeatable_read` gives every statement in it one snapshot."""
+        transaction = self._connection.transaction(isolation=isolation)
+        try:
+            await transaction.start()
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except (asyncpg.InterfaceError, OSError) as error:
+            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+        try:
+            yield
+        except BaseException:
+            if not self._connection.is_closed():
+                await transaction.rollback()
+            raise
+        try:
+            await transaction.commit()
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except (asyncpg.InterfaceError, OSError) as error:
+            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+
+
+class DatabasePool:
+    """Connections of the engine to one database, opened when first used."""
+
+    def __init__(self, database: str, arguments: Callable[[str], ConnectArguments], max_size: int = 8):
+        self.database = database
+        self._arguments = arguments
+        self._max_size = max_size
+        self._pool: asyncpg.Pool | None = None
+        self._opening = asyncio.Lock()
+
+    async def connect(self) -> asyncpg.Connection:
+        """A new connection outside the pool, for the scheduler's lock and for exported snapshots."""
+        try:
+            return await asyncpg.connect(
+                **self._arguments(self.database),
+                database=self.database,
+                server_settings=SESSION_SETTINGS,
+            )
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except OSError as error:
+            raise SqlError("08001", f"could not connect to PostgreSQL: {error}") from error
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[PooledSession]:
+        """A session for the time of the block, in autocommit until `PooledSession.transaction`."""
+        try:
+            pool = await self._opened()
+            connection = await pool.acquire()
+        except asyncpg.PostgresError as error:
+            raise sql_error(error) from error
+        except OSError as error:
+            raise SqlError("08001", f"could not connect to PostgreSQL: {error}") from error
+        try:
+            yield PooledSession(connection)
+        finally:
+            await pool.release(connection)
+
+    async def _opened(self) -> asyncpg.Pool:
+        async with self._opening:
+            if self._pool is None:
+                self._pool = await asyncpg.create_pool(
+                    **self._arguments(self.database),
+                    database=self.database,
+                    min_size=0,
+                    max_size=self._max_size,
+                    max_inactive_connection_lifetime=60.0,
+                    server_settings=SESSION_SETTINGS,
+                )
+            return self._pool
+
+    async def close(self) -> None:
+        """Close every connection; the next use opens new ones. Running statements are given up."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.terminate()

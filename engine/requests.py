@@ -1,0 +1,180 @@
+"""Engine requests: what the functions of `pgtrickle` ask for, carried out in the requesting statement's transaction."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from catalog.session import RequestSession, SqlError, SqlSession
+from engine import refresh
+from engine.creation import create, undo_creation
+from engine.definition import local_setting
+from engine.refresh import Initiator, Spark
+from engine.stored import set_refresh_mode
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row of `pgtrickle.pgt_requests`."""
+
+    request_id: int
+    kind: str
+    arguments: dict[str, Any]
+    search_path: str
+    requested_by: str
+
+    @classmethod
+    def from_row(cls, row: tuple[Any, ...]) -> Request:
+        """Of (request_id, kind, arguments, search_path, requested_by)."""
+        request_id, kind, arguments, search_path, requested_by = row
+        return cls(int(request_id), str(kind), json.loads(arguments), str(search_path), str(requested_by))
+
+
+async def pending(session: SqlSession) -> list[Request]:
+    """The requests that the session's transaction has made and that have not been carried out, in order."""
+    rows = await session.fetch(
+        "SELECT request_id, kind, arguments, search_path, requested_by FROM pgtrickle._pending_requests()"
+    )
+    return [Request.from_row(row) for row in rows]
+
+
+async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_two_steps: bool) -> int | None:
+    """Carry out one request and delete its row.
+
+    Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
+    that capture's lock on the sources is not held while the table is filled. Raises SqlError.
+    """
+    created: int | None = None
+    match request.kind:
+        case "create":
+            created = await create(session, request.arguments, request.search_path, request.requested_by)
+        case "drop":
+            await drop(session, request)
+        case "refresh":
+            await refresh_now(session, await resolve(session, request), Initiator.MANUAL, spark)
+        case "alter":
+            await alter(session, request, spark)
+        case "resume":
+            await resume(session, request)
+        case _:
+            raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
+    await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
+    if created is not None and not in_two_steps:
+        await refresh_now(session, created, Initiator.INITIAL, spark)
+        return None
+    return created
+
+
+async def resolve(session: SqlSession, request: Request) -> int:
+    """The stream table that a request names. Raises SqlError 42P01."""
+    ((pgt_id,),) = await session.fetch(
+        "SELECT pgtrickle._resolve($1::text, $2::text)", request.arguments["name"], request.search_path
+    )
+    return int(pgt_id)
+
+
+async def refresh_now(
+    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, one_snapshot: bool | None = None
+) -> refresh.RefreshOutcome:
+    """Refresh a stream table in the session's transaction, whatever its isolation level."""
+    context = await refresh.begin(session, pgt_id)
+    if one_snapshot is None:
+        ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
+        one_snapshot = isolation in ("repeatable read", "serializable")
+    return await refresh.refresh(
+        session, context, initiator=initiator, one_snapshot=one_snapshot, spark=spark
+    )
+
+
+async def refresh_scheduled(
+    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark
+) -> refresh.RefreshOutcome | None:
+    """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
+
+    Raises SqlError 55P03 at once if another refresh of the stream table is running.
+    """
+    context = await refresh.begin(session, pgt_id, wait=False)
+    if refresh.decide(context, refresh.RefreshSettings()).action is refresh.Action.NO_DATA:
+        return None
+    return await refresh.refresh(session, context, initiator=initiator, one_snapshot=True, spark=spark)
+
+
+async def drop(session: SqlSession, request: Request) -> None:
+    """Drop a stream table: storage, catalog entries, and capture that nobody else needs."""
+    pgt_id = await resolve(session, request)
+    context = await begin_change(session, pgt_id)
+    await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
+    async with local_setting(session, "pgtrickle.maintenance", "on"):
+        await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
+
+
+async def begin_change(session: SqlSession, pgt_id: int) -> refresh.RefreshContext:
+    """Lock a stream table to change what it is; checks that the requester may."""
+    ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint)::text", pgt_id)
+    return refresh.RefreshContext.from_json(text)
+
+
+async def resume(session: SqlSession, request: Request) -> None:
+    """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
+    pgt_id = await resolve(session, request)
+    context = await begin_change(session, pgt_id)
+    if context.status != "SUSPENDED":
+        raise SqlError(
+            "55000",
+            f'stream table "{context.name}" is not suspended',
+            detail=f"Its status is {context.status}.",
+        )
+    await set_state(session, pgt_id, status="ACTIVE", consecutive_errors=0)
+    payload = {"event": "resumed", "pgt_schema": context.schema, "pgt_name": context.name}
+    await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
+
+
+async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
+    """Change schedule, refresh mode or status; arguments that are null stay as they are."""
+    pgt_id = await resolve(session, request)
+    context = await begin_change(session, pgt_id)
+    changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
+    if "schedule" in changes:
+        await set_state(session, pgt_id, schedule=changes["schedule"])
+    if "status" in changes:
+        status = str(changes["status"]).upper()
+        errors = {"consecutive_errors": 0} if status == "ACTIVE" else {}
+        await set_state(session, pgt_id, status=status, **errors)
+    if "refresh_mode" in changes:
+        requested = str(changes["refresh_mode"]).upper()
+        if requested != context.requested_mode:
+            await set_refresh_mode(session, pgt_id, context.name, requested)
+
+
+async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
+    """Change columns of `pgt_stream_tables`."""
+    await session.fetch(
+        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values)
+    )
+
+
+async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:
+    """Carry out every pending request of a relayed statement; returns the stream tables it created.
+
+    Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
+    and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
+    second fails (`undo_creation`).
+    """
+    requests = await pending(session)
+    two_steps = session.autocommit and any(
+        request.kind == "create" and request.arguments.get("initialize", True) for request in requests
+    )
+    created = [
+        pgt_id
+        for request in requests
+        if (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps)) is not None
+    ]
+    return created if two_steps else []
+
+
+__all__ = ["Request", "carry_out", "carry_out_all", "pending", "refresh_now", "undo_creation"]

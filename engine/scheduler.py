@@ -1,0 +1,166 @@
+"""The scheduler of one database: refreshes what is due, in dependency order.
+
+Any number of server processes may run one; an advisory lock elects the one that works. All it must remember stands in
+the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or it is
+time to look for changes that did not come through this server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from catalog.graph import DependencyGraph
+from catalog.session import SqlError, SqlSession
+from catalog.stream_tables import StreamTable, stream_tables
+from engine.pool import DatabasePool, PooledSession
+
+logger = structlog.get_logger(__name__)
+
+ELECTION_LOCK = 0x4865616477617465
+"""Key of the advisory lock that elects a database's scheduler ("Headwate" in ASCII)."""
+
+ELECTION_RETRY = 5.0
+LOOK_INTERVAL = 1.0
+"""Seconds between looks for changes made on connections that bypass every server."""
+
+Refresh = Callable[[PooledSession, StreamTable], Awaitable[bool]]
+"""Refresh one stream table in a transaction of its own; true if there was anything to do."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """When a stream table was last looked at, on the monotonic clock."""
+
+    due: float = 0.0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Keeps the stream tables of one database on schedule."""
+
+    pool: DatabasePool
+    refresh: Refresh
+    strays: Callable[[], Awaitable[None]]
+    """Carries out the requests of connections that bypass the server."""
+    max_concurrent: int = 4
+    clock: Callable[[], float] = time.monotonic
+    leading: bool = False
+    last_cycle: float | None = None
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _paces: dict[int, _Pace] = field(default_factory=dict)
+    _seen_position: int | None = None
+    _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    def wake(self) -> None:
+        """A transaction that changed data has committed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Take part in the election until cancelled, and work while elected."""
+        try:
+            while True:
+                try:
+                    await self._lead()
+                except (SqlError, OSError) as error:
+                    logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
+                self.leading = False
+                await asyncio.sleep(ELECTION_RETRY)
+        finally:
+            await self._stop_refreshes()
+
+    async def _lead(self) -> None:
+        connection = await self.pool.connect()
+        try:
+            session = PooledSession(connection)
+            ((elected,),) = await session.fetch(
+                "SELECT pg_catalog.pg_try_advisory_lock($1::bigint)", ELECTION_LOCK
+            )
+            if not elected:
+                return
+            logger.info("scheduler elected", database=self.pool.database)
+            self.leading = True
+            self._seen_position = None
+            while True:
+                self._woken.clear()
+                pause = await self._cycle(session)
+                self.last_cycle = self.clock()
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._woken.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            await self._stop_refreshes()
+            await connection.close()
+
+    async def _stop_refreshes(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _cycle(self, session: SqlSession) -> float:
+        """Refresh what is due and may have changes; returns the seconds until the next look."""
+        await self.strays()
+        ((enabled,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.enabled', 'on')")
+        if str(enabled).lower() in ("off", "false", "0", "no"):
+            return LOOK_INTERVAL
+        # The position is read before anything is refreshed: what is captured later moves it again.
+        ((position, settled),) = await session.fetch("SELECT * FROM pgtrickle._change_position()")
+        tables = await stream_tables(session)
+        quiet = settled and position == self._seen_position
+        graph = DependencyGraph(tables)
+        schedules = graph.effective_schedules()
+        now = self.clock()
+        for known in set(self._paces) - {table.pgt_id for table in tables}:
+            del self._paces[known]
+
+        worked, missed = False, False
+        next_due = now + LOOK_INTERVAL
+        for generation in graph.generations():
+            due: list[StreamTable] = []
+            for table in generation:
+                if table.status == "SUSPENDED" or table.pgt_id in self._running:
+                    continue
+                pace = self._paces.setdefault(table.pgt_id, _Pace())
+                if quiet and table.is_populated and not table.needs_reinit and not table.untracked and not worked:
+                    continue
+                if pace.due > now:
+                    next_due, missed = min(next_due, pace.due), True
+                    continue
+                due.append(table)
+            for start in range(0, len(due), self.max_concurrent):
+                results = await asyncio.gather(
+                    *(self._refresh(table, schedules[table.pgt_id]) for table in due[start : start + self.max_concurrent])
+                )
+                worked = worked or any(results)
+        self._seen_position = position if settled and not missed else None
+        return max(0.0, next_due - self.clock())
+
+    async def _refresh(self, table: StreamTable, schedule: float) -> bool:
+        """Refresh one table in a connection of its own; its next turn is one schedule later if it did anything."""
+        pace = self._paces[table.pgt_id]
+        started = self.clock()
+        try:
+            async with self.pool.session() as session:
+                worked = await self.refresh(session, table)
+        except SqlError as error:
+            pace.failures += 1
+            pace.due = self.clock() + max(schedule, min(60.0, 2.0**pace.failures))
+            logger.warning(
+                "refresh failed",
+                stream_table=f"{table.schema}.{table.name}",
+                sqlstate=error.sqlstate,
+                error=error.message,
+            )
+            return False
+        pace.failures = 0
+        if worked or table.untracked:
+            pace.due = started + schedule
+        return worked

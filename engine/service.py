@@ -1,0 +1,227 @@
+"""The engine: what the server holds on to. One pool and one scheduler for each database in use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from catalog.install import install
+from catalog.session import RequestSession, SqlError
+from catalog.stream_tables import StreamTable
+from engine import requests
+from engine.creation import undo_creation
+from engine.failures import record_failure
+from engine.pool import ConnectArguments, DatabasePool, PooledSession
+from engine.refresh import Action, Initiator, NoSpark, Spark
+from engine.requests import Request
+from engine.scheduler import Scheduler
+
+logger = structlog.get_logger(__name__)
+
+DISCOVERY_INTERVAL = 30.0
+
+IN_TRANSACTION = NoSpark("inside a transaction block")
+
+
+@dataclass(slots=True)
+class _Database:
+    """A database in which the catalog is installed."""
+
+    pool: DatabasePool
+    scheduler: Scheduler
+    task: asyncio.Task[None]
+    spark: Spark
+
+
+@dataclass(slots=True)
+class Engine:
+    """Implements the relay's `EngineHooks`.
+
+    `connect_arguments` gives, for a database's name, how the engine logs in; `spark_for` gives the Spark executor to be
+    used with a database's pool.
+    """
+
+    connect_arguments: Callable[[str], ConnectArguments]
+    spark_for: Callable[[DatabasePool], Spark]
+    maintenance_database: str = "postgres"
+    _databases: dict[str, _Database] = field(default_factory=dict)
+    _unavailable: dict[str, str] = field(default_factory=dict)
+    _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _discovery: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take up the databases that already have stream tables."""
+        self._discovery = asyncio.create_task(self._discover(), name="headwater discovery")
+
+    async def stop(self) -> None:
+        """Stop the schedulers; refreshes in progress are rolled back and repeated after the next start."""
+        if self._discovery is not None:
+            self._discovery.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._discovery
+        for name in list(self._databases):
+            await self.release_database(name)
+
+    async def database_ready(self, database: str) -> str | None:
+        """Install or upgrade the catalog at first use and start the database's scheduler.
+
+        Returns a warning for the client if the catalog could not be installed.
+        """
+        if database in self._databases or database in ("template0", "template1"):
+            return None
+        async with self._opening.setdefault(database, asyncio.Lock()):
+            if database in self._databases:
+                return None
+            pool = DatabasePool(database, self.connect_arguments)
+            try:
+                async with pool.session() as session:
+                    result = await install(session)
+            except SqlError as error:
+                await pool.close()
+                logger.warning("catalog not installed", database=database, error=error.message, hint=error.hint)
+                hint = f" ({error.hint})" if error.hint else ""
+                return f'stream tables are not available in database "{database}": {error.message}{hint}'
+            for warning in result.warnings:
+                logger.warning("catalog installed with limits", database=database, warning=warning)
+            self._take_up(database, pool)
+            return None
+
+    def _take_up(self, name: str, pool: DatabasePool) -> None:
+        spark = self.spark_for(pool)
+
+        async def refresh(session: PooledSession, table: StreamTable) -> bool:
+            return await self._scheduled_refresh(session, table, spark)
+
+        async def strays() -> None:
+            await self._carry_out_strays(pool, spark)
+
+        scheduler = Scheduler(pool, refresh, strays)
+        task = asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")
+        self._databases[name] = _Database(pool, scheduler, task, spark)
+
+    async def release_database(self, database: str) -> None:
+        """Close the engine's connections to a database, so that it can be dropped, renamed or copied."""
+        entry = self._databases.pop(database, None)
+        if entry is not None:
+            entry.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await entry.task
+            await entry.pool.close()
+
+    def committed(self, database: str) -> None:
+        """A transaction that changed data has committed: let the scheduler look."""
+        entry = self._databases.get(database)
+        if entry is not None:
+            entry.scheduler.wake()
+
+    async def carry_out(self, session: RequestSession) -> None:
+        """Carry out the pending requests of the session's transaction. Raises SqlError."""
+        database = session.database
+        entry = self._databases.get(database)
+        if entry is None:
+            raise SqlError("55000", f'the engine does not serve database "{database}" at the moment')
+        spark: Spark = entry.spark if session.autocommit else IN_TRANSACTION
+        created = await requests.carry_out_all(session, spark)
+        if not created:
+            return
+        await session.restart()
+        try:
+            for pgt_id in created:
+                await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark, one_snapshot=True)
+        except SqlError as error:
+            # The error must have ended the transaction before its locks can be taken by another connection.
+            with suppress(SqlError):
+                await session.fetch(
+                    "SELECT pgtrickle._raise($1::text, $2::text, $3::text, $4::text)",
+                    error.sqlstate,
+                    error.message,
+                    error.detail,
+                    error.hint,
+                )
+            await self._undo(entry.pool, created)
+            raise
+        except BaseException:
+            # The client is gone: what it created half is not wanted.
+            await asyncio.shield(asyncio.ensure_future(self._undo(entry.pool, created)))
+            raise
+
+    async def _undo(self, pool: DatabasePool, created: list[int]) -> None:
+        async with pool.session() as own, own.transaction("read_committed"):
+            for pgt_id in created:
+                await undo_creation(own, pgt_id)
+
+    async def _scheduled_refresh(self, session: PooledSession, table: StreamTable, spark: Spark) -> bool:
+        initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
+        try:
+            async with session.transaction("repeatable_read"):
+                outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark)
+        except SqlError as error:
+            if error.sqlstate in ("55P03", "40001", "40P01"):
+                # Somebody else refreshes or changes it right now; the next look sees what they left.
+                return False
+            await record_failure(session, table.pgt_id, initiator, error)
+            raise
+        if outcome is None or outcome.action is Action.NO_DATA:
+            return False
+        async with session.transaction("read_committed"):
+            await session.fetch("SELECT pgtrickle._cleanup_buffers()")
+        return True
+
+    async def _carry_out_strays(self, pool: DatabasePool, spark: Spark) -> None:
+        """Carry out what was requested on connections that bypass the server, one transaction each."""
+        while True:
+            async with pool.session() as session:
+                request: Request | None = None
+                try:
+                    async with session.transaction("read_committed"):
+                        rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request()")
+                        if not rows:
+                            return
+                        request = Request.from_row(rows[0])
+                        await requests.carry_out(session, request, spark, in_two_steps=True)
+                except SqlError as error:
+                    if request is None:
+                        raise
+                    logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
+                    await session.fetch(
+                        "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
+                        request.request_id,
+                        error.sqlstate,
+                        error.message,
+                    )
+
+    async def _discover(self) -> None:
+        """Find databases with stream tables that no client of this server has touched since it started."""
+        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
+        try:
+            while True:
+                try:
+                    async with pool.session() as session:
+                        rows = await session.fetch(
+                            "SELECT datname::text FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate"
+                            " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
+                        )
+                    await pool.close()
+                    for (name,) in rows:
+                        if name not in self._databases and await self._has_catalog(name):
+                            await self.database_ready(name)
+                except SqlError as error:
+                    logger.warning("looking for databases failed", error=error.message)
+                await asyncio.sleep(DISCOVERY_INTERVAL)
+        finally:
+            await pool.close()
+
+    async def _has_catalog(self, database: str) -> bool:
+        pool = DatabasePool(database, self.connect_arguments, max_size=1)
+        try:
+            async with pool.session() as session:
+                ((found,),) = await session.fetch("SELECT pg_catalog.to_regnamespace('pgtrickle') IS NOT NULL")
+            return bool(found)
+        except SqlError:
+            return False
+        finally:
+            await pool.close()
