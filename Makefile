@@ -1,0 +1,50 @@
+# Needs make and Python 3.11 or newer; everything else is installed into .venv from requirements.lock.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install quickstart test test-long bench lock clean
+
+help:
+	@echo "make install      install into .venv"
+	@echo "make quickstart   watch stream tables over real flights (ARGS=--keep leaves the server running)"
+	@echo "make test         lint, type check and the tests"
+	@echo "make test-long    the tests that take long"
+	@echo "make bench        the benchmarks"
+	@echo "make lock         pin the newest versions that pyproject.toml allows"
+	@echo "make clean        remove .venv and what tools have left"
+
+install: $(INSTALLED)
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: no $(PYTHON) here; install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $$($(PYTHON) --version) is too old; Python 3.11 or newer is needed: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+quickstart: install
+	@$(BIN)/headwater quickstart $(ARGS)
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m "not long" $(ARGS)
+
+test-long: install
+	$(BIN)/pytest -m long $(ARGS)
+
+bench: install
+	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+lock:
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -1,0 +1,259 @@
+"""The command line: `headwater serve`, `psql`, `status` and `quickstart`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from server import __version__, logs
+from server.data_directory import DataDirectory, StartupError, default_path
+from server.postgres_url import InvalidUrl, PostgresUrl
+
+FAILED, NOT_RUNNING = 1, 3
+SPARK = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://[^/\s]+|sc://[^\s]+|sail|off")
+
+app = typer.Typer(
+    name="headwater",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Tables that stay up to date, in front of any PostgreSQL.",
+)
+
+
+def _spark(value: str) -> str:
+    if not SPARK.fullmatch(value):
+        raise typer.BadParameter(
+            f"{value!r} is none of local, local[N], local[*], spark://HOST:PORT, sc://HOST:PORT, sail, off"
+        )
+    return value
+
+
+def _postgres(value: str) -> PostgresUrl:
+    try:
+        return PostgresUrl.parse(value)
+    except InvalidUrl as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _log_level(value: str) -> str:
+    if value not in logs.LEVELS:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(logs.LEVELS)}")
+    return value
+
+
+Data = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        envvar="HEADWATER_DATA",
+        metavar="DIR",
+        default_factory=default_path,
+        show_default="~/.local/share/headwater",
+        help="Where everything is kept: the embedded PostgreSQL, the mirror for Spark, the logs.",
+    ),
+]
+Spark = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADWATER_SPARK",
+        metavar="MASTER",
+        callback=_spark,
+        help="Who does work that touches many rows: [bold]local\\[*][/] (Apache Spark on this machine, "
+        "started when first needed), [bold]spark://HOST:PORT[/] (a cluster), [bold]sc://HOST:PORT[/] (Spark "
+        "Connect), [bold]sail[/] (Sail, in this process, no JVM), [bold]off[/] (PostgreSQL does it all).",
+    ),
+]
+Postgres = Annotated[
+    PostgresUrl | None,
+    typer.Option(
+        parser=_postgres,
+        envvar="HEADWATER_POSTGRES",
+        metavar="URL",
+        help="A PostgreSQL (15 to 18) that runs already, postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE. "
+        "Without it an embedded PostgreSQL 18 is started in the data directory.",
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"headwater {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def headwater(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    logs.configure("warning")
+
+
+@app.command()
+def serve(
+    data: Data,
+    host: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADWATER_HOST",
+            help="Address to listen on. 0.0.0.0 is every IPv4 address of the machine.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_PORT", min=0, max=65535, help="Port to listen on; 0 takes any free one."
+        ),
+    ] = 7432,
+    postgres: Postgres = None,
+    spark: Spark = "local[*]",
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="HEADWATER_TLS_CERT",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Certificate (chain) for TLS, PEM.",
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="HEADWATER_TLS_KEY",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Private key of that certificate, PEM.",
+        ),
+    ] = None,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADWATER_LOG_LEVEL",
+            metavar="LEVEL",
+            callback=_log_level,
+            help=f"One of {', '.join(logs.LEVELS)}.",
+        ),
+    ] = "info",
+) -> None:
+    """Run the server until SIGTERM or Ctrl-C.
+
+    Prints one line, [bold]ready: URL[/], on stdout when it accepts connections; logs go to stderr.
+    """
+    from server.serve import ServeOptions
+    from server.serve import serve as run
+
+    if (tls_cert is None) != (tls_key is None):
+        raise typer.BadParameter(
+            "--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'"
+        )
+    logs.configure(log_level)
+    options = ServeOptions(
+        data=data, host=host, port=port, postgres=postgres, spark=spark, tls_cert=tls_cert, tls_key=tls_key
+    )
+    try:
+        status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))
+    except StartupError as error:
+        _fail(error)
+    raise typer.Exit(status)
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": ["--help"],
+    }
+)
+def psql(context: typer.Context, data: Data) -> None:
+    """Open psql, connected to the running server. All other arguments go to psql.
+
+    For example: [bold]headwater psql -c "SELECT * FROM pgtrickle.pgt_status()"[/]
+    """
+    from server.psql import command, environment
+
+    directory = DataDirectory(data)
+    running = directory.running()
+    if running is None:
+        _not_running(directory)
+    try:
+        arguments = command(context.args)
+    except StartupError as error:
+        _fail(error)
+    os.execve(arguments[0], arguments, environment(running, directory))
+
+
+@app.command()
+def status(data: Data, postgres: Postgres = None) -> None:
+    """Show the running server, its databases and stream tables. Exit status 3 if none runs.
+
+    With a PostgreSQL of your own, its password is taken from PGPASSWORD or PGPASSFILE, or give the same
+    --postgres as to the server.
+    """
+    from server.status import show
+
+    directory = DataDirectory(data)
+    running = directory.running()
+    if running is None:
+        _not_running(directory)
+    try:
+        show(running, directory, postgres, Console())
+    except StartupError as error:
+        _fail(error)
+
+
+@app.command()
+def quickstart(
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Data directory to use and to keep. Without it, a temporary one."),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the server running, to look around.")] = False,
+    spark: Spark = "local[*]",
+) -> None:
+    """Watch stream tables over 336 776 real flights stay correct while the flights change."""
+    from server.quickstart import QuickstartError, run
+
+    try:
+        run(data, keep=keep, spark=spark, console=Console())
+    except (StartupError, QuickstartError) as error:
+        _fail(error)
+
+
+def _not_running(directory: DataDirectory) -> NoReturn:
+    message = f'no headwater server runs on "{directory.path}"'
+    hint = "Start one with: headwater serve" + (
+        "" if directory.path == default_path() else f" --data {directory.path}"
+    )
+    if directory.is_locked():
+        message, hint = (
+            f'the headwater server on "{directory.path}" is not ready',
+            "It is starting or stopping; try again.",
+        )
+    _fail(StartupError(message, hint), NOT_RUNNING)
+
+
+def _fail(error: Exception, status: int = FAILED) -> NoReturn:
+    """End with the message, and the hint where there is one, on stderr."""
+    print(f"headwater: {error}", file=sys.stderr)
+    if hint := getattr(error, "hint", None):
+        print(f"hint: {hint}", file=sys.stderr)
+    sys.exit(status)
+
+
+def main() -> None:
+    """The entry point of the command `headwater`."""
+    # Kubernetes puts HEADWATER_PORT=tcp://10.0.0.1:7432 into every pod beside a service called "headwater".
+    if os.environ.get("HEADWATER_PORT", "").startswith("tcp://"):
+        del os.environ["HEADWATER_PORT"]
+    app()

@@ -1,0 +1,119 @@
+"""The URL of a PostgreSQL that runs already (`--postgres`): what it may say, how to connect with it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from server.data_directory import StartupError
+
+# What libpq (our own look at the server), asyncpg (the engine) and the relay all understand.
+PARAMETERS = frozenset(
+    {"host", "port", "user", "password", "dbname", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey"}
+)
+OLDEST, NEWEST = 15, 18
+
+
+class InvalidUrl(ValueError):
+    """The text is no URL of a PostgreSQL, or asks for something that is not supported."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresUrl:
+    """A PostgreSQL server, and the role the engine uses on it. Clients log in as whom they like."""
+
+    host: str
+    """A host name, an address, or the directory of a Unix socket."""
+    port: int
+    user: str
+    database: str
+    parameters: dict[str, str]
+    """All of them, as libpq names them, the password included."""
+
+    @classmethod
+    def parse(cls, url: str) -> PostgresUrl:
+        """Raises InvalidUrl.
+
+        >>> PostgresUrl.parse("postgresql://app@db.example/shop?sslmode=require").port
+        5432
+        """
+        if not url.startswith(("postgresql://", "postgres://")):
+            raise InvalidUrl("it must start with postgresql://")
+        try:
+            given = {k: str(v) for k, v in conninfo_to_dict(url).items() if v is not None}
+        except psycopg.ProgrammingError as error:
+            raise InvalidUrl(str(error).strip()) from error
+        if unknown := sorted(given.keys() - PARAMETERS):
+            raise InvalidUrl(
+                f"parameter {', '.join(unknown)} is not supported; use {', '.join(sorted(PARAMETERS))}"
+            )
+        if "," in given.get("host", "") or "," in given.get("port", ""):
+            raise InvalidUrl("it must name one server, not several")
+        user = given.get("user") or os.environ.get("PGUSER") or "postgres"
+        database = given.get("dbname") or user
+        parameters = {
+            **given,
+            "host": given.get("host", "localhost"),
+            "port": given.get("port", "5432"),
+            "user": user,
+            "dbname": database,
+        }
+        try:
+            port = int(parameters["port"])
+        except ValueError as error:
+            raise InvalidUrl(f'invalid port "{parameters["port"]}"') from error
+        return cls(parameters["host"], port, user, database, parameters)
+
+    @property
+    def is_socket(self) -> bool:
+        return self.host.startswith("/")
+
+    @property
+    def sslmode(self) -> str:
+        return self.parameters.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+
+    def conninfo(self, database: str | None = None) -> str:
+        """A libpq connection string."""
+        return make_conninfo("", **{**self.parameters, "dbname": database or self.database})
+
+    def dsn(self, database: str | None = None, *, with_password: bool = True) -> str:
+        """A URL. Without its password it can be shown and logged."""
+        credentials = quote(self.user, safe="")
+        if with_password and "password" in self.parameters:
+            credentials += ":" + quote(self.parameters["password"], safe="")
+        query = {
+            k: v
+            for k, v in self.parameters.items()
+            if k not in ("user", "password", "dbname", "host", "port")
+        }
+        if self.is_socket:
+            address = ""
+            query = {"host": self.host, "port": str(self.port), **query}
+        else:
+            address = f"[{self.host}]" if ":" in self.host else self.host
+            address += f":{self.port}"
+        name = quote(database or self.database, safe="")
+        return f"postgresql://{credentials}@{address}/{name}" + (f"?{urlencode(query)}" if query else "")
+
+    def check(self) -> str:
+        """Connect once; returns the server's version. Raises StartupError if it cannot be used."""
+        shown = self.dsn(with_password=False)
+        try:
+            with psycopg.connect(self.conninfo(), connect_timeout=10, autocommit=True) as connection:
+                number = connection.info.server_version
+                row = connection.execute("SHOW server_version").fetchone()
+        except psycopg.Error as error:
+            raise StartupError(
+                f"could not connect to the PostgreSQL at {shown}: {' '.join(str(error).split())}",
+                "A password can be given in HEADWATER_POSTGRES, in PGPASSWORD or in a PGPASSFILE.",
+            ) from error
+        version = str(row[0]) if row else str(number)
+        if not OLDEST <= number // 10000 <= NEWEST:
+            raise StartupError(
+                f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}"
+            )
+        return version

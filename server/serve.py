@@ -1,0 +1,235 @@
+"""`headwater serve`: everything that makes up a running server, started in order and stopped in reverse.
+
+PostgreSQL first (our own, or one that runs already), then the engine on top of it, then the relay that lets
+clients in. Whatever ends the process, nothing that it started stays behind: a signal ends it cleanly, and
+after kill -9 the kernel tells the embedded PostgreSQL (`launch`) and the closed pipe tells Spark's JVM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvloop
+
+from server import __version__
+from server.data_directory import DataDirectory, Running, StartupError
+from server.embedded import EmbeddedPostgres
+from server.hooks import Backend
+from server.postgres_url import PostgresUrl
+
+log = structlog.get_logger(__name__)
+
+LOOK_AFTER_POSTGRES_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `headwater serve`, checked."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 7432
+    postgres: PostgresUrl | None = None
+    spark: str = "local[*]"
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The PostgreSQL behind the server, as each part needs to see it."""
+
+    backend: Backend
+    dsn_for: Callable[[str], dict[str, Any]]
+    """Keyword arguments of `asyncpg.connect` for one database, as the engine's role."""
+    user: str
+    database: str
+    description: str
+    alive: Callable[[], bool]
+
+
+class Interrupted(BaseException):
+    """SIGTERM, SIGINT or SIGHUP came before the server was ready."""
+
+
+def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:
+    """Run a server until a signal ends it; returns the exit status.
+
+    `ready` is called with the server's URL once it accepts connections. Raises StartupError.
+    """
+    try:
+        with ExitStack() as stack:
+            _interrupt_on_signals()
+            data = DataDirectory(options.data).create()
+            data.lock()
+            stack.callback(data.unlock)
+            data.withdraw()  # what a killed server said about itself
+            tls = _tls_context(options)
+            storage = _storage(options, data, stack)
+            status = uvloop.run(_run(options, data, storage, tls, ready))
+            _ignore_signals()  # the rest is short, and ends by itself
+            return status
+    except Interrupted:
+        return 0
+
+
+def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> Storage:
+    if (url := options.postgres) is not None:
+        version = url.check()
+        log.info("in front of PostgreSQL", url=url.dsn(with_password=False), version=version)
+        return Storage(
+            backend=Backend(
+                host=None if url.is_socket else url.host,
+                port=url.port,
+                unix_socket_dir=url.host if url.is_socket else None,
+                sslmode=url.sslmode,
+            ),
+            dsn_for=lambda database: {"dsn": url.dsn(database)},
+            user=url.user,
+            database=url.database,
+            description=url.dsn(with_password=False),
+            alive=lambda: True,
+        )
+    cluster = EmbeddedPostgres(data)
+    stack.callback(cluster.stop)
+    cluster.start()
+    log.info("embedded PostgreSQL runs", directory=str(data.postgres), pid=cluster.pid)
+    return Storage(
+        backend=Backend(
+            host=None, port=cluster.port, unix_socket_dir=str(cluster.socket_dir), sslmode="disable"
+        ),
+        dsn_for=lambda database: {
+            "host": str(cluster.socket_dir),
+            "port": cluster.port,
+            "user": cluster.user,
+            "password": cluster.password,
+            "database": database,
+        },
+        user=cluster.user,
+        database="postgres",
+        description="embedded",
+        alive=lambda: cluster.poll() is None,
+    )
+
+
+async def _run(
+    options: ServeOptions,
+    data: DataDirectory,
+    storage: Storage,
+    tls: ssl.SSLContext | None,
+    ready: Callable[[str], None],
+) -> int:
+    from engine.service import Engine
+    from server.relay import Relay
+
+    stopping = _stop_on_signals()
+    async with AsyncExitStack() as stack:
+        engine = Engine(storage.dsn_for, options.spark, data.path)
+        stack.push_async_callback(engine.stop)
+        await engine.start()
+        relay = Relay(storage.backend, engine, tls, options.host, options.port)
+        stack.push_async_callback(relay.stop)
+        try:
+            await relay.start()
+        except OSError as error:
+            raise StartupError(
+                f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
+                "Choose another port with --port (0 takes any free one).",
+            ) from error
+        data.announce(_description(options, storage, relay.port))
+        stack.callback(data.withdraw)
+        ready(_address(options.host, relay.port, storage.user, storage.database))
+        return await _until_stopped(stopping, storage)
+
+
+async def _until_stopped(stopping: asyncio.Event, storage: Storage) -> int:
+    while not stopping.is_set():
+        if not storage.alive():
+            log.error("the embedded PostgreSQL has ended by itself; stopping")
+            return 1
+        try:
+            async with asyncio.timeout(LOOK_AFTER_POSTGRES_SECONDS):
+                await stopping.wait()
+        except TimeoutError:
+            continue
+    log.info("stopping")
+    return 0
+
+
+def _interrupt_on_signals() -> None:
+    """Until the event loop runs, a signal ends the start-up as an exception does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    for number in _ending_signals():
+        signal.signal(number, interrupt)
+
+
+def _ignore_signals() -> None:
+    for number in _ending_signals():
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    """An event that the first signal sets; a second one does not wait for anything any more."""
+    stopping = asyncio.Event()
+
+    def stop() -> None:
+        if stopping.is_set():
+            os._exit(130)
+        stopping.set()
+
+    for number in _ending_signals():
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    return stopping
+
+
+def _ending_signals() -> list[signal.Signals]:
+    # nohup has SIGHUP ignored, and so shall we.
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, signal.SIGINT, *hangup]
+
+
+def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
+    if options.tls_cert is None or options.tls_key is None:
+        return None
+    from server.tls import server_context
+
+    try:
+        return server_context(options.tls_cert, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(
+            f'could not use certificate "{options.tls_cert}" with key "{options.tls_key}": {error}'
+        ) from error
+
+
+def _description(options: ServeOptions, storage: Storage, port: int) -> Running:
+    return Running(
+        pid=os.getpid(),
+        host=options.host,
+        port=port,
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        user=storage.user,
+        database=storage.database,
+        postgres=storage.description,
+        spark=options.spark,
+        tls=options.tls_cert is not None,
+    )
+
+
+def _address(host: str, port: int, user: str, database: str) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    return f"postgresql://{user}@{shown}:{port}/{database}"
