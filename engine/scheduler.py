@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum
 
 import structlog
 
@@ -28,13 +30,27 @@ ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
 """Seconds between looks for changes made on connections that bypass every server."""
 
-Refresh = Callable[[PooledSession, StreamTable], Awaitable[bool]]
-"""Refresh one stream table in a transaction of its own; true if there was anything to do."""
+REST = 0.05
+"""Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
+
+CLEANUP_INTERVAL = 1.0
+
+
+class Turn(Enum):
+    """How a stream table's turn went."""
+
+    WORKED = "it was refreshed"
+    NOTHING = "it had no changes"
+    AGAIN = "it is busy elsewhere, or failed: look again"
+
+
+Refresh = Callable[[PooledSession, StreamTable], Awaitable[Turn]]
+"""Refresh one stream table in a transaction of its own. Raises SqlError if that fails."""
 
 
 @dataclass(slots=True)
 class _Pace:
-    """When a stream table was last looked at, on the monotonic clock."""
+    """When a stream table's next turn may come, on the monotonic clock."""
 
     due: float = 0.0
     failures: int = 0
@@ -55,7 +71,7 @@ class Scheduler:
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _paces: dict[int, _Pace] = field(default_factory=dict)
     _seen_position: int | None = None
-    _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    _cleaned_at: float = 0.0
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -63,16 +79,14 @@ class Scheduler:
 
     async def run(self) -> None:
         """Take part in the election until cancelled, and work while elected."""
-        try:
-            while True:
-                try:
-                    await self._lead()
-                except (SqlError, OSError) as error:
-                    logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
+        while True:
+            try:
+                await self._lead()
+            except (SqlError, OSError) as error:
+                logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
+            finally:
                 self.leading = False
-                await asyncio.sleep(ELECTION_RETRY)
-        finally:
-            await self._stop_refreshes()
+            await asyncio.sleep(ELECTION_RETRY)
 
     async def _lead(self) -> None:
         connection = await self.pool.connect()
@@ -90,20 +104,12 @@ class Scheduler:
                 self._woken.clear()
                 pause = await self._cycle(session)
                 self.last_cycle = self.clock()
-                try:
+                await asyncio.sleep(min(REST, pause))
+                with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
-                except TimeoutError:
-                    pass
         finally:
-            await self._stop_refreshes()
-            await connection.close()
-
-    async def _stop_refreshes(self) -> None:
-        running = list(self._running.values())
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+            connection.terminate()
 
     async def _cycle(self, session: SqlSession) -> float:
         """Refresh what is due and may have changes; returns the seconds until the next look."""
@@ -121,35 +127,41 @@ class Scheduler:
         for known in set(self._paces) - {table.pgt_id for table in tables}:
             del self._paces[known]
 
-        worked, missed = False, False
-        next_due = now + LOOK_INTERVAL
+        worked, waiting = False, False
+        next_look = now + LOOK_INTERVAL
         for generation in graph.generations():
             due: list[StreamTable] = []
             for table in generation:
-                if table.status == "SUSPENDED" or table.pgt_id in self._running:
+                idle = quiet and not worked and table.is_populated and not table.needs_reinit and not table.untracked
+                if idle or table.status == "SUSPENDED":
                     continue
                 pace = self._paces.setdefault(table.pgt_id, _Pace())
-                if quiet and table.is_populated and not table.needs_reinit and not table.untracked and not worked:
-                    continue
                 if pace.due > now:
-                    next_due, missed = min(next_due, pace.due), True
-                    continue
-                due.append(table)
+                    next_look, waiting = min(next_look, pace.due), True
+                else:
+                    due.append(table)
             for start in range(0, len(due), self.max_concurrent):
-                results = await asyncio.gather(
-                    *(self._refresh(table, schedules[table.pgt_id]) for table in due[start : start + self.max_concurrent])
+                turns = await asyncio.gather(
+                    *(self._turn(table, schedules[table.pgt_id]) for table in due[start : start + self.max_concurrent])
                 )
-                worked = worked or any(results)
-        self._seen_position = position if settled and not missed else None
-        return max(0.0, next_due - self.clock())
+                worked = worked or Turn.WORKED in turns
+                waiting = waiting or Turn.AGAIN in turns
+        if worked or (not quiet and now - self._cleaned_at >= CLEANUP_INTERVAL):
+            await session.fetch("SELECT pgtrickle._cleanup_buffers()")
+            self._cleaned_at = now
+        self._seen_position = position if settled and not waiting else None
+        for pace in self._paces.values():
+            if pace.due > now:
+                next_look = min(next_look, pace.due)
+        return max(0.0, next_look - self.clock())
 
-    async def _refresh(self, table: StreamTable, schedule: float) -> bool:
+    async def _turn(self, table: StreamTable, schedule: float) -> Turn:
         """Refresh one table in a connection of its own; its next turn is one schedule later if it did anything."""
         pace = self._paces[table.pgt_id]
         started = self.clock()
         try:
             async with self.pool.session() as session:
-                worked = await self.refresh(session, table)
+                turn = await self.refresh(session, table)
         except SqlError as error:
             pace.failures += 1
             pace.due = self.clock() + max(schedule, min(60.0, 2.0**pace.failures))
@@ -159,8 +171,10 @@ class Scheduler:
                 sqlstate=error.sqlstate,
                 error=error.message,
             )
-            return False
+            return Turn.AGAIN
         pace.failures = 0
-        if worked or table.untracked:
+        if turn is Turn.WORKED or table.untracked:
             pace.due = started + schedule
-        return worked
+        elif turn is Turn.AGAIN:
+            pace.due = self.clock() + REST
+        return turn

@@ -18,11 +18,14 @@ from engine.failures import record_failure
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.refresh import Action, Initiator, NoSpark, Spark
 from engine.requests import Request
-from engine.scheduler import Scheduler
+from engine.scheduler import Scheduler, Turn
 
 logger = structlog.get_logger(__name__)
 
 DISCOVERY_INTERVAL = 30.0
+
+CONTENTION = frozenset({"55P03", "40001", "40P01"})
+"""Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
 IN_TRANSACTION = NoSpark("inside a transaction block")
 
@@ -93,7 +96,7 @@ class Engine:
     def _take_up(self, name: str, pool: DatabasePool) -> None:
         spark = self.spark_for(pool)
 
-        async def refresh(session: PooledSession, table: StreamTable) -> bool:
+        async def refresh(session: PooledSession, table: StreamTable) -> Turn:
             return await self._scheduled_refresh(session, table, spark)
 
         async def strays() -> None:
@@ -154,22 +157,17 @@ class Engine:
             for pgt_id in created:
                 await undo_creation(own, pgt_id)
 
-    async def _scheduled_refresh(self, session: PooledSession, table: StreamTable, spark: Spark) -> bool:
+    async def _scheduled_refresh(self, session: PooledSession, table: StreamTable, spark: Spark) -> Turn:
         initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
         try:
             async with session.transaction("repeatable_read"):
                 outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark)
         except SqlError as error:
-            if error.sqlstate in ("55P03", "40001", "40P01"):
-                # Somebody else refreshes or changes it right now; the next look sees what they left.
-                return False
+            if error.sqlstate in CONTENTION:
+                return Turn.AGAIN
             await record_failure(session, table.pgt_id, initiator, error)
             raise
-        if outcome is None or outcome.action is Action.NO_DATA:
-            return False
-        async with session.transaction("read_committed"):
-            await session.fetch("SELECT pgtrickle._cleanup_buffers()")
-        return True
+        return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
 
     async def _carry_out_strays(self, pool: DatabasePool, spark: Spark) -> None:
         """Carry out what was requested on connections that bypass the server, one transaction each."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
+
 from catalog.session import SqlError, SqlSession
+from engine.definition import local_setting
 from engine.plans import PlanInputs, used_columns
 
 
@@ -52,12 +55,37 @@ async def set_refresh_mode(session: SqlSession, pgt_id: int, name: str, requeste
     )
 
 
+LOCK_PATIENCE = 30.0
+"""Seconds for which capture's lock on a source is tried for."""
+
+
 async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]]) -> None:
     """Have changes of these columns of these sources captured for a stream table.
 
-    Sources are locked in the order of their oids, so that two of these cannot deadlock.
+    Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
+    gives up soon and lets them pass. Sources are locked in the order of their oids, so that two of these cannot
+    deadlock. Raises SqlError 55P03 if a source stays locked.
     """
     for oid in sorted(columns):
-        await session.fetch(
-            "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])", pgt_id, oid, list(columns[oid])
-        )
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            stop=stop_after_delay(LOCK_PATIENCE),
+            reraise=True,
+        ):
+            with attempt:
+                await _track_source(session, pgt_id, oid, columns[oid])
+
+
+async def _track_source(session: SqlSession, pgt_id: int, oid: int, columns: tuple[str, ...]) -> None:
+    await session.fetch("SAVEPOINT __pgt_track")
+    try:
+        async with local_setting(session, "lock_timeout", "500ms"):
+            await session.fetch(
+                "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])", pgt_id, oid, list(columns)
+            )
+    except SqlError as error:
+        if error.sqlstate == "55P03":
+            await session.fetch("ROLLBACK TO SAVEPOINT __pgt_track")
+        raise
+    await session.fetch("RELEASE SAVEPOINT __pgt_track")
