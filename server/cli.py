@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -16,7 +15,6 @@ from server.data_directory import DataDirectory, StartupError, default_path
 from server.postgres_url import InvalidUrl, PostgresUrl
 
 FAILED, NOT_RUNNING = 1, 3
-SPARK = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://[^/\s]+|sc://[^\s]+|sail|off")
 
 app = typer.Typer(
     name="headwater",
@@ -29,10 +27,12 @@ app = typer.Typer(
 
 
 def _spark(value: str) -> str:
-    if not SPARK.fullmatch(value):
-        raise typer.BadParameter(
-            f"{value!r} is none of local, local[N], local[*], spark://HOST:PORT, sc://HOST:PORT, sail, off"
-        )
+    from engine.spark_sessions import SparkTargetError, Target
+
+    try:
+        Target.parse(value)
+    except SparkTargetError as error:
+        raise typer.BadParameter(f"{error}; {error.hint}") from error
     return value
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
 from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from server.data_directory import StartupError
+from server.hooks import Backend, SslMode
 
 # What libpq (our own look at the server), asyncpg (the engine) and the relay all understand.
-PARAMETERS = frozenset(
-    {"host", "port", "user", "password", "dbname", "passfile", "sslmode", "sslrootcert", "sslcert", "sslkey"}
-)
+PARAMETERS = frozenset({"host", "port", "user", "password", "dbname", "passfile", "sslmode", "sslrootcert"})
+SSL_MODES = get_args(SslMode)
 OLDEST, NEWEST = 15, 18
 
 
@@ -62,6 +64,8 @@ class PostgresUrl:
             "user": user,
             "dbname": database,
         }
+        if parameters.get("sslmode", "prefer") not in SSL_MODES:
+            raise InvalidUrl(f'invalid sslmode "{parameters["sslmode"]}"')
         try:
             port = int(parameters["port"])
         except ValueError as error:
@@ -73,8 +77,16 @@ class PostgresUrl:
         return self.host.startswith("/")
 
     @property
-    def sslmode(self) -> str:
-        return self.parameters.get("sslmode") or os.environ.get("PGSSLMODE") or "prefer"
+    def backend(self) -> Backend:
+        """The address, as the relay wants it."""
+        root = self.parameters.get("sslrootcert")
+        return Backend(
+            host=self.host,
+            port=self.port,
+            unix_socket_dir=Path(self.host) if self.is_socket else None,
+            sslmode="disable" if self.is_socket else cast(SslMode, self.parameters.get("sslmode", "prefer")),
+            sslrootcert=Path(root) if root else None,
+        )
 
     def conninfo(self, database: str | None = None) -> str:
         """A libpq connection string."""

@@ -51,8 +51,8 @@ class Storage:
     """The PostgreSQL behind the server, as each part needs to see it."""
 
     backend: Backend
-    dsn_for: Callable[[str], dict[str, Any]]
-    """Keyword arguments of `asyncpg.connect` for one database, as the engine's role."""
+    login: Callable[[str], dict[str, Any]]
+    """Keyword arguments of `asyncpg.connect` that log the engine's role in to a database."""
     user: str
     database: str
     description: str
@@ -89,13 +89,8 @@ def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> St
         version = url.check()
         log.info("in front of PostgreSQL", url=url.dsn(with_password=False), version=version)
         return Storage(
-            backend=Backend(
-                host=None if url.is_socket else url.host,
-                port=url.port,
-                unix_socket_dir=url.host if url.is_socket else None,
-                sslmode=url.sslmode,
-            ),
-            dsn_for=lambda database: {"dsn": url.dsn(database)},
+            backend=url.backend,
+            login=lambda database: {"dsn": url.dsn(database)},
             user=url.user,
             database=url.database,
             description=url.dsn(with_password=False),
@@ -106,15 +101,12 @@ def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> St
     cluster.start()
     log.info("embedded PostgreSQL runs", directory=str(data.postgres), pid=cluster.pid)
     return Storage(
-        backend=Backend(
-            host=None, port=cluster.port, unix_socket_dir=str(cluster.socket_dir), sslmode="disable"
-        ),
-        dsn_for=lambda database: {
+        backend=Backend(port=cluster.port, unix_socket_dir=cluster.socket_dir),
+        login=lambda database: {
             "host": str(cluster.socket_dir),
             "port": cluster.port,
             "user": cluster.user,
             "password": cluster.password,
-            "database": database,
         },
         user=cluster.user,
         database="postgres",
@@ -135,7 +127,7 @@ async def _run(
 
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
-        engine = Engine(storage.dsn_for, options.spark, data.path)
+        engine = Engine(storage.login, options.spark, data.path)
         stack.push_async_callback(engine.stop)
         await engine.start()
         relay = Relay(storage.backend, engine, tls, options.host, options.port)
@@ -205,10 +197,10 @@ def _ending_signals() -> list[signal.Signals]:
 def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
-    from server.tls import server_context
+    from server.tls import client_context
 
     try:
-        return server_context(options.tls_cert, options.tls_key)
+        return client_context(options.tls_cert, options.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise StartupError(
             f'could not use certificate "{options.tls_cert}" with key "{options.tls_key}": {error}'

@@ -1,0 +1,248 @@
+"""`headwater status`: the running server, its databases, their schedulers and stream tables.
+
+It looks at PostgreSQL directly, not through the relay, so that looking installs nothing in a database
+that has no stream tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import class_row
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from server.data_directory import DataDirectory, Running, StartupError
+from server.embedded import EmbeddedPostgres
+from server.postgres_url import PostgresUrl
+from server.psql import reachable
+
+_DATABASES = """
+SELECT datname::text FROM pg_catalog.pg_database
+WHERE datallowconn AND NOT datistemplate AND pg_catalog.has_database_privilege(oid, 'CONNECT')
+ORDER BY datname
+"""
+
+# The session that holds the scheduler's advisory lock: its key is 64 bits wide, shown by pg_locks in two
+# halves.
+_OVERVIEW = """
+SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_database())) AS size,
+       pg_catalog.to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL AS installed,
+       (SELECT l.pid FROM pg_catalog.pg_locks l
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+          AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+          AND (l.classid::bigint << 32 | l.objid::bigint) = %s
+        LIMIT 1) AS scheduler
+"""
+
+_STREAM_TABLES = """
+SELECT s.pgt_schema || '.' || s.pgt_name AS name, s.status, s.refresh_mode, s.requested_mode, s.schedule,
+       s.is_populated, s.consecutive_errors, pg_catalog.now() - s.data_timestamp AS staleness,
+       h.action, h.executor, h.status AS refresh_status, h.error_message, h.start_time,
+       pg_catalog.date_part('epoch', h.end_time - h.start_time) * 1000 AS milliseconds
+FROM pgtrickle.pgt_stream_tables s
+LEFT JOIN LATERAL (
+    SELECT * FROM pgtrickle.pgt_refresh_history h
+    WHERE h.pgt_id = s.pgt_id ORDER BY h.refresh_id DESC LIMIT 1
+) h ON true
+ORDER BY s.pgt_schema, s.pgt_name
+"""
+
+_FAILED_REQUESTS = """
+SELECT kind || ': ' || coalesce(error_state || ' ', '') || error FROM pgtrickle.pgt_request_errors
+ORDER BY request_id DESC LIMIT 5
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Overview:
+    size: str
+    installed: bool
+    scheduler: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamTable:
+    name: str
+    status: str
+    refresh_mode: str
+    requested_mode: str
+    schedule: str | None
+    is_populated: bool
+    consecutive_errors: int
+    staleness: timedelta | None
+    action: str | None
+    executor: str | None
+    refresh_status: str | None
+    error_message: str | None
+    start_time: datetime | None
+    milliseconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Database:
+    name: str
+    overview: _Overview
+    stream_tables: list[_StreamTable]
+    failed_requests: list[str]
+
+
+def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, console: Console) -> None:
+    """Print the status. Raises StartupError if the PostgreSQL behind the server cannot be asked."""
+    try:
+        databases = list(_databases(running, data, postgres))
+    except psycopg.Error as error:
+        raise StartupError(
+            f"could not ask the PostgreSQL behind the server: {' '.join(str(error).split())}",
+            "Give its password in PGPASSWORD or PGPASSFILE, or the same --postgres as to the server.",
+        ) from error
+    console.print(_server_table(running, data))
+    console.print(_database_table(databases))
+    if any(database.stream_tables for database in databases):
+        console.print(_stream_table_table(databases))
+    for line in _errors(databases):
+        console.print(line, style="red", markup=False, highlight=False)
+
+
+def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | None) -> Iterator[_Database]:
+    from engine.scheduler import ELECTION_LOCK
+
+    def conninfo(database: str) -> str:
+        if running.postgres == "embedded":
+            return make_conninfo(
+                "",
+                host=str((data.path / "socket").resolve()),
+                port=EmbeddedPostgres.port,
+                user=running.user,
+                passfile=str(data.passfile),
+                dbname=database,
+            )
+        return (postgres or PostgresUrl.parse(running.postgres)).conninfo(database)
+
+    def connect(database: str) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(
+            conninfo(database), autocommit=True, connect_timeout=10, application_name="headwater status"
+        )
+
+    with closing(connect(running.database)) as connection:
+        names = [str(name) for (name,) in connection.execute(_DATABASES)]
+    for name in names:
+        with closing(connect(name)) as connection:
+            with connection.cursor(row_factory=class_row(_Overview)) as cursor:
+                overview = cursor.execute(_OVERVIEW, [ELECTION_LOCK]).fetchone()
+            assert overview is not None
+            stream_tables: list[_StreamTable] = []
+            failed: list[str] = []
+            if overview.installed:
+                with connection.cursor(row_factory=class_row(_StreamTable)) as table_cursor:
+                    stream_tables = table_cursor.execute(_STREAM_TABLES).fetchall()
+                failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
+            yield _Database(name, overview, stream_tables, failed)
+
+
+def _server_table(running: Running, data: DataDirectory) -> Table:
+    table = Table(title="headwater " + running.version, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    since = datetime.fromisoformat(running.started_at).astimezone()
+    tls = " (TLS)" if running.tls else ""
+    table.add_row("listens on", escape(f"{running.host} port {running.port}{tls}"))
+    table.add_row("answers", _answer(running))
+    table.add_row("process", f"{running.pid}, since {since:%Y-%m-%d %H:%M:%S}")
+    table.add_row("PostgreSQL", escape(running.postgres))
+    table.add_row("Spark", escape(running.spark))
+    table.add_row("data", escape(str(data.path)))
+    return table
+
+
+def _answer(running: Running) -> str:
+    """Whether the relay lets clients through to PostgreSQL: a login without a password gets that far."""
+    began = time.monotonic()
+    try:
+        psycopg.connect(
+            host=reachable(running.host),
+            port=running.port,
+            user=running.user,
+            dbname=running.database,
+            connect_timeout=5,
+            passfile="/dev/null",
+        ).close()
+    except psycopg.OperationalError as error:
+        message = " ".join(str(error).split())
+        if "password" not in message and "authentication" not in message:
+            return f"[red]no: {escape(message)}[/]"
+    return f"yes, in {(time.monotonic() - began) * 1000:.0f} ms"
+
+
+def _database_table(databases: list[_Database]) -> Table:
+    table = Table(title="Databases", title_justify="left")
+    for heading in ("database", "size", "stream tables", "scheduler"):
+        table.add_column(heading)
+    for database in databases:
+        overview = database.overview
+        scheduler = f"runs (backend {overview.scheduler})" if overview.scheduler else "none"
+        table.add_row(
+            escape(database.name),
+            overview.size,
+            str(len(database.stream_tables)) if overview.installed else "not used yet",
+            scheduler if overview.installed else "",
+        )
+    return table
+
+
+def _stream_table_table(databases: list[_Database]) -> Table:
+    table = Table(title="Stream tables", title_justify="left")
+    for heading in ("database", "stream table", "mode", "schedule", "status", "data is from", "last refresh"):
+        table.add_column(heading)
+    for database in databases:
+        for row in database.stream_tables:
+            asked = f" ({row.requested_mode})" if row.requested_mode != row.refresh_mode else ""
+            colour = "green" if row.status == "ACTIVE" and not row.consecutive_errors else "red"
+            table.add_row(
+                escape(database.name),
+                escape(row.name),
+                row.refresh_mode + asked,
+                row.schedule or "calculated",
+                f"[{colour}]{row.status}[/]",
+                f"{_duration(row.staleness)} ago" if row.staleness is not None else "not populated",
+                _last_refresh(row),
+            )
+    return table
+
+
+def _last_refresh(row: _StreamTable) -> str:
+    if row.action is None:
+        return "none"
+    took = f", {row.milliseconds:.1f} ms" if row.milliseconds is not None else ""
+    executor = f" on {row.executor}" if row.executor else ""
+    outcome = "" if row.refresh_status == "COMPLETED" else f", {row.refresh_status}"
+    return f"{row.action}{executor}{took}{outcome}"
+
+
+def _errors(databases: list[_Database]) -> Iterator[str]:
+    for database in databases:
+        for row in database.stream_tables:
+            if row.consecutive_errors:
+                said = row.error_message or "no message recorded"
+                yield f"{database.name}: {row.name} failed {row.consecutive_errors} times in a row: {said}"
+        for text in database.failed_requests:
+            yield f"{database.name}: request failed: {text}"
+
+
+def _duration(value: timedelta) -> str:
+    """A time span in its two largest units.
+
+    >>> _duration(timedelta(minutes=2, seconds=30.4))
+    '2 min 30 s'
+    """
+    seconds = max(int(value.total_seconds()), 0)
+    units = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("min", seconds // 60 % 60), ("s",
+    seconds % 60)) shown = [f"{number} {unit}" for unit, number in units if number] return "
+    ".join(shown[:2]) or "0 s"
