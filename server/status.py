@@ -243,6 +243,6 @@ def _duration(value: timedelta) -> str:
     '2 min 30 s'
     """
     seconds = max(int(value.total_seconds()), 0)
-    units = (("d", seconds // 86400), ("h", seconds // 3600 % 24), ("min", seconds // 60 % 60), ("s",
-    seconds % 60)) shown = [f"{number} {unit}" for unit, number in units if number] return "
-    ".join(shown[:2]) or "0 s"
+    parts = (seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60, seconds % 60)
+    shown = [f"{number} {unit}" for number, unit in zip(parts, ("d", "h", "min", "s"), strict=True) if number]
+    return " ".join(shown[:2]) or "0 s"
