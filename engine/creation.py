@@ -9,18 +9,11 @@ import structlog
 
 import sql
 from catalog.session import SqlError, SqlSession
-from engine.definition import (
-    HIDDEN_PREFIX,
-    Definition,
-    acting_as,
-    define,
-    function_hashes,
-    local_setting,
-    quoted,
-)
+from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.plans import PlanInputs, compiled, opaque, plan, used_columns
 from engine.refresh import run_as_owner
 from engine.stored import track
+from engine.transactions import acting_as, local_setting, quoted
 from sql import Compiled, NotDifferentiable
 
 logger = structlog.get_logger(__name__)
@@ -94,7 +87,9 @@ async def create(session: SqlSession, arguments: dict[str, Any], search_path: st
     )
     await session.fetch("SELECT pgtrickle._install_guard($1::bigint::oid::regclass)", relid)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    columns = used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
+    columns: dict[int, tuple[str, ...]] = (
+        used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
+    )
     await track(session, int(pgt_id), columns)
     return int(pgt_id) if arguments.get("initialize", True) else None
 
@@ -129,9 +124,7 @@ async def _target(session: SqlSession, name: str) -> tuple[str, str]:
 
 
 async def _is_stream_table(session: SqlSession, relid: int) -> bool:
-    rows = await session.fetch(
-        "SELECT 1 FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = $1::bigint::oid", relid
-    )
+    rows = await session.fetch("SELECT 1 FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = $1::bigint::oid", relid)
     return bool(rows)
 
 
@@ -139,7 +132,9 @@ def _refuse_in_every_mode(definition: Definition) -> None:
     for column in definition.output:
         if column.name.startswith(HIDDEN_PREFIX):
             raise SqlError(
-                "42939", f'column name "{column.name}" is reserved', hint=f'Names that start with "{HIDDEN_PREFIX}" are.'
+                "42939",
+                f'column name "{column.name}" is reserved',
+                hint=f'Names that start with "{HIDDEN_PREFIX}" are.',
             )
     refused = sql.rejected(definition.canonical)
     if refused is not None:

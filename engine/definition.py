@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from catalog.session import SqlError, SqlSession
+from engine.transactions import local_setting, quoted
 from sql import Column, Source
 
 PROBE_VIEW = "__pgt_definition"
@@ -61,40 +62,6 @@ class Definition:
         return sorted({use.name for use in self.functions if use.volatility == volatility})
 
 
-@asynccontextmanager
-async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIterator[None]:
-    """Set a parameter for the time of the block, inside the session's transaction.
-
-    On an error the transaction is aborted, and PostgreSQL itself brings the old value back.
-    """
-    before = (
-        await session.fetch(
-            "SELECT coalesce(pg_catalog.current_setting($1::text, true), '')",
-            name,
-        )
-    )[0][0]
-    if before == value:
-        yield
-        return
-    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, value)
-    yield
-    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, before)
-
-
-@asynccontextmanager
-async def acting_as(session: SqlSession, role: str) -> AsyncIterator[None]:
-    """Have the block's statements run with a role's rights. Only for statements that run no user code.
-
-    Raises SqlError 42501 if the session's user is not a member of the role.
-    """
-    current = (await session.fetch("SELECT current_user::text"))[0][0]
-    if current == role:
-        yield
-        return
-    async with local_setting(session, "role", role):
-        yield
-
-
 def column(described: dict[str, object]) -> Column:
     """A `Column` of what `pgtrickle._source_info` says of it."""
     return Column(
@@ -129,8 +96,8 @@ async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Sou
 async def view_columns(session: SqlSession, query: str) -> tuple[Column, ...]:
     """The output columns of a query, with exact types."""
     async with _temporary_view(session, query) as relid:
-        ((source, _),) = await describe(session, [relid])
-        return source.columns
+        described = await describe(session, [relid])
+        return described[0][0].columns
 
 
 async def canonical_text(session: SqlSession, query: str) -> str:
@@ -148,9 +115,8 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     text = query.strip().rstrip(";").strip()
     if not text:
         raise SqlError("42601", "the defining query is empty")
-    async with local_setting(session, "search_path", search_path):
-        async with _temporary_view(session, text) as relid:
-            return await _definition(session, query, relid)
+    async with local_setting(session, "search_path", search_path), _temporary_view(session, text) as relid:
+        return await _definition(session, query, relid)
 
 
 async def _definition(session: SqlSession, original: str, relid: int) -> Definition:
@@ -175,15 +141,6 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
         dependencies=await _dependencies(session, relid),
         functions=await _functions(session, relid),
     )
-
-
-def quoted(identifier: str) -> str:
-    """An identifier in double quotes.
-
-    >>> quoted('say "hi"')
-    '"say ""hi"""'
-    """
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 @asynccontextmanager
@@ -231,9 +188,7 @@ ORDER BY r.relid
 async def _dependencies(session: SqlSession, relid: int) -> tuple[Dependency, ...]:
     used = {int(oid): tuple(columns) for oid, columns in await session.fetch(_DEPENDENCIES, relid)}
     described = await describe(session, list(used))
-    return tuple(
-        Dependency(source=source, kind=kind, columns_used=used[source.oid]) for source, kind in described
-    )
+    return tuple(Dependency(source=source, kind=kind, columns_used=used[source.oid]) for source, kind in described)
 
 
 # A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,
@@ -285,4 +240,3 @@ async def _functions(session: SqlSession, relid: int) -> tuple[FunctionUse, ...]
 def function_hashes(functions: Sequence[FunctionUse]) -> str:
     """MD5 of each user-defined function's body, to notice a changed one (`pgt_stream_tables.function_hashes`)."""
     return json.dumps({use.name: use.body_hash for use in functions if use.user_defined}, sort_keys=True)
-

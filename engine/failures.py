@@ -7,8 +7,9 @@ import json
 import structlog
 
 from catalog.session import SqlError
+from engine.decision import Action
 from engine.pool import PooledSession
-from engine.refresh import Action, Initiator
+from engine.refresh import Initiator
 
 logger = structlog.get_logger(__name__)
 

@@ -15,6 +15,7 @@ from typing import Any
 import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import Definition, canonical_text, column, view_columns
+from engine.transactions import savepoint
 from sql import Column, Compiled, NotDifferentiable, Source
 
 
@@ -100,7 +101,8 @@ async def _guard(session: SqlSession, definition: Definition) -> None:
     """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form."""
     regenerated = sql.regenerate(definition.canonical)
     try:
-        understood = await canonical_text(session, regenerated)
+        async with savepoint(session):
+            understood = await canonical_text(session, regenerated)
     except SqlError as error:
         if error.sqlstate[:2] in ("08", "57"):
             raise
@@ -108,7 +110,8 @@ async def _guard(session: SqlSession, definition: Definition) -> None:
     # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
     if understood not in (definition.canonical, await canonical_text(session, definition.canonical)):
         raise NotDifferentiable(
-            "syntax that is not understood exactly", f"it was read as: {_first_difference(definition.canonical, understood)}"
+            "syntax that is not understood exactly",
+            f"it was read as: {_first_difference(definition.canonical, understood)}",
         )
 
 

@@ -14,28 +14,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from catalog.session import SqlError, SqlSession
-from engine.definition import quoted
-from engine.plans import PlanInputs, compiled, dumps
+from engine.context import RefreshContext
+from engine.decision import Action, Decision, RefreshSettings, decide, settings_of
+from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
+from engine.plans import compiled, dumps
 from engine.stored import load_plan
+from engine.transactions import savepoint
 from sql import Compiled
 
 logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
-
-
-class Action(StrEnum):
-    """What a refresh did (`pgt_refresh_history.action`)."""
-
-    NO_DATA = "NO_DATA"
-    FULL = "FULL"
-    DIFFERENTIAL = "DIFFERENTIAL"
-    REINITIALIZE = "REINITIALIZE"
 
 
 class Initiator(StrEnum):
@@ -44,84 +38,6 @@ class Initiator(StrEnum):
     SCHEDULER = "SCHEDULER"
     MANUAL = "MANUAL"
     INITIAL = "INITIAL"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceState:
-    """A source as a refresh finds it."""
-
-    oid: int
-    schema: str
-    name: str
-    kind: str
-    pending: int
-    """Captured changes that the frontier has not seen; counting stops at some bound."""
-    truncated: bool
-    tracked: bool
-    estimated_rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshContext:
-    """A stream table, locked for a refresh (`pgtrickle._begin_refresh`)."""
-
-    pgt_id: int
-    schema: str
-    name: str
-    relid: int
-    owner: str
-    status: str
-    refresh_mode: str
-    requested_mode: str
-    engine: str
-    is_populated: bool
-    needs_reinit: bool
-    salt: int
-    canonical_query: str
-    frontier: dict[str, Any] | None
-    sources: tuple[SourceState, ...]
-    broken: tuple[str, ...]
-    denied: tuple[str, ...]
-
-    @classmethod
-    def from_json(cls, text: str) -> RefreshContext:
-        """Read what `_begin_refresh` returned."""
-        values = json.loads(text)
-        values["sources"] = tuple(
-            SourceState(**{key: source[key] for key in SourceState.__slots__}) for source in values["sources"]
-        )
-        values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
-        return cls(**{key: values[key] for key in cls.__slots__})
-
-    @property
-    def storage(self) -> str:
-        """The storage table, quoted."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
-
-    @property
-    def pending(self) -> int:
-        """Captured changes of all sources that the frontier has not seen."""
-        return sum(source.pending for source in self.sources)
-
-    @property
-    def changed(self) -> frozenset[int]:
-        """The sources with pending changes."""
-        return frozenset(source.oid for source in self.sources if source.pending)
-
-    @property
-    def estimated_rows(self) -> int:
-        """Rows that a full refresh reads."""
-        return sum(source.estimated_rows for source in self.sources)
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """How a stream table will be refreshed, and why."""
-
-    action: Action
-    reason: str
-    fallback: bool = False
-    """True if a differential stream table is refreshed in full this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,111 +54,6 @@ class RefreshOutcome:
     duration_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class RefreshSettings:
-    """The `pg_trickle.*` settings that a refresh looks at."""
-
-    engine: str = "auto"
-    spark_min_rows: int = 100_000
-    max_change_ratio: float = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class SparkRows:
-    """Rows that Spark computed, in a staging table of the refreshing session."""
-
-    staging: str
-    snapshot: str
-    rows: int
-    detail: str
-
-
-class NotOnSpark(Exception):
-    """Spark cannot (or may not now) compute this query with PostgreSQL's results; the text says why."""
-
-
-class NoSpark:
-    """In place of Spark where it is switched off or must not be used; says why."""
-
-    def __init__(self, reason: str):
-        self._reason = reason
-
-    async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
-        """Always raises NotOnSpark."""
-        raise NotOnSpark(self._reason)
-
-
-class Spark(Protocol):
-    """The Spark executor as a refresh sees it."""
-
-    async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
-        """Compute the plan's core at a snapshot of `session` into a staging table of it.
-
-        Raises NotOnSpark before anything was done to the session, SqlError if Spark failed.
-        """
-        ...
-
-
-async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
-    """Lock the stream table and read its state; `wait` for a running refresh of it to end.
-
-    Raises SqlError: 42501 without membership in its owner's role or if the owner lost its right to a source, 55P03 while
-    another refresh of it runs and `wait` is false, 40001 if it changed after a REPEATABLE READ session's snapshot, 55000 if it is suspended.
-    """
-    ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint, $2::boolean)::text", pgt_id, wait)
-    context = RefreshContext.from_json(text)
-    if context.status == "SUSPENDED":
-        raise SqlError(
-            "55000",
-            f'stream table "{context.name}" is suspended',
-            hint=f"Resume it with pgtrickle.resume_stream_table('{context.schema}.{context.name}').",
-        )
-    if context.denied:
-        raise SqlError("42501", context.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".')
-    return context
-
-
-def decide(context: RefreshContext, settings: RefreshSettings) -> Decision:
-    """Choose what to do. A full refresh of a differential stream table always has a reason."""
-    if not context.is_populated or context.frontier is None:
-        return Decision(Action.FULL, "not populated yet")
-    if context.broken:
-        return Decision(Action.REINITIALIZE, "; ".join(context.broken), fallback=True)
-    if context.needs_reinit:
-        return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
-    if not context.pending and all(source.tracked for source in context.sources):
-        return Decision(Action.NO_DATA, "no changes")
-    if context.refresh_mode == "FULL":
-        return Decision(Action.FULL, "refresh mode FULL")
-    truncated = [source.name for source in context.sources if source.truncated]
-    if truncated:
-        return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
-    # An update is two captured rows, so a ratio of changed rows counts each row once at most.
-    if context.requested_mode != "DIFFERENTIAL" and context.pending > 2 * settings.max_change_ratio * max(
-        context.estimated_rows, 1000
-    ):
-        return Decision(
-            Action.FULL,
-            f"{context.pending} changes in {context.estimated_rows} rows exceed "
-            f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}",
-            fallback=True,
-        )
-    return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
-
-
-async def settings_of(session: SqlSession) -> RefreshSettings:
-    """Read the settings, as the session, the database or the server sets them."""
-    ((engine, rows, ratio),) = await session.fetch(
-        "SELECT pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),"
-        " pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),"
-        " pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')"
-    )
-    try:
-        return RefreshSettings(str(engine).lower(), int(rows), float(ratio))
-    except ValueError as error:
-        raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error
-
-
 async def refresh(
     session: SqlSession,
     context: RefreshContext,
@@ -253,8 +64,8 @@ async def refresh(
 ) -> RefreshOutcome:
     """Bring a stream table up to date and record it, in the session's transaction.
 
-    `one_snapshot` says that the transaction is REPEATABLE READ or stricter. Raises SqlError; the caller's transaction is
-    then aborted, or rolled back to where `begin` was called.
+    `one_snapshot` says that the transaction is REPEATABLE READ or stricter. Raises SqlError; the caller's transaction
+    is then aborted, or to be rolled back.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     settings = await settings_of(session) if context.pending or not context.is_populated else RefreshSettings()
@@ -275,7 +86,7 @@ async def refresh(
             inputs = await load_plan(session, context.pgt_id)
             rows: SparkRows | None = None
             try:
-                rows = await _on_spark(session, context, inputs, settings, spark)
+                rows = await rows_from_spark(session, context, inputs, settings, spark)
                 executor, executor_reason = "spark", rows.detail
             except NotOnSpark as reason:
                 executor_reason = str(reason)
@@ -378,21 +189,17 @@ async def _full_with_salts(
 
 @asynccontextmanager
 async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
-    """A savepoint around a statement that writes row ids."""
-    await session.fetch("SAVEPOINT __pgt_refresh")
+    """A savepoint around a statement that writes row ids. Raises _RowIdCollision, with the statement undone."""
     try:
-        yield
+        async with savepoint(session):
+            yield
     except SqlError as error:
-        if error.sqlstate != UNIQUE_VIOLATION or "__pgt_row_id" not in (error.detail or ""):
-            raise
-        await session.fetch("ROLLBACK TO SAVEPOINT __pgt_refresh")
-        raise _RowIdCollision from error
-    await session.fetch("RELEASE SAVEPOINT __pgt_refresh")
+        if error.sqlstate == UNIQUE_VIOLATION and "__pgt_row_id" in (error.detail or ""):
+            raise _RowIdCollision from error
+        raise
 
 
-async def run_as_owner(
-    session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]
-) -> dict[str, Any]:
+async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """Run a statement that returns one jsonb with the rights of a role, which it cannot leave."""
     runner = await runner_of(session, owner)
     rows = await session.fetch(f"SELECT {runner}($1::text, $2::text::jsonb)::text", statement, dumps(parameters))
@@ -404,26 +211,3 @@ async def runner_of(session: SqlSession, owner: str) -> str:
     """The function that runs statements with a role's rights, quoted."""
     ((name,),) = await session.fetch("SELECT pgtrickle._runner($1::text::name)", owner)
     return str(name)
-
-
-async def _on_spark(
-    session: SqlSession,
-    context: RefreshContext,
-    plan: PlanInputs,
-    settings: RefreshSettings,
-    spark: Spark,
-) -> SparkRows:
-    """Rows computed by Spark, where the settings and the sizes ask for it. Raises NotOnSpark."""
-    engine = context.engine if context.engine != "auto" else settings.engine
-    if engine == "postgres":
-        raise NotOnSpark("engine is set to postgres")
-    if engine == "auto" and context.estimated_rows < settings.spark_min_rows:
-        raise NotOnSpark(
-            f"about {context.estimated_rows} rows to read, fewer than pg_trickle.spark_min_rows = {settings.spark_min_rows}"
-        )
-    try:
-        return await spark.compute(session, context, plan)
-    except NotOnSpark as reason:
-        if engine == "spark":
-            raise SqlError("0A000", f'stream table "{context.name}" cannot be computed on Spark: {reason}') from reason
-        raise

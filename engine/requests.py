@@ -9,11 +9,13 @@ from typing import Any
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
-from engine import refresh
+from engine.context import RefreshContext, begin
 from engine.creation import create, undo_creation
-from engine.definition import local_setting
-from engine.refresh import Initiator, Spark
+from engine.decision import Action, RefreshSettings, decide
+from engine.placement import Spark
+from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.stored import set_refresh_mode
+from engine.transactions import local_setting
 
 logger = structlog.get_logger(__name__)
 
@@ -80,28 +82,26 @@ async def resolve(session: SqlSession, request: Request) -> int:
 
 async def refresh_now(
     session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, one_snapshot: bool | None = None
-) -> refresh.RefreshOutcome:
+) -> RefreshOutcome:
     """Refresh a stream table in the session's transaction, whatever its isolation level."""
-    context = await refresh.begin(session, pgt_id)
+    context = await begin(session, pgt_id)
     if one_snapshot is None:
         ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
         one_snapshot = isolation in ("repeatable read", "serializable")
-    return await refresh.refresh(
-        session, context, initiator=initiator, one_snapshot=one_snapshot, spark=spark
-    )
+    return await refresh(session, context, initiator=initiator, one_snapshot=one_snapshot, spark=spark)
 
 
 async def refresh_scheduled(
     session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark
-) -> refresh.RefreshOutcome | None:
+) -> RefreshOutcome | None:
     """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
 
     Raises SqlError 55P03 at once if another refresh of the stream table is running.
     """
-    context = await refresh.begin(session, pgt_id, wait=False)
-    if refresh.decide(context, refresh.RefreshSettings()).action is refresh.Action.NO_DATA:
+    context = await begin(session, pgt_id, wait=False)
+    if decide(context, RefreshSettings()).action is Action.NO_DATA:
         return None
-    return await refresh.refresh(session, context, initiator=initiator, one_snapshot=True, spark=spark)
+    return await refresh(session, context, initiator=initiator, one_snapshot=True, spark=spark)
 
 
 async def drop(session: SqlSession, request: Request) -> None:
@@ -113,10 +113,10 @@ async def drop(session: SqlSession, request: Request) -> None:
         await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
 
 
-async def begin_change(session: SqlSession, pgt_id: int) -> refresh.RefreshContext:
+async def begin_change(session: SqlSession, pgt_id: int) -> RefreshContext:
     """Lock a stream table to change what it is; checks that the requester may."""
     ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint)::text", pgt_id)
-    return refresh.RefreshContext.from_json(text)
+    return RefreshContext.from_json(text)
 
 
 async def resume(session: SqlSession, request: Request) -> None:
@@ -153,9 +153,7 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
 
 async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
     """Change columns of `pgt_stream_tables`."""
-    await session.fetch(
-        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values)
-    )
+    await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
 
 
 async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:

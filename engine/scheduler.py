@@ -1,8 +1,8 @@
 """The scheduler of one database: refreshes what is due, in dependency order.
 
-Any number of server processes may run one; an advisory lock elects the one that works. All it must remember stands in
-the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or it is
-time to look for changes that did not come through this server.
+Any number of server processes may run one; an advisory lock elects the one that works. All it must remember stands
+in the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or
+it is time to look for changes that did not come through this server.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
-
 from catalog.graph import DependencyGraph
-from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
+
+from catalog.session import SqlError, SqlSession
 from engine.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -92,9 +92,7 @@ class Scheduler:
         connection = await self.pool.connect()
         try:
             session = PooledSession(connection)
-            ((elected,),) = await session.fetch(
-                "SELECT pg_catalog.pg_try_advisory_lock($1::bigint)", ELECTION_LOCK
-            )
+            ((elected,),) = await session.fetch("SELECT pg_catalog.pg_try_advisory_lock($1::bigint)", ELECTION_LOCK)
             if not elected:
                 return
             logger.info("scheduler elected", database=self.pool.database)

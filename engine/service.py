@@ -8,15 +8,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
-
 from catalog.install import install
-from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
+
+from catalog.session import RequestSession, SqlError
 from engine import requests
 from engine.creation import undo_creation
+from engine.decision import Action
 from engine.failures import record_failure
+from engine.placement import NoSpark, Spark
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
-from engine.refresh import Action, Initiator, NoSpark, Spark
+from engine.refresh import Initiator
 from engine.requests import Request
 from engine.scheduler import Scheduler, Turn
 

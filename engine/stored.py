@@ -8,8 +8,8 @@ from functools import lru_cache
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession
-from engine.definition import local_setting
 from engine.plans import PlanInputs, used_columns
+from engine.transactions import local_setting, savepoint
 
 
 @lru_cache(maxsize=1024)
@@ -20,7 +20,8 @@ def _parsed(canonical: str, inputs: str) -> PlanInputs:
 async def load_plan(session: SqlSession, pgt_id: int) -> PlanInputs:
     """The plan inputs of a stream table, as kept when it was defined."""
     ((canonical, inputs),) = await session.fetch(
-        "SELECT canonical_query, (explain -> 'inputs')::text FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint",
+        "SELECT canonical_query, (explain -> 'inputs')::text FROM pgtrickle.pgt_stream_tables"
+        " WHERE pgt_id = $1::bigint",
         pgt_id,
     )
     return _parsed(canonical, inputs)
@@ -78,14 +79,10 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
 
 
 async def _track_source(session: SqlSession, pgt_id: int, oid: int, columns: tuple[str, ...]) -> None:
-    await session.fetch("SAVEPOINT __pgt_track")
-    try:
-        async with local_setting(session, "lock_timeout", "500ms"):
-            await session.fetch(
-                "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])", pgt_id, oid, list(columns)
-            )
-    except SqlError as error:
-        if error.sqlstate == "55P03":
-            await session.fetch("ROLLBACK TO SAVEPOINT __pgt_track")
-        raise
-    await session.fetch("RELEASE SAVEPOINT __pgt_track")
+    async with savepoint(session), local_setting(session, "lock_timeout", "500ms"):
+        await session.fetch(
+            "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])",
+            pgt_id,
+            oid,
+            list(columns),
+        )

@@ -1,0 +1,100 @@
+"""A stream table as a refresh finds it: locked, with its frontier and what its sources have pending."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from catalog.session import SqlError, SqlSession
+from engine.transactions import quoted
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A source as a refresh finds it."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    pending: int
+    """Captured changes that the frontier has not seen; counting stops at some bound."""
+    truncated: bool
+    tracked: bool
+    estimated_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshContext:
+    """A stream table, locked for a refresh (`pgtrickle._begin_refresh`)."""
+
+    pgt_id: int
+    schema: str
+    name: str
+    relid: int
+    owner: str
+    status: str
+    refresh_mode: str
+    requested_mode: str
+    engine: str
+    is_populated: bool
+    needs_reinit: bool
+    salt: int
+    canonical_query: str
+    frontier: dict[str, Any] | None
+    sources: tuple[SourceState, ...]
+    broken: tuple[str, ...]
+    denied: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, text: str) -> RefreshContext:
+        """Read what `_begin_refresh` returned."""
+        values = json.loads(text)
+        values["sources"] = tuple(
+            SourceState(**{key: source[key] for key in SourceState.__slots__}) for source in values["sources"]
+        )
+        values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
+        return cls(**{key: values[key] for key in cls.__slots__})
+
+    @property
+    def storage(self) -> str:
+        """The storage table, quoted."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+    @property
+    def pending(self) -> int:
+        """Captured changes of all sources that the frontier has not seen."""
+        return sum(source.pending for source in self.sources)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The sources with pending changes."""
+        return frozenset(source.oid for source in self.sources if source.pending)
+
+    @property
+    def estimated_rows(self) -> int:
+        """Rows that a full refresh reads."""
+        return sum(source.estimated_rows for source in self.sources)
+
+
+async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
+    """Lock the stream table and read its state; `wait` for a running refresh of it to end.
+
+    Raises SqlError: 42501 without membership in its owner's role or if the owner lost its right to a source, 55P03
+    while another refresh of it runs and `wait` is false, 40001 if it changed after a REPEATABLE READ session's
+    snapshot, 55000 if it is suspended.
+    """
+    ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint, $2::boolean)::text", pgt_id, wait)
+    context = RefreshContext.from_json(text)
+    if context.status == "SUSPENDED":
+        raise SqlError(
+            "55000",
+            f'stream table "{context.name}" is suspended',
+            hint=f"Resume it with pgtrickle.resume_stream_table('{context.schema}.{context.name}').",
+        )
+    if context.denied:
+        raise SqlError(
+            "42501", context.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".'
+        )
+    return context

@@ -1,0 +1,78 @@
+"""How a stream table will be refreshed this time, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from catalog.session import SqlError, SqlSession
+from engine.context import RefreshContext
+
+
+class Action(StrEnum):
+    """What a refresh did (`pgt_refresh_history.action`)."""
+
+    NO_DATA = "NO_DATA"
+    FULL = "FULL"
+    DIFFERENTIAL = "DIFFERENTIAL"
+    REINITIALIZE = "REINITIALIZE"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a stream table will be refreshed, and why."""
+
+    action: Action
+    reason: str
+    fallback: bool = False
+    """True if a differential stream table is refreshed in full this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshSettings:
+    """The `pg_trickle.*` settings that a refresh looks at."""
+
+    engine: str = "auto"
+    spark_min_rows: int = 100_000
+    max_change_ratio: float = 0.15
+
+
+def decide(context: RefreshContext, settings: RefreshSettings) -> Decision:
+    """Choose what to do. A full refresh of a differential stream table always has a reason."""
+    if not context.is_populated or context.frontier is None:
+        return Decision(Action.FULL, "not populated yet")
+    if context.broken:
+        return Decision(Action.REINITIALIZE, "; ".join(context.broken), fallback=True)
+    if context.needs_reinit:
+        return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
+    if not context.pending and all(source.tracked for source in context.sources):
+        return Decision(Action.NO_DATA, "no changes")
+    if context.refresh_mode == "FULL":
+        return Decision(Action.FULL, "refresh mode FULL")
+    truncated = [source.name for source in context.sources if source.truncated]
+    if truncated:
+        return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
+    # An update is two captured rows, so a ratio of changed rows counts each row once at most.
+    if context.requested_mode != "DIFFERENTIAL" and context.pending > 2 * settings.max_change_ratio * max(
+        context.estimated_rows, 1000
+    ):
+        return Decision(
+            Action.FULL,
+            f"{context.pending} changes in {context.estimated_rows} rows exceed "
+            f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}",
+            fallback=True,
+        )
+    return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+async def settings_of(session: SqlSession) -> RefreshSettings:
+    """Read the settings, as the session, the database or the server sets them."""
+    ((engine, rows, ratio),) = await session.fetch(
+        "SELECT pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),"
+        " pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),"
+        " pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')"
+    )
+    try:
+        return RefreshSettings(str(engine).lower(), int(rows), float(ratio))
+    except ValueError as error:
+        raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error

@@ -1,0 +1,68 @@
+"""Small things done inside a session's transaction: settings and roles for a while, savepoints, quoted names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from catalog.session import SqlError, SqlSession
+
+
+def quoted(identifier: str) -> str:
+    """An identifier in double quotes.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + identifier.replace('"', '""') + '"'
+
+
+@asynccontextmanager
+async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIterator[None]:
+    """Set a parameter for the time of the block, inside the session's transaction.
+
+    On an error the transaction is aborted, and PostgreSQL itself brings the old value back.
+    """
+    before = (
+        await session.fetch(
+            "SELECT coalesce(pg_catalog.current_setting($1::text, true), '')",
+            name,
+        )
+    )[0][0]
+    if before == value:
+        yield
+        return
+    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, value)
+    yield
+    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, before)
+
+
+@asynccontextmanager
+async def acting_as(session: SqlSession, role: str) -> AsyncIterator[None]:
+    """Have the block's statements run with a role's rights. Only for statements that run no user code.
+
+    Raises SqlError 42501 if the session's user is not a member of the role.
+    """
+    current = (await session.fetch("SELECT current_user::text"))[0][0]
+    if current == role:
+        yield
+        return
+    async with local_setting(session, "role", role):
+        yield
+
+
+@asynccontextmanager
+async def savepoint(session: SqlSession) -> AsyncIterator[None]:
+    """A savepoint around the block: an error in it undoes the block alone, and is raised on.
+
+    Where the connection itself is lost there is nothing to go back to, and the error is raised as it is.
+    """
+    await session.fetch("SAVEPOINT __pgt_savepoint")
+    try:
+        yield
+    except SqlError as error:
+        if error.sqlstate[:2] not in ("08", "57"):
+            await session.fetch("ROLLBACK TO SAVEPOINT __pgt_savepoint")
+            await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
+        raise
+    await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
