@@ -25,7 +25,7 @@ import psutil
 import structlog
 
 from server.data_directory import DataDirectory, StartupError
-from server.embedded_processes import IMMEDIATE_STOP_SECONDS, processes_in, stop_process
+from server.embedded_processes import IMMEDIATE_STOP_SECONDS, processes_in, stop_process, without_children
 from server.embedded_settings import machine_settings
 from server.unprivileged import Identity, choose_identity
 
@@ -194,9 +194,7 @@ class EmbeddedPostgres:
                 "Nothing was left behind. Start again when the cause is gone, or elsewhere with --data.",
             )
         with (self._half_made / "postgresql.conf").open("a") as file:
-            file.write(
-                "\n# Settings made from the machine's size at every start. ALTER SYSTEM wins over them.\n"
-            )
+            file.write("\n# Settings made from the machine's size at every start. ALTER SYSTEM wins over them.\n")
             file.write("include_if_exists = 'headwater.conf'\n")
         if self._data.postgres.exists():  # an empty directory
             self._data.postgres.rmdir()
@@ -257,10 +255,8 @@ class EmbeddedPostgres:
         pid_file = self._data.postgres / "postmaster.pid"
         if running:
             log.warning("stopping a PostgreSQL left behind by a killed server", pids=[p.pid for p in running])
-            for process in running:
-                # Not the backends: they end when their postmaster does.
-                if process.ppid() not in {other.pid for other in running}:
-                    stop_process(process)
+            for process in without_children(running):
+                stop_process(process)
             _, alive = psutil.wait_procs(running, timeout=IMMEDIATE_STOP_SECONDS)
             if alive:
                 raise StartupError(
@@ -324,9 +320,7 @@ class EmbeddedPostgres:
 
     def _write_settings(self) -> None:
         path = self._data.postgres / "headwater.conf"
-        path.write_text(
-            "".join(f"{name} = '{value}'\n" for name, value in machine_settings(self._data.logs).items())
-        )
+        path.write_text("".join(f"{name} = '{value}'\n" for name, value in machine_settings(self._data.logs).items()))
         self._identity.give(path)
         self._identity.give(self._data.logs)
 

@@ -27,6 +27,19 @@ def processes_in(directory: Path) -> list[psutil.Process]:
     return found
 
 
+def without_children(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The postmasters among a cluster's processes: the others end when their postmaster does."""
+    pids = {process.pid for process in processes}
+    found = []
+    for process in processes:
+        try:
+            if process.ppid() not in pids:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
 def stop_process(process: psutil.Process) -> None:
     """Fast shutdown, then immediate shutdown, then SIGKILL."""
     steps = (
@@ -42,6 +55,4 @@ def stop_process(process: psutil.Process) -> None:
         except psutil.NoSuchProcess:
             return
         except psutil.TimeoutExpired:
-            log.warning(
-                "PostgreSQL does not stop", pid=process.pid, signal=number.name, waited_seconds=seconds
-            )
+            log.warning("PostgreSQL does not stop", pid=process.pid, signal=number.name, waited_seconds=seconds)
