@@ -1,0 +1,60 @@
+"""What the relay asks of the engine, and where its PostgreSQL is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from catalog.session import RequestSession
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The address of a PostgreSQL: a TCP host, or the directory of its Unix socket."""
+
+    host: str | None = None
+    port: int = 5432
+    unix_socket_dir: str | Path | None = None
+    sslmode: str = "disable"
+    """As libpq's ``sslmode``; a Unix socket never uses TLS."""
+    sslrootcert: str | Path | None = None
+
+    def __str__(self) -> str:
+        return f"{self.unix_socket_dir or self.host}:{self.port}"
+
+
+class EngineHooks(Protocol):
+    """The engine as the relay calls it."""
+
+    async def database_ready(self, database: str) -> str | None:
+        """Called when a client has logged in, before it may send anything. Returns a warning for it, or None."""
+        ...
+
+    async def carry_out(self, session: RequestSession) -> None:
+        """Carry out the pending requests of the session's transaction. Raises SqlError."""
+        ...
+
+    def committed(self, database: str) -> None:
+        """A transaction that changed data has committed. Never blocks."""
+        ...
+
+    async def release_database(self, database: str) -> None:
+        """Close the engine's own connections to the database: it is about to be dropped, renamed or copied."""
+        ...
+
+
+class NoEngine:
+    """Hooks that do nothing: the server as a plain relay."""
+
+    async def database_ready(self, database: str) -> str | None:
+        return None
+
+    async def carry_out(self, session: RequestSession) -> None:
+        return None
+
+    def committed(self, database: str) -> None:
+        return None
+
+    async def release_database(self, database: str) -> None:
+        return None

@@ -1,0 +1,1 @@
+"""The PostgreSQL wire protocol without I/O: bytes in, messages and decisions out. No socket is touched here."""

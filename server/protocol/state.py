@@ -1,0 +1,81 @@
+"""The states of a relayed session and every transition between them.
+
+Theory of operation ------------------- A session begins with packets that have no type (``startup``). They may
+ask for encryption, cancel somebody else's statement, or start a session. Then the server connects to PostgreSQL
+and passes its authentication on, until PostgreSQL says ReadyForQuery for the first time. The engine now looks
+at the database (it may have to install itself) while the client waits; from then on bytes pass in both
+directions (``traffic``).
+
+When a message needs the engine, the session is *attended*: both directions are cut into messages, and one coroutine
+(``server.conductor``) decides about each of them until the batch has been answered; then bytes pass again.
+
+Whatever goes wrong, on either side and in any state, leads to CLOSED, and from there nothing leads away. An
+event that the table does not have in a state is a mistake of the relay's, and raises
+:class:`ImpossibleTransition`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class State(Enum):
+    STARTUP = auto()
+    """Waiting for a startup packet."""
+    SECURING = auto()
+    """The TLS handshake with the client is under way."""
+    CONNECTING = auto()
+    """Connecting to PostgreSQL."""
+    AUTHENTICATION = auto()
+    """PostgreSQL decides who gets in."""
+    GREETING = auto()
+    """PostgreSQL is ready; the engine looks at the database before the client learns of it."""
+    RELAY = auto()
+    """Bytes pass."""
+    ATTENDED = auto()
+    """A coroutine conducts the messages of both sides."""
+    CLOSED = auto()
+
+
+class Event(Enum):
+    TLS_BEGINS = auto()
+    TLS_DONE = auto()
+    STARTUP_MESSAGE = auto()
+    BACKEND_CONNECTED = auto()
+    BACKEND_READY = auto()
+    DATABASE_READY = auto()
+    ATTENTION = auto()
+    ATTENTION_DONE = auto()
+    CLOSE = auto()
+
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.STARTUP: {
+        Event.TLS_BEGINS: State.SECURING,
+        Event.STARTUP_MESSAGE: State.CONNECTING,
+        Event.CLOSE: State.CLOSED,
+    },
+    State.SECURING: {Event.TLS_DONE: State.STARTUP, Event.CLOSE: State.CLOSED},
+    State.CONNECTING: {Event.BACKEND_CONNECTED: State.AUTHENTICATION, Event.CLOSE: State.CLOSED},
+    State.AUTHENTICATION: {Event.BACKEND_READY: State.GREETING, Event.CLOSE: State.CLOSED},
+    State.GREETING: {Event.DATABASE_READY: State.RELAY, Event.CLOSE: State.CLOSED},
+    State.RELAY: {Event.ATTENTION: State.ATTENDED, Event.CLOSE: State.CLOSED},
+    State.ATTENDED: {Event.ATTENTION_DONE: State.RELAY, Event.CLOSE: State.CLOSED},
+    State.CLOSED: {Event.CLOSE: State.CLOSED},
+}
+
+
+class ImpossibleTransition(Exception):
+    """The relay itself is wrong."""
+
+
+def after(state: State, event: Event) -> State:
+    """The state that an event leads to.
+
+    >>> after(State.STARTUP, Event.TLS_BEGINS)
+    <State.SECURING: 2>
+    """
+    try:
+        return TRANSITIONS[state][event]
+    except KeyError:
+        raise ImpossibleTransition(f"{event.name} in state {state.name}") from None

@@ -1,0 +1,327 @@
+"""The fast path: follows both directions of a session chunk by chunk, and says where somebody must look.
+
+Theory of operation ------------------- What the client sends falls into *batches*: a Query, a FunctionCall, or
+everything up to a Sync. Each batch is owed one ReadyForQuery. Batches that are complete and not yet answered
+stand in :attr:`Traffic.outstanding`, the oldest first; the one that is still being sent is
+:attr:`Traffic.batch`. Within a batch of the extended protocol every Parse, Bind, Describe, Execute and Close is
+owed one completion (``1 2 3 T n C I s``), until an error, after which nothing is owed but the ReadyForQuery of
+the Sync.
+
+:meth:`Traffic.from_client` and :meth:`Traffic.from_backend` take a chunk as it came from the socket and return
+the bytes to pass on, nearly always the chunk itself. They walk the headers, keep those counts, and stop in
+front of a message that needs attention; the bytes from there on stay in the direction's framer, and
+:attr:`Traffic.attention` says why. A batch's own bytes are kept until it is answered, up to 1 MiB, because it
+may have to be run again (``conduct``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+
+from server.protocol import messages as m
+from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
+from server.protocol.words import Mention, mentions
+
+_unpack = m.HEADER.unpack_from
+
+# How from_backend treats a type: pass it, count it as a completion, or read it.
+_PASS, _COUNT, _READ = 0, 1, 2
+_TREATMENT = [_PASS] * 256
+for _kind in b"123TnIs":
+    _TREATMENT[_kind] = _COUNT
+for _kind in b"CZENSGWK":
+    _TREATMENT[_kind] = _READ
+
+_CHANGES = re.compile(rb"(?:INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|DO|CALL)\b")
+_CONTROLS = re.compile(rb"(?:BEGIN|START TRANSACTION|COMMIT|ROLLBACK|PREPARE TRANSACTION)\b")
+
+
+class Attention(Enum):
+    NAMED_REQUEST = auto()
+    """The next client message is a Query or Execute that names a request function."""
+    DATABASE = auto()
+    """The next client message is a Query or Execute that may drop, alter or copy a database."""
+    REQUEST_MADE = auto()
+    """The oldest unanswered batch has made a request without naming it."""
+
+
+class Batch:
+    """Messages of the client that are answered by one ReadyForQuery."""
+
+    __slots__ = ("raw", "sent", "simple", "size")
+
+    def __init__(self) -> None:
+        self.raw: list[bytes] | None = []
+        """The batch as it was sent; None if it is too long to be repeated, or was followed by COPY data."""
+        self.size = 0
+        self.sent = 0
+        """Messages that are owed a completion of their own."""
+        self.simple = False
+
+    def keep(self, data: bytes) -> None:
+        if self.raw is not None and data:
+            self.size += len(data)
+            if self.size > WHOLE:
+                self.raw = None
+            else:
+                self.raw.append(data)
+
+
+class Traffic:
+    """What is known about a session whose bytes pass through."""
+
+    def __init__(self, committed: Callable[[], None]) -> None:
+        self.committed = committed
+        """Called when a transaction that changed data has committed."""
+        self.client = Framer(FRONTEND_LIMITS)
+        self.backend = Framer(BACKEND_LIMITS)
+        self.attention: Attention | None = None
+        self.outstanding: deque[Batch] = deque()
+        self.batch: Batch | None = None
+        self.terminated = False
+        """The client has said goodbye."""
+        self.fatal = False
+        """PostgreSQL has said why it ends the session."""
+        self.copying = False
+        """COPY data flows from the client; a Sync sent now is ignored by PostgreSQL."""
+        self.status = m.IDLE
+        """Transaction status of the last ReadyForQuery."""
+        self.parameters: dict[str, str] = {}
+        """What ParameterStatus said."""
+        self.statements: dict[bytes, Mention] = {}
+        """Prepared statements that mention something, by name."""
+        self.portals: dict[bytes, Mention] = {}
+        # Since the last ReadyForQuery:
+        self.received = 0
+        """Completions."""
+        self.seen = 0
+        """Messages other than rows and asynchronous ones."""
+        self.rows = False
+        """Whether a row has been passed on."""
+        self.failed = False
+        self.controls: list[bytes] = []
+        """Tags of transaction control."""
+        self.changed = False
+        """Whether the current transaction has changed data, as far as tags tell."""
+
+    # -- client to backend ---------------------------------------------------------------------------------------
+
+    def from_client(self, data: bytes) -> bytes:
+        """The bytes to pass on to the backend. Raises ProtocolViolation."""
+        framer = self.client
+        if framer.partial:
+            data = framer.take() + data
+        end = len(data)
+        position = framer.skip
+        if position > end:
+            framer.skip = position - end
+            if self.batch is not None:
+                self.batch.keep(data)
+            return data
+        framer.skip = 0
+        begin = 0  # where the current batch begins in this chunk
+        limits = FRONTEND_LIMITS
+        batch = self.batch
+        while end - position >= 5:
+            kind, length = _unpack(data, position)
+            if not 4 <= length <= limits[kind]:
+                check(limits, kind, length)
+            following = position + 1 + length
+            if kind in b"QP" and following > end and length < WHOLE:
+                break
+            if batch is None:
+                batch = self.batch = Batch()
+                begin = position
+            if kind == m.EXECUTE or kind == m.BIND or kind == m.DESCRIBE or kind == m.PARSE or kind == m.CLOSE:
+                if kind == m.PARSE or self.statements or self.portals:
+                    if following > end and end - position < 4096:
+                        break
+                    if self._look(kind, data, position, following):
+                        break
+                batch.sent += 1
+            elif kind == m.SYNC or kind == m.QUERY or kind == m.FUNCTION_CALL:
+                if kind == m.QUERY and following <= end:
+                    found = mentions(data[position + 5 : following])
+                    if found:
+                        self.attention = _reason(found)
+                        break
+                    if self.statements:
+                        self.statements.pop(b"", None)
+                if kind != m.SYNC or not self.copying:
+                    batch.simple = kind != m.SYNC
+                    if following > end:
+                        batch.raw = None
+                    elif begin == 0 and following == end:
+                        batch.keep(data)
+                    else:
+                        batch.keep(data[begin:following])
+                    self.outstanding.append(batch)
+                    batch = self.batch = None
+                    begin = following
+            elif kind == m.COPY_DATA or kind == m.COPY_DONE or kind == m.COPY_FAIL:
+                if kind != m.COPY_DATA:
+                    self.copying = False
+                if not batch.sent:  # belongs to the COPY before it, or to nothing
+                    batch = self.batch = None
+                else:
+                    batch.raw = None
+            elif kind == m.TERMINATE:
+                self.terminated = True
+            elif kind != m.FLUSH:
+                raise m.ProtocolViolation(f"invalid frontend message type {kind}")
+            position = following
+        if position > end:
+            framer.skip = position - end
+        elif position < end:
+            if end - position < 5 and not limits[data[position]]:
+                check(limits, data[position], 4)
+            framer.partial = data[position:]
+            data = data[:position]
+        if batch is not None:
+            if begin < len(data):
+                batch.keep(data[begin:] if begin else data)
+            elif not batch.sent and not batch.size:
+                self.batch = None
+        return data
+
+    def _look(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        """Follow which statement and portal mentions something; True in front of an Execute that does."""
+        at = position + 5
+        if kind == m.PARSE:
+            name = m.text_at(data, at)
+            found = mentions(data[at:following]) if following <= len(data) else Mention.NOTHING
+            if found:
+                self.statements[name] = found
+            elif self.statements:
+                self.statements.pop(name, None)
+        elif kind == m.BIND:
+            portal = m.text_at(data, at)
+            found = self.statements.get(m.text_at(data, at + len(portal) + 1), Mention.NOTHING)
+            if found:
+                self.portals[portal] = found
+            else:
+                self.portals.pop(portal, None)
+        elif kind == m.EXECUTE:
+            found = self.portals.get(m.text_at(data, at), Mention.NOTHING)
+            if found and not self.failed:
+                self.attention = _reason(found)
+                return True
+        elif kind == m.CLOSE:
+            names = self.statements if data[at : at + 1] == b"S" else self.portals
+            names.pop(m.text_at(data, at + 1), None)
+        return False
+
+    # -- backend to client ---------------------------------------------------------------------------------------
+
+    def from_backend(self, data: bytes) -> bytes:
+        """The bytes to pass on to the client. Raises ProtocolViolation."""
+        framer = self.backend
+        if framer.partial:
+            data = framer.take() + data
+        end = len(data)
+        position = framer.skip
+        if position > end:
+            framer.skip = position - end
+            return data
+        framer.skip = 0
+        treatment = _TREATMENT
+        last = end - 5
+        while position <= last:
+            kind, length = _unpack(data, position)
+            following = position + 1 + length
+            if kind == m.DATA_ROW:
+                self.rows = True
+                while following <= last and data[following] == m.DATA_ROW:
+                    following += 1 + int.from_bytes(data[following + 1 : following + 5])
+                position = following
+                continue
+            if not BACKEND_LIMITS[kind] or length < 4:
+                check(BACKEND_LIMITS, kind, length)
+            how = treatment[kind]
+            if how == _READ:
+                if following > end and length < WHOLE:
+                    break
+                if following <= end and self.read(kind, data[position + 5 : following]):
+                    framer.partial = data[following:]
+                    return data[:position]
+            elif how == _COUNT:
+                self.received += 1
+                self.seen += 1
+            elif kind != m.NOTIFICATION:
+                self.seen += 1
+            position = following
+        if position > end:
+            framer.skip = position - end
+            return data
+        if position < end:
+            framer.partial = data[position:]
+            return data[:position]
+        return data
+
+    def read(self, kind: int, body: bytes) -> bool:
+        """Take note of a message that says something about the session; True if it is an engine request."""
+        if kind == m.COMMAND_COMPLETE:
+            self.received += 1
+            self.seen += 1
+            if body[0] != 83 or body[1] == 84:  # not SELECT, SET, SHOW, but START TRANSACTION
+                self.note_tag(body)
+        elif kind == m.READY:
+            self.note_ready(body[0])
+        elif kind == m.NOTICE:
+            if m.sqlstate_of(body) == m.REQUEST_MADE:
+                self.attention = Attention.REQUEST_MADE
+                return True
+        elif kind == m.ERROR:
+            self.seen += 1
+            self.failed = True
+            self.copying = False
+            self.fatal = b"\0VFATAL\0" in body or b"\0VPANIC\0" in body
+        elif kind == m.PARAMETER_STATUS:
+            name = m.text_at(body) self.parameters[name.decode("ascii", "replace")] = m.text_at(body, len(name)
+            + 1).decode("utf-8", "replace")
+        elif kind == m.COPY_IN or kind == m.COPY_BOTH:
+            self.seen += 1
+            self._begin_copy()
+        return False
+
+    def note_tag(self, tag: bytes) -> None:
+        """Take note of a CommandComplete's tag."""
+        if _CHANGES.match(tag):
+            self.changed = True
+        elif _CONTROLS.match(tag):
+            self.controls.append(tag.rstrip(b"\0"))
+
+    def note_ready(self, status: int) -> None:
+        """Take note of a ReadyForQuery: the oldest batch has been answered."""
+        self.status = status
+        self.received = self.seen = 0
+        self.rows = self.failed = self.copying = False
+        if self.controls:
+            self.controls = []
+        if self.outstanding:
+            self.outstanding.popleft()
+        if status == m.IDLE:
+            if self.portals:
+                self.portals.clear()
+            if self.changed:
+                self.changed = False
+                self.committed()
+
+    def _begin_copy(self) -> None:
+        """COPY FROM STDIN has begun. A Sync already sent behind its Execute is ignored by PostgreSQL: take it back."""
+        self.copying = True
+        if self.outstanding:
+            head = self.outstanding[0]
+            head.raw = None
+            if not head.simple:
+                self.outstanding.popleft()
+                if self.batch is not None:
+                    head.sent += self.batch.sent
+                self.batch = head
+
+
+def _reason(found: Mention) -> Attention:
+    return Attention.NAMED_REQUEST if Mention.REQUEST in found else Attention.DATABASE

@@ -1,0 +1,176 @@
+"""The relay: listens for clients and gives each a session."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass
+
+import structlog
+
+from server.cancel import CancelRegistry
+from server.hooks import Backend, EngineHooks
+from server.protocol.messages import error_response
+from server.protocol.startup import TLS_HANDSHAKE
+from server.session import RelaySession
+from server.tls import ALPN
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 512
+_NEWCOMERS = 100
+"""Connections above the limit that may still ask: they are told that it is reached, or cancel a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_connections: int = 1000
+    startup_seconds: float = 60.0
+    """Time a client has from connecting to being authenticated."""
+    linger_seconds: float = 10.0
+    """Time a client has to read what was still sent to it when its session ended."""
+
+
+class Relay:
+    """A listening server in front of one PostgreSQL.
+
+    ``tls`` is a context from ``server.tls.server_context``, None to refuse TLS. Port 0 takes any free port.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        hooks: EngineHooks,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+        port: int = 7432,
+        limits: Limits | None = None,
+    ):
+        self.backend = backend
+        self.hooks = hooks
+        self.tls = tls
+        self.host = host
+        self.port = port
+        self.limits = limits or Limits()
+        self.cancels = CancelRegistry(backend)
+        self.sessions: set[RelaySession] = set()
+        self._listeners: list[socket.socket] = []
+        self._arrivals: set[asyncio.Task[None]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether as many clients have a PostgreSQL connection as may have one."""
+        return sum(1 for session in self.sessions if session.started) >= self.limits.max_connections
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address cannot be used."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listener = socket.socket(family, kind, protocol)
+                self._listeners.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.setblocking(False)
+                listener.bind((address[0], self.port, *address[2:]))
+                self.port = listener.getsockname()[1]
+                listener.listen(_BACKLOG)
+                loop.add_reader(listener.fileno(), self._accept, listener)
+        except OSError:
+            self._stop_listening()
+            raise
+
+    async def stop(self) -> None:
+        """Stop listening and end all sessions, as PostgreSQL does at a fast shutdown."""
+        self._stop_listening()
+        for task in list(self._arrivals):
+            task.cancel()
+        for session in list(self.sessions):
+            session.fail("57P01", "terminating connection due to administrator command")
+        waiting = [session.ended for session in self.sessions]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self.limits.linger_seconds / 4)
+        for session in list(self.sessions):
+            session.abort()
+
+    def keep(self, work: asyncio.Task[None]) -> None:
+        """Keep a task that outlives its session."""
+        self._farewells.add(work)
+        work.add_done_callback(self._farewells.discard)
+
+    def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_BACKLOG):
+            try:
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("cannot accept a connection", error=str(error))
+                return
+            task = asyncio.get_running_loop().create_task(self._admit(accepted))
+            self._arrivals.add(task)
+            task.add_done_callback(self._arrivals.discard)
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        accepted.setblocking(False)
+        _keep_alive(accepted)
+        if len(self.sessions) + len(self._arrivals) > self.limits.max_connections + _NEWCOMERS:
+            with accepted:
+                accepted.send(error_response("53300", "sorry, too many clients already", severity="FATAL"))
+            return
+        session = RelaySession(self)
+        try:
+            tls = None
+            if self.tls is not None:
+                async with asyncio.timeout(self.limits.startup_seconds):
+                    if await _first_byte(accepted) == TLS_HANDSHAKE:
+                        tls = self.tls
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: session.client,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self.limits.startup_seconds if tls else None,
+            )
+            if tls is not None:
+                tunnel = transport.get_extra_info("ssl_object")
+                if tunnel is None or tunnel.selected_alpn_protocol() != ALPN:
+                    session.fail("08P01", "direct TLS connection without ALPN protocol negotiation")
+        except (OSError, TimeoutError) as error:
+            log.info("connection not established", error=str(error) or type(error).__name__)
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+
+async def _first_byte(accepted: socket.socket) -> int | None:
+    """The first byte the client sends, which stays in the socket; None at its end."""
+    loop = asyncio.get_running_loop()
+    descriptor = accepted.fileno()
+    arrival = asyncio.Event()
+    loop.add_reader(descriptor, arrival.set)
+    try:
+        await arrival.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    first = accepted.recv(1, socket.MSG_PEEK)
+    return first[0] if first else None
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6), ("TCP_NODELAY", 1)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -1,0 +1,123 @@
+"""The two ends of a session: asyncio protocols that only pass on what happens, and slow each other down.
+
+Back-pressure: while a side's transport cannot write, reading from the *other* side pauses. Each direction has
+only its own sink to wait for, so that the relay adds no deadlock to those the two peers could make without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import IntFlag
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from server.session import RelaySession
+
+HIGH_WATER = 256 * 1024
+"""Bytes waiting to be written on one side from which on the other side is no longer read."""
+
+
+class Hold(IntFlag):
+    """Why a side is not being read."""
+
+    SLOW_PEER = 1
+    BUSY = 2
+    """The session cannot do anything with more bytes yet."""
+    QUEUE = 4
+    """Enough bytes wait to be conducted."""
+    CANCEL = 8
+    """A cancel request is on its way to PostgreSQL: no new statement may overtake it."""
+
+
+class Side(asyncio.Protocol):
+    """One end. ``receive`` is exchanged as the session changes its state."""
+
+    def __init__(self, session: RelaySession):
+        self.session = session
+        self.transport: asyncio.Transport | None = None
+        self.receive: Callable[[bytes], None] = session.ignore
+        self.holds = Hold(0)
+        self.slow: asyncio.Future[None] | None = None
+        """Done when the transport takes bytes again; None while it does."""
+
+    @property
+    def other(self) -> Side | None:
+        raise NotImplementedError
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.attach(cast(asyncio.Transport, transport))  # uvloop's are, without saying so
+
+    def attach(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        transport.set_write_buffer_limits(HIGH_WATER)
+        if self.holds:
+            transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self.receive(data)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def drained(self) -> None:
+        """Wait until the transport takes bytes again."""
+        if self.slow is not None:
+            await self.slow
+
+    def hold(self, why: Hold) -> None:
+        if not self.holds and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self.holds |= why
+
+    def release(self, why: Hold) -> None:
+        if not self.holds & why:
+            return
+        self.holds &= ~why
+        if not self.holds and self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        if self.slow is None:
+            self.slow = asyncio.get_running_loop().create_future()
+        if self.other is not None:
+            self.other.hold(Hold.SLOW_PEER)
+
+    def resume_writing(self) -> None:
+        if self.slow is not None and not self.slow.done():
+            self.slow.set_result(None)
+        self.slow = None
+        if self.other is not None:
+            self.other.release(Hold.SLOW_PEER)
+
+    def lost(self) -> None:
+        """The connection is gone: nobody shall wait for it to take bytes."""
+        if self.slow is not None and not self.slow.done():
+            self.slow.set_result(None)
+        self.slow = None
+        self.transport = None
+
+
+class ClientSide(Side):
+    @property
+    def other(self) -> Side | None:
+        return self.session.backend
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.session.client_connected()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost()
+        self.session.client_lost()
+
+
+class BackendSide(Side):
+    @property
+    def other(self) -> Side | None:
+        return self.session.client
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost()
+        self.session.backend_lost()

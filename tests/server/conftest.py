@@ -1,0 +1,93 @@
+"""A relay in a thread of its own, so that blocking clients can be tested against it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+import uvloop
+from psycopg import conninfo
+
+from server.embedded import EmbeddedPostgres
+from server.hooks import Backend, EngineHooks, NoEngine
+from server.relay import Limits, Relay
+
+T = TypeVar("T")
+
+
+class RunningRelay:
+    """A relay on its own event loop in its own thread."""
+
+    def __init__(
+        self, backend: Backend, hooks: EngineHooks | None = None, tls: Any = None, limits: Limits | None = None
+    ):
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+        self.relay = self.run(self._make(backend, hooks or NoEngine(), tls, limits))
+        self.run(self.relay.start())
+
+    async def _make(self, *args: Any) -> Relay:
+        backend, hooks, tls, limits = args
+        return Relay(backend, hooks, tls, "127.0.0.1", 0, limits)
+
+    @property
+    def port(self) -> int:
+        return self.relay.port
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
+        return future.result(30)
+
+    def stop(self) -> None:
+        self.run(self.relay.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+
+
+@pytest.fixture(scope="session")
+def backend(cluster: EmbeddedPostgres) -> Backend:
+    return Backend(unix_socket_dir=cluster.socket_dir, port=cluster.port)
+
+
+@pytest.fixture
+def start_relay(backend: Backend) -> Iterator[Callable[..., RunningRelay]]:
+    """Starts relays: `start_relay(hooks=..., tls=..., limits=..., backend=...)`."""
+    running: list[RunningRelay] = []
+
+    def start(backend: Backend = backend, **options: Any) -> RunningRelay:
+        running.append(RunningRelay(backend, **options))
+        return running[-1]
+
+    yield start
+    for relay in running:
+        relay.stop()
+
+
+@pytest.fixture
+def relay(start_relay: Callable[..., RunningRelay]) -> RunningRelay:
+    """A relay without an engine."""
+    return start_relay()
+
+
+@pytest.fixture
+def relayed(relay: RunningRelay, dsn: str) -> str:
+    """A connection string of the test's database through the relay."""
+    return through(relay, dsn)
+
+
+def through(relay: RunningRelay, dsn: str, **options: Any) -> str:
+    """The connection string changed to lead through the relay."""
+    return conninfo.make_conninfo(dsn, host="127.0.0.1", port=relay.port, **options)
+
+
+@pytest.fixture
+def connection(relayed: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(relayed, autocommit=True) as connected:
+        yield connected
