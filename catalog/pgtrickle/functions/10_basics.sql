@@ -1,0 +1,190 @@
+-- What the other functions stand on: who calls, settings, durations, names, and messages.
+--
+-- Every function pins its search_path, and is open to everybody unless it says otherwise. Functions whose name begins
+-- with an underscore are the server's own; they check the caller's rights like any other.
+
+
+-- The role that acts: the one chosen by SET ROLE, else the one that logged in. Inside a function with SECURITY DEFINER
+-- the setting cannot be changed, so code that runs with a stream table's rights cannot become anybody else here.
+CREATE OR REPLACE FUNCTION pgtrickle._caller() RETURNS oid
+LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT to_regrole(quote_ident(CASE current_setting('role') WHEN 'none' THEN session_user::text
+                                                              ELSE current_setting('role') END))::oid
+$$;
+
+
+-- Whether the caller may act for a role. To be called by functions with SECURITY DEFINER: there, current_user is the
+-- role that installed this schema, which is the engine's own.
+CREATE OR REPLACE FUNCTION pgtrickle._may_act_for(owner oid) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+BEGIN
+    RETURN pg_has_role(caller, owner, 'MEMBER') OR caller = to_regrole(quote_ident(current_user))::oid;
+END $$;
+
+
+-- A setting of this session, else of the database or cluster as ALTER DATABASE and ALTER ROLE ALL leave it (a session
+-- older than such a change does not see it by itself), else the given default.
+CREATE OR REPLACE FUNCTION pgtrickle._setting(name text, fallback text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    value text := nullif(current_setting(name, true), '');
+BEGIN
+    IF value IS NULL THEN
+        SELECT substr(entry, length(name) + 2) INTO value
+        FROM pg_db_role_setting s, unnest(s.setconfig) AS entry
+        WHERE s.setrole = 0
+          AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+          AND starts_with(lower(entry), lower(name) || '=')
+        ORDER BY s.setdatabase DESC
+        LIMIT 1;
+    END IF;
+    RETURN coalesce(nullif(value, ''), fallback);
+END $$;
+
+
+-- Seconds of a duration such as '30s', '5m' or '1h30m'; NULL for anything else, such as 'calculated' or cron.
+CREATE OR REPLACE FUNCTION pgtrickle.parse_duration_seconds(input text) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN seconds <= 9223372036854775807 THEN seconds::bigint END
+    FROM (SELECT sum(part[1]::numeric * CASE part[2] WHEN 's' THEN 1 WHEN 'm' THEN 60 WHEN 'h' THEN 3600
+                                                    WHEN 'd' THEN 86400 ELSE 604800 END) AS seconds
+          FROM regexp_matches(btrim(input), '(\d+)([smhdw])', 'g') AS part
+          WHERE btrim(input) ~ '^(\d+[smhdw])+$' AND length(input) <= 100) AS sum
+$$;
+
+
+-- Raise a message on this session, as if the statement had: level NOTICE, WARNING or INFO.
+CREATE OR REPLACE FUNCTION pgtrickle._notice(level text, message text, hint text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    hint := coalesce(hint, '');
+    IF level = 'WARNING' AND hint <> '' THEN
+        RAISE WARNING USING MESSAGE = message, HINT = hint;
+    ELSIF level = 'WARNING' THEN
+        RAISE WARNING USING MESSAGE = message;
+    ELSIF level = 'INFO' AND hint <> '' THEN
+        RAISE INFO USING MESSAGE = message, HINT = hint;
+    ELSIF level = 'INFO' THEN
+        RAISE INFO USING MESSAGE = message;
+    ELSIF hint <> '' THEN
+        RAISE NOTICE USING MESSAGE = message, HINT = hint;
+    ELSE
+        RAISE NOTICE USING MESSAGE = message;
+    END IF;
+END $$;
+
+
+-- Raise an error on this session, with everything an error of PostgreSQL's own would have.
+CREATE OR REPLACE FUNCTION pgtrickle._raise(sqlstate text, message text, detail text, hint text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF coalesce(detail, '') <> '' AND coalesce(hint, '') <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = sqlstate, MESSAGE = message, DETAIL = detail, HINT = hint;
+    ELSIF coalesce(detail, '') <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = sqlstate, MESSAGE = message, DETAIL = detail;
+    ELSIF coalesce(hint, '') <> '' THEN
+        RAISE EXCEPTION USING ERRCODE = sqlstate, MESSAGE = message, HINT = hint;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = sqlstate, MESSAGE = message;
+END $$;
+
+
+-- A relation's name, always with its schema, quoted where it must be.
+CREATE OR REPLACE FUNCTION pgtrickle._qualified(relid oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = relid
+$$;
+
+
+-- The stream table of a name, qualified or not. An unqualified name is looked up along the given search_path (default:
+-- the session's), then in "public". Raises 42P01 if there is none, NULL if missing_ok.
+CREATE OR REPLACE FUNCTION pgtrickle._resolve(name text, path text, missing_ok boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[];
+    found_id bigint;
+BEGIN
+    PERFORM pgtrickle._check_name(name);
+    parts := parse_ident(name);
+    IF cardinality(parts) = 2 THEN
+        SELECT s.pgt_id INTO found_id
+        FROM pgtrickle.pgt_stream_tables s
+        WHERE s.pgt_schema = parts[1] AND s.pgt_name = parts[2];
+    ELSE
+        SELECT s.pgt_id INTO found_id
+        FROM pgtrickle._path_schemas(path) WITH ORDINALITY AS p(nspname, place)
+        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_schema = p.nspname AND s.pgt_name = parts[1]
+        ORDER BY p.place
+        LIMIT 1;
+    END IF;
+    IF found_id IS NULL AND NOT missing_ok THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table "%s" does not exist', name);
+    END IF;
+    RETURN found_id;
+END $$;
+
+
+-- The same along the session's own search_path. (No search_path is pinned here: it is what is asked for.)
+CREATE OR REPLACE FUNCTION pgtrickle._resolve(name text) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+    SELECT pgtrickle._resolve(name, pg_catalog.current_setting('search_path'))
+$$;
+
+
+-- The schemas of a search_path setting in order, without duplicates of the implicit ones, with "public" at the end.
+CREATE OR REPLACE FUNCTION pgtrickle._path_schemas(path text) RETURNS SETOF text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role_name text := (SELECT rolname FROM pg_roles WHERE oid = pgtrickle._caller());
+    entry text;
+BEGIN
+    FOR entry IN SELECT m[1] FROM regexp_matches(path, '\s*("(?:[^"]|"")*"|[^,]+)\s*(?:,|$)', 'g') AS m LOOP
+        entry := btrim(entry);
+        entry := CASE WHEN entry LIKE '"%"' THEN replace(substr(entry, 2, length(entry) - 2), '""', '"')
+                      ELSE lower(entry) END;
+        RETURN NEXT CASE entry WHEN '$user' THEN role_name ELSE entry END;
+    END LOOP;
+    RETURN NEXT 'public';
+END $$;
+
+
+-- Raises 22004, 22023 or 42602 unless a name is one that a stream table can have.
+CREATE OR REPLACE FUNCTION pgtrickle._check_name(name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[];
+BEGIN
+    IF name IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'name of the stream table must not be null';
+    ELSIF btrim(name) = '' THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'name of the stream table must not be empty';
+    END IF;
+    BEGIN
+        parts := parse_ident(name);
+    EXCEPTION WHEN invalid_parameter_value THEN
+        RAISE EXCEPTION USING ERRCODE = '42602', MESSAGE = format('invalid name syntax: "%s"', name),
+            HINT = 'Quote a name that is no plain identifier, as in ''myschema."My table"''.';
+    END;
+    IF cardinality(parts) > 2 THEN
+        RAISE EXCEPTION USING ERRCODE = '42601', MESSAGE = format('improper qualified name (too many dotted names): %s', name);
+    END IF;
+    IF octet_length(parts[cardinality(parts)]) > 63 THEN
+        RAISE EXCEPTION USING ERRCODE = '42622', MESSAGE = format('name "%s" is too long', name),
+            HINT = 'Names have at most 63 bytes.';
+    END IF;
+END $$;
+
+
+-- This cluster, its timeline and this database: what transaction ids in a frontier refer to. They mean something else
+-- after a restore, a promotion, or in a copy of the database.
+CREATE OR REPLACE FUNCTION pgtrickle._system() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (SELECT system_identifier FROM pg_control_system()) || '.' ||
+           CASE WHEN pg_is_in_recovery() THEN 'recovery'
+                ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END || '.' ||
+           (SELECT oid FROM pg_database WHERE datname = current_database())
+$$;

@@ -1,0 +1,96 @@
+-- How a request for the engine is written down and taken up.
+--
+-- A public function (30_public.sql) checks its arguments and writes a row into pgt_requests. On a connection through
+-- the server an INFO with SQLSTATE HW001 tells the relay, which has the engine carry the request out in the same
+-- transaction, before the statement completes. INFO, since client_min_messages cannot suppress it. Should the
+-- transaction commit all the same with the row still there, a deferred trigger stops it with HW002.
+
+
+-- Write a request down. Runs with the caller's rights, so that the row is the caller's own.
+CREATE OR REPLACE FUNCTION pgtrickle._request(kind text, arguments jsonb, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id bigint;
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION USING ERRCODE = '25006',
+            MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
+    END IF;
+    INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path)
+    VALUES (kind, jsonb_strip_nulls(arguments), path) RETURNING request_id INTO id;
+    IF current_setting('headwater.relay', true) = 'on' THEN
+        RAISE INFO USING ERRCODE = 'HW001', MESSAGE = id::text;
+    ELSE
+        RAISE NOTICE USING MESSAGE = format('request %s is carried out by the Headwater server after commit', id),
+            HINT = 'Connect through the server to have it done at once. Failures show in pgtrickle.pgt_request_errors.';
+    END IF;
+END $$;
+
+
+-- The requests of the current transaction, in the order they were made.
+CREATE OR REPLACE FUNCTION pgtrickle._pending_requests()
+RETURNS TABLE (request_id bigint, kind text, arguments text, search_path text, requested_by text)
+LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT q.request_id, q.kind, q.arguments::text, q.search_path, a.rolname::text
+    FROM pgtrickle.pgt_requests q LEFT JOIN pg_roles a ON a.oid = q.requested_by
+    WHERE q.xid = pg_current_xact_id_if_assigned()
+    ORDER BY q.request_id
+$$;
+
+
+-- Forget a request that has been carried out: one of this transaction, or one the engine has claimed.
+CREATE OR REPLACE FUNCTION pgtrickle._finish_request(request_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM pgtrickle.pgt_requests q
+    WHERE q.request_id = _finish_request.request_id
+      AND (q.xid = pg_current_xact_id_if_assigned() OR pgtrickle._may_act_for(q.requested_by));
+END $$;
+
+
+-- The oldest request that a transaction left behind by bypassing the server, locked for this transaction. For the
+-- engine alone. Another server's claims are skipped.
+CREATE OR REPLACE FUNCTION pgtrickle._claim_stray_request()
+RETURNS TABLE (request_id bigint, kind text, arguments text, search_path text, requested_by text)
+LANGUAGE sql VOLATILE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT q.request_id, q.kind, q.arguments::text, q.search_path,
+           (SELECT a.rolname::text FROM pg_roles a WHERE a.oid = q.requested_by)
+    FROM pgtrickle.pgt_requests q
+    WHERE q.error IS NULL AND q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+    ORDER BY q.request_id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._claim_stray_request() FROM PUBLIC;
+
+
+-- Note that a claimed request failed; it is not tried again. For the engine alone.
+CREATE OR REPLACE FUNCTION pgtrickle._fail_request(request_id bigint, sqlstate text, message text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE pgtrickle.pgt_requests q
+    SET attempts = q.attempts + 1, error_state = _fail_request.sqlstate, error = _fail_request.message
+    WHERE q.request_id = _fail_request.request_id;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._fail_request(bigint, text, text) FROM PUBLIC;
+
+
+-- Fires at commit. Through the server every request must have been carried out by then; the relay answers HW002 by
+-- running the statement again inside a transaction of its own.
+CREATE OR REPLACE FUNCTION pgtrickle._request_left() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('headwater.relay', true) = 'on'
+       AND current_setting('pgtrickle.carrying_out', true) IS DISTINCT FROM 'on'
+       AND EXISTS (SELECT FROM pgtrickle.pgt_requests q WHERE q.request_id = NEW.request_id) THEN
+        RAISE EXCEPTION USING ERRCODE = 'HW002',
+            MESSAGE = 'about to commit without the request carried out',
+            HINT = 'Run the statement inside a transaction block.';
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._request_left() FROM PUBLIC;
+
+DROP TRIGGER IF EXISTS request_left ON pgtrickle.pgt_requests;
+CREATE CONSTRAINT TRIGGER request_left AFTER INSERT ON pgtrickle.pgt_requests
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_left();

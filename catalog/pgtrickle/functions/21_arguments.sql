@@ -1,0 +1,158 @@
+-- The arguments of the public functions: each is checked here, once, before a request is written down.
+
+
+-- 22023 for a value that is none of an option's.
+CREATE OR REPLACE FUNCTION pgtrickle._unknown_value(option text, value text, allowed text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid %s "%s"', option, value),
+        HINT = format('Valid values are %s.', allowed);
+END $$;
+
+
+-- 0A000 for what the reference has and this version has not.
+CREATE OR REPLACE FUNCTION pgtrickle._not_supported(what text, hint text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._raise('0A000', what || ' not supported yet', NULL, hint);
+END $$;
+
+
+-- A schedule as it is stored: a duration or 'calculated'. NULL stays NULL.
+CREATE OR REPLACE FUNCTION pgtrickle._check_schedule(schedule text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    given text := btrim(schedule);
+    seconds bigint := pgtrickle.parse_duration_seconds(schedule);
+    least_seconds bigint := pgtrickle._setting('pg_trickle.min_schedule_seconds', '1')::bigint;
+BEGIN
+    IF schedule IS NULL THEN
+        RETURN NULL;
+    ELSIF lower(given) = 'calculated' THEN
+        RETURN 'calculated';
+    ELSIF seconds >= least_seconds THEN
+        RETURN given;
+    ELSIF seconds IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023',
+            MESSAGE = format('schedule "%s" is shorter than the minimum of %s s', given, least_seconds),
+            HINT = 'The minimum is set by pg_trickle.min_schedule_seconds.';
+    ELSIF given ~ '^@[a-z]+$' OR given ~ '^([0-9*,/?LW#A-Za-z-]+\s+){4,5}[0-9*,/?LW#A-Za-z-]+$' THEN
+        PERFORM pgtrickle._not_supported('cron schedules are', 'Use a duration such as ''30s'', ''5m'' or ''1h30m''.');
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid schedule "%s"', schedule),
+        HINT = 'Use a duration such as ''30s'', ''5m'' or ''1h30m'', or ''calculated''.';
+END $$;
+
+
+-- A refresh mode in capitals. NULL stays NULL.
+CREATE OR REPLACE FUNCTION pgtrickle._check_refresh_mode(refresh_mode text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF upper(refresh_mode) = 'IMMEDIATE' THEN
+        PERFORM pgtrickle._not_supported('refresh mode IMMEDIATE is', 'Use AUTO with a schedule of ''1s''.');
+    ELSIF upper(refresh_mode) NOT IN ('AUTO', 'FULL', 'DIFFERENTIAL') THEN
+        PERFORM pgtrickle._unknown_value('refresh mode', refresh_mode, 'AUTO, FULL and DIFFERENTIAL');
+    END IF;
+    RETURN upper(refresh_mode);
+END $$;
+
+
+-- The options that have one supported value each.
+CREATE OR REPLACE FUNCTION pgtrickle._check_options(
+    diamond_consistency text, diamond_schedule_policy text, cdc_mode text, append_only bool
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF lower(diamond_consistency) = 'atomic' THEN
+        PERFORM pgtrickle._not_supported('diamond consistency "atomic" is');
+    ELSIF lower(diamond_consistency) <> 'none' THEN
+        PERFORM pgtrickle._unknown_value('diamond consistency', diamond_consistency, '''none'' and ''atomic''');
+    END IF;
+    IF lower(diamond_schedule_policy) = 'slowest' THEN
+        PERFORM pgtrickle._not_supported('diamond schedule policy "slowest" is');
+    ELSIF lower(diamond_schedule_policy) <> 'fastest' THEN
+        PERFORM pgtrickle._unknown_value('diamond schedule policy', diamond_schedule_policy,
+                                         '''fastest'' and ''slowest''');
+    END IF;
+    IF lower(cdc_mode) IN ('auto', 'wal') THEN
+        PERFORM pgtrickle._not_supported(format('cdc mode "%s" is', lower(cdc_mode)), 'Use ''trigger'', the default.');
+    ELSIF lower(cdc_mode) <> 'trigger' THEN
+        PERFORM pgtrickle._unknown_value('cdc mode', cdc_mode, '''trigger'', ''wal'' and ''auto''');
+    END IF;
+    IF append_only THEN
+        PERFORM pgtrickle._not_supported('append_only stream tables are');
+    END IF;
+END $$;
+
+
+-- A request to create. Runs with the caller's rights, as all of these.
+CREATE OR REPLACE FUNCTION pgtrickle._request_create(
+    name text, query text, schedule text, refresh_mode text, initialize bool, diamond_consistency text,
+    diamond_schedule_policy text, cdc_mode text, append_only bool, engine text, if_not_exists bool, path text
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._check_name(name);
+    IF query IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'query of the stream table must not be null';
+    ELSIF btrim(query, E' \t\r\n;') = '' THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'query of the stream table must not be empty';
+    END IF;
+    schedule := pgtrickle._check_schedule(schedule);
+    refresh_mode := pgtrickle._check_refresh_mode(refresh_mode);
+    PERFORM pgtrickle._check_options(diamond_consistency, diamond_schedule_policy, cdc_mode, append_only);
+    IF lower(engine) NOT IN ('auto', 'postgres', 'spark') THEN
+        PERFORM pgtrickle._unknown_value('engine', engine, '''auto'', ''postgres'' and ''spark''');
+    END IF;
+    PERFORM pgtrickle._request('create', jsonb_build_object(
+        'name', name,
+        'query', query,
+        'schedule', coalesce(schedule, 'calculated'),
+        'refresh_mode', coalesce(refresh_mode, 'AUTO'),
+        'initialize', coalesce(initialize, true),
+        'diamond_consistency', lower(diamond_consistency),
+        'diamond_schedule_policy', lower(diamond_schedule_policy),
+        'cdc_mode', lower(cdc_mode),
+        'append_only', coalesce(append_only, false),
+        'engine', lower(engine),
+        'if_not_exists', if_not_exists), path);
+END $$;
+
+
+-- A request to alter. The stream table itself is looked up when the request is carried out: the same statement may
+-- have asked for its creation.
+CREATE OR REPLACE FUNCTION pgtrickle._request_alter(
+    name text, query text, schedule text, refresh_mode text, status text, diamond_consistency text,
+    diamond_schedule_policy text, cdc_mode text, append_only bool, path text
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._check_name(name);
+    IF query IS NOT NULL THEN
+        PERFORM pgtrickle._not_supported('changing the query of a stream table is', 'Drop the stream table and create it again.');
+    END IF;
+    schedule := pgtrickle._check_schedule(schedule);
+    refresh_mode := pgtrickle._check_refresh_mode(refresh_mode);
+    PERFORM pgtrickle._check_options(diamond_consistency, diamond_schedule_policy, cdc_mode, append_only);
+    IF upper(status) NOT IN ('ACTIVE', 'SUSPENDED') THEN
+        PERFORM pgtrickle._unknown_value('status', status, 'ACTIVE and SUSPENDED');
+    END IF;
+    PERFORM pgtrickle._request('alter', jsonb_build_object(
+        'name', name,
+        'schedule', schedule,
+        'refresh_mode', refresh_mode,
+        'status', upper(status),
+        'diamond_consistency', lower(diamond_consistency),
+        'diamond_schedule_policy', lower(diamond_schedule_policy),
+        'cdc_mode', lower(cdc_mode),
+        'append_only', append_only), path);
+END $$;
+
+
+-- A request that has no argument but the name.
+CREATE OR REPLACE FUNCTION pgtrickle._request_named(kind text, name text, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._check_name(name);
+    PERFORM pgtrickle._request(kind, jsonb_build_object('name', name), path);
+END $$;

@@ -1,0 +1,205 @@
+-- What a source looks like: its columns, its parts, whether its changes can be captured.
+
+
+-- A relation and all its partitions or inheritance children, to any depth.
+CREATE OR REPLACE FUNCTION pgtrickle._relations(source oid) RETURNS oid[]
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE tree(relid) AS (
+        SELECT source
+        UNION
+        SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
+    )
+    SELECT array_agg(relid ORDER BY relid) FROM tree
+$$;
+
+
+-- TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE; NULL for anything else.
+CREATE OR REPLACE FUNCTION pgtrickle._source_type(source oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN c.relkind IN ('r', 'p') AND s.pgt_id IS NOT NULL THEN 'STREAM_TABLE'
+                WHEN c.relkind IN ('r', 'p') THEN 'TABLE'
+                WHEN c.relkind = 'v' THEN 'VIEW'
+                WHEN c.relkind = 'm' THEN 'MATVIEW'
+                WHEN c.relkind = 'f' THEN 'FOREIGN_TABLE' END
+    FROM pg_class c LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
+    WHERE c.oid = source
+$$;
+
+
+-- Why changes of a relation cannot be captured, or NULL if they can.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_obstacle(source oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r pg_class;
+    title text := pgtrickle._qualified(source);
+    other oid;
+BEGIN
+    SELECT * INTO r FROM pg_class WHERE oid = source;
+    IF NOT FOUND THEN
+        RETURN format('relation with OID %s does not exist', source);
+    ELSIF r.relkind = 'm' THEN
+        RETURN format('"%s" is a materialized view, which changes only when it is refreshed', title);
+    ELSIF r.relkind = 'f' THEN
+        RETURN format('"%s" is a foreign table, whose changes happen elsewhere', title);
+    ELSIF r.relkind = 'v' THEN
+        RETURN format('"%s" is a view', title);
+    ELSIF r.relkind NOT IN ('r', 'p') THEN
+        RETURN format('"%s" is not a table', title);
+    ELSIF r.relpersistence = 't' THEN
+        RETURN format('"%s" is a temporary table', title);
+    ELSIF r.oid < 16384 OR r.relnamespace IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace) THEN
+        RETURN format('"%s" is a system catalog', title);
+    ELSIF r.relnamespace IN ('pgtrickle'::regnamespace, 'pgtrickle_changes'::regnamespace)
+          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
+        RETURN format('"%s" belongs to the catalog of stream tables', title);
+    END IF;
+    SELECT inhparent INTO other FROM pg_inherits WHERE inhrelid = source;
+    IF FOUND THEN
+        -- Changes made through the parent fire the parent's statement triggers alone.
+        RETURN format('"%s" is a partition or child of "%s", through which it can be changed unseen',
+                      title, pgtrickle._qualified(other));
+    END IF;
+    SELECT c.oid INTO other FROM pg_class c
+    WHERE c.oid = ANY (pgtrickle._relations(source)) AND c.relkind NOT IN ('r', 'p');
+    IF FOUND THEN
+        RETURN format('"%s" has the foreign partition "%s"', title, pgtrickle._qualified(other));
+    END IF;
+    SELECT h.inhparent INTO other FROM pg_inherits h
+    WHERE h.inhrelid = ANY (pgtrickle._relations(source))
+      AND NOT h.inhparent = ANY (pgtrickle._relations(source));
+    IF FOUND THEN
+        RETURN format('a child of "%s" is also a child of "%s", through which it can be changed unseen',
+                      title, pgtrickle._qualified(other));
+    END IF;
+    RETURN NULL;
+END $$;
+
+
+-- The type below a domain, as SQL. Buffers hold base types: a domain's NOT NULL must not refuse a marker row.
+CREATE OR REPLACE FUNCTION pgtrickle._base_type(typid oid, typmod int) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE base(typid, typmod) AS (
+        SELECT _base_type.typid, _base_type.typmod
+        UNION ALL
+        SELECT t.typbasetype, t.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype = 'd'
+    )
+    SELECT format_type(b.typid, b.typmod)
+    FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
+$$;
+
+
+-- What a query relies on in a source: {"schema", "name", "columns": {name: "type collation generation"}}, for the
+-- given columns; a view's text instead of its columns.
+CREATE OR REPLACE FUNCTION pgtrickle._column_snapshot(source oid, columns text[]) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT jsonb_build_object(
+        'schema', n.nspname, 'name', c.relname,
+        'columns', (
+            SELECT coalesce(jsonb_object_agg(a.attname, concat_ws(' ',
+                       format_type(a.atttypid, a.atttypmod), nullif(a.attcollation, 0)::text,
+                       CASE WHEN a.attgenerated <> ''
+                            THEN a.attgenerated::text || md5(pg_get_expr(d.adbin, d.adrelid)) END)), '{}')
+            FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)))
+        || CASE WHEN c.relkind IN ('v', 'm') THEN jsonb_build_object('view', md5(pg_get_viewdef(c.oid))) ELSE '{}' END
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = source
+$$;
+
+
+-- SHA-256 of a column snapshot, without the relation's name, which may change.
+CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(snapshot jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT encode(sha256(convert_to((snapshot - 'schema' - 'name')::text, 'UTF8')), 'hex')
+$$;
+
+
+-- Why a role may not read some columns of a source as its defining query must, or NULL if it may.
+CREATE OR REPLACE FUNCTION pgtrickle._read_obstacle(owner oid, source oid, columns text[]) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    missing text;
+    r record;
+BEGIN
+    SELECT c.relrowsecurity, c.relforcerowsecurity, c.relowner, c.relnamespace INTO r FROM pg_class c WHERE c.oid = source;
+    IF NOT FOUND THEN
+        RETURN format('relation with OID %s does not exist', source);
+    ELSIF NOT has_schema_privilege(owner, r.relnamespace, 'USAGE') THEN
+        RETURN format('permission denied for schema %I', r.relnamespace::regnamespace);
+    ELSIF NOT has_table_privilege(owner, source, 'SELECT') THEN
+        SELECT string_agg(quote_ident(name), ', ') INTO missing
+        FROM unnest(columns) AS name
+        WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = source AND a.attname = name AND NOT a.attisdropped)
+          AND NOT has_column_privilege(owner, source, name, 'SELECT');
+        IF missing IS NOT NULL THEN
+            RETURN format('permission denied for column %s of table %s', missing, pgtrickle._qualified(source));
+        ELSIF cardinality(columns) = 0 AND NOT has_any_column_privilege(owner, source, 'SELECT') THEN
+            RETURN format('permission denied for table %s', pgtrickle._qualified(source));
+        END IF;
+    END IF;
+    IF r.relrowsecurity
+       AND NOT EXISTS (SELECT FROM pg_roles a WHERE a.oid = owner AND (a.rolsuper OR a.rolbypassrls))
+       AND NOT (pg_has_role(owner, r.relowner, 'USAGE') AND NOT r.relforcerowsecurity) THEN
+        RETURN format('row-level security of table %s applies to role %I', pgtrickle._qualified(source),
+                      (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner));
+    END IF;
+    RETURN NULL;
+END $$;
+
+
+-- Whether values of a type can be hashed and grouped on, and whether equal values are always the same value
+-- (not numeric: 1.0 = 1.00; not float: 0 = -0; not bpchar, interval, jsonb, citext; text only where the
+-- collation is deterministic).
+CREATE OR REPLACE FUNCTION pgtrickle._type_traits(typid oid, collation_id oid, OUT hashable boolean, OUT faithful boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t pg_type;
+BEGIN
+    LOOP
+        SELECT * INTO t FROM pg_type WHERE oid = typid;
+        EXIT WHEN t.typtype <> 'd';
+        typid := t.typbasetype;
+    END LOOP;
+    IF t.typcategory = 'A' AND t.typelem <> 0 THEN
+        SELECT e.hashable, e.faithful INTO hashable, faithful
+        FROM pgtrickle._type_traits(t.typelem, collation_id) e;
+        RETURN;
+    END IF;
+    hashable := t.typtype = 'e' OR t.typtype = 'r' OR t.oid = 'varchar'::regtype OR EXISTS (
+        SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
+        WHERE m.amname = 'hash' AND o.opcdefault AND o.opcintype = t.oid);
+    faithful := t.typtype = 'e' OR t.oid = ANY (ARRAY['int2', 'int4', 'int8', 'oid', 'bool', 'date', 'time', 'timestamp',
+                    'timestamptz', 'uuid', 'bytea', '"char"', 'money', 'macaddr', 'macaddr8', 'pg_lsn', 'xid8']::regtype[])
+        OR t.oid = ANY (ARRAY['text', 'varchar', 'name']::regtype[])
+           AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = collation_id), true);
+END $$;
+
+
+-- All the engine must know of relations: an array of {oid, schema, name, qualified, relkind, type, pgt_id, rows,
+-- obstacle, key, columns: [{name, type, not_null, hashable, faithful, generated}]}, in the order asked for.
+CREATE OR REPLACE FUNCTION pgtrickle._source_info(relids oid[]) RETURNS jsonb
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_object(
+        'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'qualified', pgtrickle._qualified(c.oid),
+        'relkind', c.relkind, 'type', pgtrickle._source_type(c.oid),
+        'pgt_id', (SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid),
+        'rows', (SELECT greatest(sum(greatest(l.reltuples, 0)), 0)::bigint FROM pg_class l
+                 WHERE l.oid = ANY (pgtrickle._relations(c.oid)) AND l.relkind <> 'p'),
+        'obstacle', pgtrickle._capture_obstacle(c.oid),
+        'key', CASE WHEN c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) THEN
+            coalesce((SELECT jsonb_agg(a.attname ORDER BY k.place)
+                      FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
+                      WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indisexclusion
+                        AND k.place <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.attnum), '[]')
+            ELSE '[]' END,
+        'columns', coalesce((
+            SELECT jsonb_agg(jsonb_build_object(
+                'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+                'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '') ORDER BY a.attnum)
+            FROM pg_attribute a, pgtrickle._type_traits(a.atttypid, a.attcollation) t
+            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]')
+        ) ORDER BY r.place), '[]')
+    FROM unnest(relids) WITH ORDINALITY AS r(relid, place)
+    JOIN pg_class c ON c.oid = r.relid
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+$$;

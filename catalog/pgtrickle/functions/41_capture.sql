@@ -1,0 +1,174 @@
+-- Change capture: for each source a buffer and statement-level triggers that fill it.
+--
+-- A buffer row is one row image: "__pgt_w" is 1 for a row that came, -1 for one that went, 0 for TRUNCATE. It carries
+-- the transaction that wrote it and the number of the statement. Only columns that somebody needs are kept.
+--
+-- Locks are taken in one order: the advisory lock of the source, the source with its children, the buffer.
+
+
+-- The advisory lock of a source. Shared: somebody is starting to read its buffer. Exclusive: it is emptied or dropped.
+CREATE OR REPLACE FUNCTION pgtrickle._source_lock_class() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1885824099 $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._source_lock_key(source oid) RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN source::bigint > 2147483647 THEN (source::bigint - 4294967296)::int ELSE source::bigint::int END
+$$;
+
+
+-- Names of the triggers of a source, by what they capture.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_triggers(source oid, OUT event text, OUT name text) RETURNS SETOF record
+LANGUAGE sql IMMUTABLE ROWS 4 SET search_path = pg_catalog, pg_temp AS $$
+    VALUES ('INSERT', 'pg_trickle_cdc_ins_' || source), ('UPDATE', 'pg_trickle_cdc_upd_' || source),
+           ('DELETE', 'pg_trickle_cdc_del_' || source), ('TRUNCATE', 'pg_trickle_cdc_truncate_' || source)
+$$;
+
+
+-- Identity of the triggers that are in force on some relations of a source. A trigger that was disabled and enabled
+-- again has a new row version, and so another identity: what happened in between was not captured.
+CREATE OR REPLACE FUNCTION pgtrickle._trigger_state(source oid, relations oid[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
+    FROM pg_trigger t
+    WHERE t.tgrelid = ANY (relations)
+      AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
+                                'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source]::name[])
+$$;
+
+
+-- (Re)write the four trigger functions of a source for the given columns. The bodies hold no operator and no
+-- unqualified name (transition tables come before any relation), so no search_path need be pinned at every call.
+-- The statement is numbered, by a subquery that runs once, only if there are rows.
+CREATE OR REPLACE FUNCTION pgtrickle._write_capture_functions(source oid, columns text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    targets text := coalesce((SELECT string_agg(format(', %I', name), '' ORDER BY place)
+                              FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
+    old_values text := coalesce((SELECT string_agg(format(', o.%I', name), '' ORDER BY place)
+                                 FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
+    new_values text := coalesce((SELECT string_agg(format(', n.%I', name), '' ORDER BY place)
+                                 FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
+    number text := 'pg_catalog.nextval(''pgtrickle_changes.change_id_seq''::pg_catalog.regclass)';
+    into_buffer text := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w"%s)',
+                               'changes_' || source, targets);
+    r record;
+BEGIN
+    FOR r IN
+        SELECT t.event, t.name, CASE t.event
+            WHEN 'INSERT' THEN format('%s SELECT (SELECT %s), 1::pg_catalog.int2%s FROM __pgt_new n',
+                                      into_buffer, number, new_values)
+            WHEN 'DELETE' THEN format('%s SELECT (SELECT %s), (-1)::pg_catalog.int2%s FROM __pgt_old o',
+                                      into_buffer, number, old_values)
+            WHEN 'UPDATE' THEN format('WITH s AS MATERIALIZED (SELECT %s AS number) %s '
+                                      'SELECT (SELECT s.number FROM s), (-1)::pg_catalog.int2%s FROM __pgt_old o '
+                                      'UNION ALL '
+                                      'SELECT (SELECT s.number FROM s), 1::pg_catalog.int2%s FROM __pgt_new n',
+                                      number, into_buffer, old_values, new_values)
+            ELSE format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w") '
+                        'VALUES (%s, 0::pg_catalog.int2)', 'changes_' || source, number)
+            END AS statement
+        FROM pgtrickle._capture_triggers(source) t
+    LOOP
+        EXECUTE format(
+            'CREATE OR REPLACE FUNCTION pgtrickle_changes.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %L',
+            r.name, format(E'#variable_conflict use_column\nBEGIN\n    %s;\n    RETURN NULL;\nEND', r.statement));
+        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_changes.%I() FROM PUBLIC', r.name);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_functions(oid, text[]) FROM PUBLIC;
+
+
+-- Put the triggers of a source on one of its relations, in force whatever session_replication_role says.
+CREATE OR REPLACE FUNCTION pgtrickle._write_capture_triggers(source oid, relation oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t record;
+    target text := pgtrickle._qualified(relation);
+BEGIN
+    FOR t IN SELECT * FROM pgtrickle._capture_triggers(source) LOOP
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER %s ON %s %s FOR EACH STATEMENT '
+                       'EXECUTE FUNCTION pgtrickle_changes.%I()', t.name, t.event, target,
+                       CASE t.event WHEN 'INSERT' THEN 'REFERENCING NEW TABLE AS __pgt_new'
+                                    WHEN 'DELETE' THEN 'REFERENCING OLD TABLE AS __pgt_old'
+                                    WHEN 'UPDATE' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new'
+                                    ELSE '' END, t.name);
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_triggers(oid, oid) FROM PUBLIC;
+
+
+-- Make the buffer of a source hold the given columns with their present types. A column whose type has changed is
+-- replaced: nobody can use what it holds.
+CREATE OR REPLACE FUNCTION pgtrickle._write_buffer(source oid, columns text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffer_name text := 'changes_' || source;
+    buffer oid := to_regclass('pgtrickle_changes.' || buffer_name)::oid;
+    changes text[];
+    c record;
+BEGIN
+    IF buffer IS NULL THEN
+        EXECUTE format('CREATE TABLE pgtrickle_changes.%I ("__pgt_change_id" bigint NOT NULL, '
+                       '"__pgt_xid" xid8 NOT NULL DEFAULT pg_catalog.pg_current_xact_id(), "__pgt_w" smallint NOT NULL)',
+                       buffer_name);
+        EXECUTE format('COMMENT ON TABLE pgtrickle_changes.%I IS %L', buffer_name,
+                       'Changes of ' || pgtrickle._qualified(source) || ' for stream tables.');
+        buffer := to_regclass('pgtrickle_changes.' || buffer_name)::oid;
+    END IF;
+    FOR c IN
+        SELECT a.attname,
+               pgtrickle._base_type(a.atttypid, a.atttypmod)
+               || coalesce((SELECT format(' COLLATE %I.%I', n.nspname, l.collname)
+                            FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
+                            WHERE l.oid = a.attcollation AND l.collname <> 'default'), '') AS type,
+               b.attname IS NOT NULL AS present,
+               format_type(b.atttypid, b.atttypmod) = pgtrickle._base_type(a.atttypid, a.atttypmod)
+               AND b.attcollation = a.attcollation AS unchanged
+        FROM unnest(columns) WITH ORDINALITY AS u(name, place)
+        JOIN pg_attribute a ON a.attrelid = source AND a.attname = u.name AND a.attnum > 0 AND NOT a.attisdropped
+        LEFT JOIN pg_attribute b ON b.attrelid = buffer AND b.attname = u.name AND NOT b.attisdropped
+        ORDER BY u.place
+    LOOP
+        IF c.present AND NOT c.unchanged THEN
+            changes := changes || format('DROP COLUMN %I', c.attname);
+        END IF;
+        IF NOT c.present OR NOT c.unchanged THEN
+            changes := changes || format('ADD COLUMN %I %s', c.attname, c.type);
+        END IF;
+    END LOOP;
+    IF changes IS NOT NULL THEN
+        EXECUTE format('ALTER TABLE pgtrickle_changes.%I %s', buffer_name, array_to_string(changes, ', '));
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_buffer(oid, text[]) FROM PUBLIC;
+
+
+-- Whether the buffer of a source holds the given columns with their present types.
+CREATE OR REPLACE FUNCTION pgtrickle._buffer_fits(source oid, columns text[]) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM pg_attribute a
+        LEFT JOIN pg_attribute b ON b.attrelid = to_regclass('pgtrickle_changes.changes_' || source)
+                                AND b.attname = a.attname AND NOT b.attisdropped
+        WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)
+          AND (format_type(b.atttypid, b.atttypmod), b.attcollation)
+              IS DISTINCT FROM (pgtrickle._base_type(a.atttypid, a.atttypmod), a.attcollation))
+$$;
+
+
+-- Let a role read what it needs of a buffer. Writers of one relation's grants must not meet: they are put in a queue.
+CREATE OR REPLACE FUNCTION pgtrickle._grant_buffer(source oid, owner oid, columns text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffer text := 'pgtrickle_changes.' || quote_ident('changes_' || source);
+    needed text[] := columns || ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w'];
+BEGIN
+    IF EXISTS (SELECT FROM unnest(needed) AS name WHERE NOT has_column_privilege(owner, buffer, name, 'SELECT')) THEN
+        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 1, pgtrickle._source_lock_key(source));
+        EXECUTE format('GRANT SELECT (%s) ON %s TO %I',
+                       (SELECT string_agg(quote_ident(name), ', ') FROM unnest(needed) AS name), buffer,
+                       (SELECT rolname FROM pg_roles WHERE oid = owner));
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC;

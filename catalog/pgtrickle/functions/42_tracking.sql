@@ -1,0 +1,183 @@
+-- Who needs which source captured: starting, extending, repairing and ending capture.
+
+
+-- See to it that the columns of a source that a stream table uses are captured, and note the dependency as it is now.
+-- Where all of that is so already no table is locked; else the source is locked against writers until the
+-- transaction ends (the caller sets lock_timeout and tries again).
+--
+-- Returns {"installed": capture is new or had a gap, "extended": columns were added, "generation", "columns"}. After
+-- "installed" or "extended" the stream table must be populated from a snapshot younger than this call: at REPEATABLE
+-- READ in another transaction.
+-- Raises 42501 if the owner may not read the columns, 0A000 if the source cannot be captured.
+CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, columns text[]) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+    capture pgtrickle.pgt_captures;
+    all_columns text[];
+    relations oid[];
+    intact boolean;
+    covered boolean;
+    obstacle text;
+    missing text;
+    relation oid;
+BEGIN
+    columns := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
+    obstacle := pgtrickle._capture_obstacle(source);
+    IF obstacle IS NOT NULL THEN
+        PERFORM pgtrickle._raise('0A000', 'cannot capture changes of table "' || coalesce(pgtrickle._qualified(source), source::text) || '"',
+                                 obstacle, 'Use refresh_mode => ''FULL''.');
+    END IF;
+    SELECT name INTO missing FROM unnest(columns) AS name
+    WHERE NOT EXISTS (SELECT FROM pg_attribute a
+                      WHERE a.attrelid = source AND a.attname = name AND a.attnum > 0 AND NOT a.attisdropped);
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42703',
+            MESSAGE = format('column "%s" of relation "%s" does not exist', missing, pgtrickle._qualified(source));
+    ELSIF columns && ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w'] THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = format('cannot capture a column of "%s" whose name is reserved', pgtrickle._qualified(source)),
+            DETAIL = 'Reserved names are "__pgt_change_id", "__pgt_xid" and "__pgt_w".';
+    END IF;
+    PERFORM pgtrickle._check_readable(st.pgt_owner, source, columns);
+    PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
+
+    FOR attempt IN 1..2 LOOP
+        SELECT * INTO capture FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
+        relations := pgtrickle._relations(source);
+        intact := capture.source_relid IS NOT NULL AND capture.relations = relations
+                  AND capture.trigger_state = pgtrickle._trigger_state(source, relations)
+                  AND capture.system = pgtrickle._system();
+        covered := intact AND capture.captured_columns @> columns AND pgtrickle._buffer_fits(source, columns);
+        EXIT WHEN covered OR attempt = 2;
+        -- Only now is a lock needed. What was found without it is looked at again.
+        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(source));
+    END LOOP;
+
+    IF NOT covered THEN
+        IF capture.source_relid IS NULL AND to_regclass('pgtrickle_changes.changes_' || source) IS NOT NULL
+           AND current_setting('transaction_isolation') <> 'read committed' THEN
+            RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent change capture';
+        END IF;
+        -- Columns that somebody else needs stay, unless they are gone.
+        all_columns := ARRAY(
+            SELECT a.attname::text FROM pg_attribute a
+            WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped
+              AND a.attname = ANY (columns || coalesce(capture.captured_columns, '{}'))
+            ORDER BY a.attnum);
+        IF capture.system <> pgtrickle._system() THEN
+            -- Its transaction ids are those of another cluster or time.
+            EXECUTE format('TRUNCATE pgtrickle_changes.%I', 'changes_' || source);
+        END IF;
+        PERFORM pgtrickle._write_buffer(source, all_columns);
+        PERFORM pgtrickle._write_capture_functions(source, all_columns);
+        IF NOT intact THEN
+            FOREACH relation IN ARRAY relations LOOP
+                PERFORM pgtrickle._write_capture_triggers(source, relation);
+            END LOOP;
+            -- Partitions that have left since.
+            PERFORM pgtrickle._drop_capture_triggers(source, gone)
+            FROM unnest(capture.relations) AS gone WHERE NOT gone = ANY (relations);
+        END IF;
+        INSERT INTO pgtrickle.pgt_captures AS c (source_relid, captured_columns, relations, trigger_state, system)
+        VALUES (source, all_columns, relations, pgtrickle._trigger_state(source, relations), pgtrickle._system())
+        ON CONFLICT (source_relid) DO UPDATE
+        SET captured_columns = excluded.captured_columns, relations = excluded.relations,
+            trigger_state = excluded.trigger_state, system = excluded.system,
+            generation = CASE WHEN intact THEN c.generation ELSE gen_random_uuid() END
+        RETURNING * INTO capture;
+    END IF;
+
+    PERFORM pgtrickle._grant_buffer(source, st.pgt_owner, columns);
+    PERFORM pgtrickle._note_dependency(st.pgt_id, source, columns, capture.generation);
+    RETURN jsonb_build_object('installed', NOT intact, 'extended', intact AND NOT covered,
+                              'generation', capture.generation, 'columns', to_jsonb(capture.captured_columns));
+END $$;
+
+
+-- Write down what a stream table relies on in a source, as it is now. Without a generation the source is not captured.
+CREATE OR REPLACE FUNCTION pgtrickle._note_dependency(pgt_id bigint, source oid, columns text[], generation uuid)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    snapshot jsonb := pgtrickle._column_snapshot(_note_dependency.source, _note_dependency.columns);
+    mode text := CASE WHEN _note_dependency.generation IS NOT NULL THEN 'TRIGGER' END;
+BEGIN
+    INSERT INTO pgtrickle.pgt_dependencies AS d (pgt_id, source_relid, source_type, columns_used, column_snapshot,
+                                                 schema_fingerprint, cdc_mode, capture_generation)
+    VALUES (_note_dependency.pgt_id, _note_dependency.source, pgtrickle._source_type(_note_dependency.source),
+            _note_dependency.columns, snapshot, pgtrickle._fingerprint(snapshot), mode, _note_dependency.generation)
+    ON CONFLICT (pgt_id, source_relid) DO UPDATE
+    SET source_type = excluded.source_type, columns_used = excluded.columns_used,
+        column_snapshot = excluded.column_snapshot, schema_fingerprint = excluded.schema_fingerprint,
+        cdc_mode = excluded.cdc_mode, capture_generation = excluded.capture_generation;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._note_dependency(bigint, oid, text[], uuid) FROM PUBLIC;
+
+
+-- Raises 42501 unless a role may read these columns, all rows of them.
+CREATE OR REPLACE FUNCTION pgtrickle._check_readable(owner oid, source oid, columns text[]) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    obstacle text := pgtrickle._read_obstacle(owner, source, columns);
+BEGIN
+    IF obstacle IS NOT NULL THEN
+        PERFORM pgtrickle._raise('42501', obstacle, NULL, NULL);
+    END IF;
+END $$;
+
+
+-- Drop the capture triggers of a source from one relation, if the relation still exists.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_capture_triggers(source oid, relation oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    trigger_name name;
+BEGIN
+    FOR trigger_name IN
+        SELECT t.tgname FROM pg_trigger t JOIN pgtrickle._capture_triggers(source) c ON c.name = t.tgname
+        WHERE t.tgrelid = relation
+    LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture_triggers(oid, oid) FROM PUBLIC;
+
+
+-- End the capture of sources that no stream table needs any more; returns how many were ended. A source that somebody
+-- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time.
+CREATE OR REPLACE FUNCTION pgtrickle._untrack_sources() RETURNS int
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    c record;
+    relation oid;
+    trigger_name text;
+    ended int := 0;
+BEGIN
+    FOR c IN
+        SELECT k.source_relid, k.relations FROM pgtrickle.pgt_captures k
+        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
+                          WHERE d.source_relid = k.source_relid AND d.cdc_mode IS NOT NULL)
+        ORDER BY k.source_relid
+    LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
+                                                    pgtrickle._source_lock_key(c.source_relid));
+        CONTINUE WHEN EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
+                              WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL);
+        BEGIN
+            FOREACH relation IN ARRAY c.relations LOOP
+                PERFORM pgtrickle._drop_capture_triggers(c.source_relid, relation);
+            END LOOP;
+            FOR trigger_name IN SELECT t.name FROM pgtrickle._capture_triggers(c.source_relid) t LOOP
+                EXECUTE format('DROP FUNCTION IF EXISTS pgtrickle_changes.%I()', trigger_name);
+            END LOOP;
+            EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'changes_' || c.source_relid);
+            DELETE FROM pgtrickle.pgt_captures k WHERE k.source_relid = c.source_relid;
+            ended := ended + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END LOOP;
+    RETURN ended;
+END $$;

@@ -1,0 +1,244 @@
+-- Writing the catalog: registering, altering and forgetting stream tables, and whose rights their queries have.
+
+
+-- A stream table the caller may act for. Raises 42P01 if there is none, 42501 if he may not.
+CREATE OR REPLACE FUNCTION pgtrickle._own_stream_table(pgt_id bigint) RETURNS pgtrickle.pgt_stream_tables
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st pgtrickle.pgt_stream_tables;
+BEGIN
+    SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _own_stream_table.pgt_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    PERFORM pgtrickle._check_owner(st);
+    RETURN st;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._own_stream_table(bigint) FROM PUBLIC;
+
+
+CREATE OR REPLACE FUNCTION pgtrickle._check_owner(st pgtrickle.pgt_stream_tables) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT pgtrickle._may_act_for(st.pgt_owner) THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('must be owner of stream table "%s"', st.pgt_name);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_owner(pgtrickle.pgt_stream_tables) FROM PUBLIC;
+
+
+-- The function through which statements run with a role's rights and nobody else's; made at the first call. It
+-- belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so a function in a defining query cannot
+-- become the one who refreshes. Triggers the statement deferred fire before it returns, for the same reason.
+-- Returns its name; call it as name(sql text, parameters jsonb) → jsonb, where $1 of the statement is the parameters.
+CREATE OR REPLACE FUNCTION pgtrickle._runner(role name) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid := (SELECT a.oid FROM pg_roles a WHERE a.rolname = role);
+    runner text := 'as_' || owner;
+    present oid;
+BEGIN
+    IF owner IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('role "%s" does not exist', role);
+    ELSIF NOT pgtrickle._may_act_for(owner) THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be member of role "%s"', role);
+    END IF;
+    SELECT p.proowner INTO present
+    FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
+    IF present IS DISTINCT FROM owner THEN
+        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
+        IF present IS NOT NULL THEN
+            EXECUTE format('DROP FUNCTION pgtrickle_changes.%I(text, jsonb)', runner);
+        END IF;
+        EXECUTE format($fn$
+            CREATE FUNCTION pgtrickle_changes.%I(sql text, parameters jsonb) RETURNS jsonb
+            LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+            SET search_path = pg_catalog, pg_temp
+            SET row_security = off
+            SET pgtrickle.maintenance = 'on'
+            SET datestyle = 'ISO, YMD'
+            SET timezone = 'UTC'
+            SET intervalstyle = 'postgres'
+            SET extra_float_digits = 1
+            SET bytea_output = 'hex'
+            AS $body$
+            DECLARE
+                result jsonb;
+            BEGIN
+                EXECUTE sql INTO result USING parameters;
+                IF session_user <> current_user THEN
+                    SET CONSTRAINTS ALL IMMEDIATE;
+                END IF;
+                RETURN result;
+            END $body$ $fn$, runner);
+        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_changes.%I(text, jsonb) FROM PUBLIC', runner);
+        IF role <> current_user THEN
+            -- A new owner must be able to create in the schema, for the moment of becoming the owner.
+            IF NOT has_schema_privilege(owner, 'pgtrickle_changes', 'CREATE') THEN
+                EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_changes TO %I', role);
+                EXECUTE format('ALTER FUNCTION pgtrickle_changes.%I(text, jsonb) OWNER TO %I', runner, role);
+                EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_changes FROM %I', role);
+            ELSE
+                EXECUTE format('ALTER FUNCTION pgtrickle_changes.%I(text, jsonb) OWNER TO %I', runner, role);
+            END IF;
+        END IF;
+    END IF;
+    RETURN format('pgtrickle_changes.%I', runner);
+END $$;
+
+
+-- Refuses DML on a stream table by anybody but a refresh.
+CREATE OR REPLACE FUNCTION pgtrickle._guard() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION USING ERRCODE = '42809',
+            MESSAGE = format('cannot change stream table "%s"', TG_TABLE_NAME),
+            HINT = 'Change the tables its query reads; pgtrickle.refresh_stream_table() brings it up to date.';
+    END IF;
+    RETURN NULL;
+END $$;
+
+
+-- Put that guard on a storage table of the caller's.
+CREATE OR REPLACE FUNCTION pgtrickle._install_guard(relid oid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid := (SELECT c.relowner FROM pg_class c WHERE c.oid = relid);
+BEGIN
+    IF owner IS NULL OR NOT pgtrickle._may_act_for(owner) THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be owner of table %s', pgtrickle._qualified(relid));
+    END IF;
+    EXECUTE format('CREATE OR REPLACE TRIGGER pg_trickle_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
+                   'FOR EACH STATEMENT EXECUTE FUNCTION pgtrickle._guard()', pgtrickle._qualified(relid));
+END $$;
+
+
+-- Register a table of the caller's as a stream table, and return its pgt_id. Keys of the argument, all of them
+-- columns of pgt_stream_tables: pgt_relid (required), defining_query (required), original_query, canonical_query,
+-- schedule, refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source,
+-- explain, fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode; and dependencies, an
+-- array of {"relid", "columns"}: the sources, not captured until _track_source is called.
+CREATE OR REPLACE FUNCTION pgtrickle._register(definition jsonb) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    storage record;
+    new_id bigint;
+    source record;
+BEGIN
+    SELECT c.oid, c.relname, c.relowner, n.nspname INTO storage
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = (definition->>'pgt_relid')::oid AND c.relkind = 'r';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01',
+            MESSAGE = format('table with OID %s does not exist', definition->>'pgt_relid');
+    ELSIF NOT pgtrickle._may_act_for(storage.relowner) THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be owner of table %s', storage.relname);
+    END IF;
+    INSERT INTO pgtrickle.pgt_stream_tables (
+        pgt_relid, pgt_name, pgt_schema, pgt_owner, defining_query, original_query, canonical_query, schedule,
+        refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source, explain,
+        fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode)
+    VALUES (
+        storage.oid, storage.relname, storage.nspname, storage.relowner, definition->>'defining_query',
+        coalesce(definition->>'original_query', definition->>'defining_query'), definition->>'canonical_query',
+        coalesce(definition->>'schedule', 'calculated'), coalesce(definition->>'refresh_mode', 'DIFFERENTIAL'),
+        coalesce(definition->>'requested_mode', 'AUTO'), coalesce(definition->>'engine', 'auto'),
+        coalesce((definition->>'row_id_salt')::bigint, 0),
+        CASE WHEN jsonb_typeof(definition->'functions_used') = 'array'
+             THEN ARRAY(SELECT jsonb_array_elements_text(definition->'functions_used')) END,
+        definition->>'function_hashes', coalesce((definition->>'has_keyless_source')::boolean, false),
+        coalesce(nullif(definition->'explain', 'null'), '{}'), definition->>'fallback_reason',
+        coalesce(definition->>'diamond_consistency', 'none'),
+        coalesce(definition->>'diamond_schedule_policy', 'fastest'), definition->>'requested_cdc_mode')
+    RETURNING pgt_id INTO new_id;
+    FOR source IN
+        SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns
+        FROM jsonb_array_elements(coalesce(nullif(definition->'dependencies', 'null'), '[]')) AS d
+    LOOP
+        PERFORM pgtrickle._note_dependency(new_id, source.relid, source.columns, NULL);
+    END LOOP;
+    RETURN new_id;
+EXCEPTION WHEN unique_violation THEN
+    RAISE EXCEPTION USING ERRCODE = '42P07',
+        MESSAGE = format('stream table "%s" already exists', storage.relname);
+END $$;
+
+
+-- Replace what a stream table depends on: an array of {"relid", "columns"}. Sources that stay captured stay so; those
+-- that are gone are forgotten. To be followed by _track_source for what is to be captured.
+CREATE OR REPLACE FUNCTION pgtrickle._set_dependencies(pgt_id bigint, sources jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(_set_dependencies.pgt_id);
+BEGIN
+    DELETE FROM pgtrickle.pgt_dependencies d
+    WHERE d.pgt_id = st.pgt_id
+      AND NOT EXISTS (SELECT FROM jsonb_array_elements(sources) s WHERE (s->>'relid')::oid = d.source_relid);
+    PERFORM pgtrickle._note_dependency(
+        st.pgt_id, (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns')),
+        (SELECT d.capture_generation FROM pgtrickle.pgt_dependencies d
+         WHERE d.pgt_id = st.pgt_id AND d.source_relid = (s->>'relid')::oid))
+    FROM jsonb_array_elements(sources) AS s;
+END $$;
+
+
+-- Forget a stream table (its storage is not dropped here) and end capture that nobody else needs.
+CREATE OR REPLACE FUNCTION pgtrickle._unregister(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+BEGIN
+    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+    PERFORM pgtrickle._untrack_sources();
+END $$;
+
+
+-- Change columns of a stream table's row; keys that are absent stay as they are. Keys: schedule, refresh_mode,
+-- requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain, engine, row_id_salt,
+-- canonical_query, defining_query, functions_used, function_hashes, has_keyless_source, auto_threshold, is_populated,
+-- frontier, data_timestamp, requested_cdc_mode, diamond_consistency, diamond_schedule_policy.
+CREATE OR REPLACE FUNCTION pgtrickle._set_state(pgt_id bigint, changes jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+    new_st pgtrickle.pgt_stream_tables;
+    unknown text;
+BEGIN
+    SELECT string_agg(key, ', ') INTO unknown FROM jsonb_object_keys(changes) AS key
+    WHERE key NOT IN ('schedule', 'refresh_mode', 'requested_mode', 'status', 'consecutive_errors', 'needs_reinit',
+        'fallback_reason', 'explain', 'engine', 'row_id_salt', 'canonical_query', 'defining_query', 'functions_used',
+        'function_hashes', 'has_keyless_source', 'auto_threshold', 'is_populated', 'frontier', 'data_timestamp',
+        'requested_cdc_mode', 'diamond_consistency', 'diamond_schedule_policy');
+    IF unknown IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown state of a stream table: %s', unknown);
+    END IF;
+    new_st := jsonb_populate_record(st, changes - 'frontier');
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
+         engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,
+         auto_threshold, is_populated, data_timestamp, requested_cdc_mode, diamond_consistency,
+         diamond_schedule_policy, frontier, updated_at)
+      = (new_st.schedule, new_st.refresh_mode, new_st.requested_mode, new_st.status, new_st.consecutive_errors,
+         new_st.needs_reinit, new_st.fallback_reason, new_st.explain, new_st.engine, new_st.row_id_salt,
+         new_st.canonical_query, new_st.defining_query, new_st.functions_used, new_st.function_hashes,
+         new_st.has_keyless_source, new_st.auto_threshold, new_st.is_populated, new_st.data_timestamp,
+         new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy,
+         CASE WHEN changes ? 'frontier' THEN pgtrickle._stamped(changes->'frontier') ELSE s.frontier END,
+         clock_timestamp())
+    WHERE s.pgt_id = st.pgt_id;
+    IF new_st.status <> st.status AND (new_st.status = 'SUSPENDED' OR st.status = 'SUSPENDED') THEN
+        PERFORM pgtrickle._alert(CASE new_st.status WHEN 'SUSPENDED' THEN 'suspended' ELSE 'resumed' END, st, NULL);
+    END IF;
+END $$;
+
+
+-- Tell whoever listens on pg_trickle_alert of something rare. (Never of a refresh: NOTIFY serialises commits.)
+CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_stream_tables, reason text) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_notify('pg_trickle_alert', jsonb_strip_nulls(jsonb_build_object(
+        'event', event, 'pgt_schema', st.pgt_schema, 'pgt_name', st.pgt_name, 'reason', left(reason, 1000)))::text)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._alert(text, pgtrickle.pgt_stream_tables, text) FROM PUBLIC;

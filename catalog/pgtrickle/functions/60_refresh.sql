@@ -1,0 +1,287 @@
+-- The two brackets of a refresh, and what happens to changes that everybody has seen.
+
+
+-- A frontier as it is stored: with the system its transaction ids belong to, and the start of the server, by which
+-- a crash that emptied unlogged sources is noticed.
+CREATE OR REPLACE FUNCTION pgtrickle._stamped(frontier jsonb) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT nullif(frontier, 'null') || jsonb_build_object(
+        'system', pgtrickle._system(), 'started', extract(epoch FROM pg_postmaster_start_time())::text)
+$$;
+
+
+-- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call. Returns
+--   {"pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name), "status", "refresh_mode",
+--    "requested_mode", "engine", "schedule", "defining_query", "original_query", "canonical_query", "frontier",
+--    "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors", "has_keyless_source", "last_full_ms",
+--    "explain", "fallback_reason", "data_timestamp",
+--    "broken": [why what has been captured since the frontier cannot be trusted],
+--    "denied": [why the owner may not read a source],
+--    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
+-- pending counts buffer rows that the frontier has not seen, up to a million and one; NULL where nothing is captured or
+-- there is no frontier. truncated says that a TRUNCATE is among them.
+-- Raises 55P03 if a refresh is running already, 40001 at REPEATABLE READ if the stream table has changed since the
+-- transaction's snapshot.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st pgtrickle.pgt_stream_tables;
+    sources jsonb := '[]';
+    broken text[] := '{}';
+    denied text[] := '{}';
+    reason text;
+    d record;
+    pending bigint;
+    truncated boolean;
+    started text := extract(epoch FROM pg_postmaster_start_time())::text;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(pgt_id) THEN
+        RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('refresh of stream table "%s" is already running',
+            (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
+    END IF;
+    SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    PERFORM pgtrickle._check_owner(st);
+
+    IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM pgtrickle._system() THEN
+        broken := broken || format('the database was restored, copied or promoted (system %s, now %s)',
+                                   st.frontier->>'system', pgtrickle._system());
+    END IF;
+    FOR d IN
+        SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
+               p.capture_generation, n.nspname, c.relname, c.relkind, c.relpersistence, c.reltuples, c.relhassubclass,
+               quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified,
+               k.generation, k.relations, k.trigger_state, k.captured_columns
+        FROM pgtrickle.pgt_dependencies p
+        LEFT JOIN pg_class c ON c.oid = p.source_relid
+        LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+        LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = p.source_relid AND p.cdc_mode IS NOT NULL
+        WHERE p.pgt_id = st.pgt_id
+        ORDER BY p.source_relid
+    LOOP
+        pending := NULL;
+        truncated := false;
+        IF d.relname IS NULL THEN
+            broken := broken || format('source with OID %s no longer exists', d.oid);
+            CONTINUE;
+        END IF;
+        reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
+        IF reason IS NOT NULL THEN
+            denied := denied || reason;
+        END IF;
+        IF d.schema_fingerprint <> pgtrickle._fingerprint(pgtrickle._column_snapshot(d.oid, d.columns_used)) THEN
+            broken := broken || format('definition of %s has changed', d.qualified);
+        END IF;
+        IF d.cdc_mode IS NOT NULL THEN
+            reason := pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
+                                             d.relations, d.trigger_state, d.relhassubclass);
+            IF reason IS NOT NULL THEN
+                broken := broken || reason;
+            ELSIF d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
+                broken := broken || format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
+            ELSIF st.frontier IS NOT NULL THEN
+                EXECUTE format($q$
+                    SELECT count(*), coalesce(bool_or(w = 0), false)
+                    FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
+                          WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1)
+                            AND NOT (c."__pgt_xid" IS NOT DISTINCT FROM $2 AND c."__pgt_change_id" <= $3)
+                          LIMIT 1000001) AS pending$q$, 'changes_' || d.oid)
+                INTO pending, truncated
+                USING (st.frontier->>'snapshot')::pg_snapshot, (st.frontier->>'xid')::xid8,
+                      coalesce((st.frontier->>'change_id')::bigint, 0);
+            END IF;
+        END IF;
+        sources := sources || jsonb_build_object(
+            'oid', d.oid::bigint, 'qualified', d.qualified, 'schema', d.nspname, 'name', d.relname,
+            'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL, 'columns', to_jsonb(d.columns_used),
+            'pending', pending, 'truncated', truncated,
+            'rows', CASE WHEN d.relhassubclass THEN
+                        (SELECT sum(greatest(l.reltuples, 0))::bigint FROM pg_class l
+                         WHERE l.oid = ANY (coalesce(d.relations, pgtrickle._relations(d.oid))) AND l.relkind <> 'p')
+                    ELSE greatest(d.reltuples, 0)::bigint END);
+    END LOOP;
+
+    RETURN jsonb_build_object(
+        'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
+        'storage', coalesce(pgtrickle._qualified(st.pgt_relid), ''),
+        'owner', (SELECT a.rolname FROM pg_roles a WHERE a.oid = st.pgt_owner),
+        'status', st.status, 'refresh_mode', st.refresh_mode, 'requested_mode', st.requested_mode, 'engine', st.engine,
+        'schedule', st.schedule, 'defining_query', st.defining_query, 'original_query', st.original_query,
+        'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
+        'is_populated', st.is_populated, 'needs_reinit', st.needs_reinit, 'consecutive_errors', st.consecutive_errors,
+        'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms, 'explain', st.explain,
+        'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
+        'broken', to_jsonb(broken), 'denied', to_jsonb(denied), 'sources', sources);
+END $$;
+
+
+-- Why the capture of a source has missed or may have missed changes, or NULL.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_gap(
+    source oid, same_generation boolean, relations oid[], trigger_state text, has_children boolean
+) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF relations IS NULL THEN
+        RETURN format('changes of %s are not captured', pgtrickle._qualified(source));
+    ELSIF NOT same_generation THEN
+        RETURN format('capture of %s was interrupted', pgtrickle._qualified(source));
+    ELSIF (has_children OR cardinality(relations) > 1) AND relations <> pgtrickle._relations(source) THEN
+        RETURN format('partitions of %s were added or removed', pgtrickle._qualified(source));
+    ELSIF trigger_state <> pgtrickle._trigger_state(source, relations) THEN
+        RETURN format('capture triggers of %s were dropped or disabled', pgtrickle._qualified(source));
+    ELSIF EXISTS (SELECT FROM pg_inherits h
+                  WHERE h.inhrelid = ANY (relations) AND NOT h.inhparent = ANY (relations)) THEN
+        RETURN format('%s became a partition or child of another table', pgtrickle._qualified(source));
+    END IF;
+    RETURN NULL;
+END $$;
+
+
+-- End a refresh, or note that one failed (then from a transaction of its own). Keys of the result, with defaults:
+--   status (COMPLETED | FAILED | SKIPPED; required), action (NO_DATA | FULL | DIFFERENTIAL | REINITIALIZE | SKIP;
+--   required), start_time (transaction's), end_time (now), data_timestamp (transaction's), frontier (unchanged),
+--   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
+--   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
+--   last_full_ms, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
+--   error that will not go away by itself sets status ERROR at once), record (true: write a history row).
+-- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
+-- (3) failures in a row it is SUSPENDED.
+CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+    ok boolean := result->>'status' IS DISTINCT FROM 'FAILED';
+    done boolean := result->>'status' = 'COMPLETED';
+    errors int := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
+    new_status text := st.status;
+    new_id bigint;
+BEGIN
+    IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
+        new_status := 'SUSPENDED';
+    ELSIF NOT ok AND (result->>'permanent')::boolean THEN
+        new_status := 'ERROR';
+    ELSIF done AND st.status IN ('INITIALIZING', 'ERROR') THEN
+        new_status := 'ACTIVE';
+    END IF;
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET frontier = CASE WHEN done AND result ? 'frontier' THEN pgtrickle._stamped(result->'frontier') ELSE s.frontier END,
+        data_timestamp = CASE WHEN done THEN coalesce((result->>'data_timestamp')::timestamptz, now())
+                              ELSE s.data_timestamp END,
+        last_refresh_at = CASE WHEN done THEN clock_timestamp() ELSE s.last_refresh_at END,
+        status = new_status,
+        consecutive_errors = errors,
+        is_populated = CASE WHEN done THEN coalesce((result->>'is_populated')::boolean,
+                                                    s.is_populated OR result->>'action' IN ('FULL', 'REINITIALIZE'))
+                            ELSE s.is_populated END,
+        needs_reinit = coalesce((result->>'needs_reinit')::boolean,
+                                s.needs_reinit AND NOT (done AND result->>'action' IN ('FULL', 'REINITIALIZE'))),
+        last_full_ms = coalesce((result->>'last_full_ms')::double precision, s.last_full_ms),
+        row_id_salt = coalesce((result->>'row_id_salt')::bigint, s.row_id_salt),
+        updated_at = clock_timestamp()
+    WHERE s.pgt_id = st.pgt_id;
+    IF coalesce((result->>'record')::boolean, true) THEN
+        INSERT INTO pgtrickle.pgt_refresh_history (
+            pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
+            delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
+            freshness_deadline, executor, executor_reason)
+        VALUES (
+            st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
+            coalesce((result->>'start_time')::timestamptz, now()),
+            coalesce((result->>'end_time')::timestamptz, clock_timestamp()), result->>'action',
+            coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
+            coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
+            result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
+            result->>'error_message', result->>'status', result->>'initiated_by',
+            (result->>'freshness_deadline')::timestamptz, result->>'executor', result->>'executor_reason')
+        RETURNING refresh_id INTO new_id;
+    END IF;
+    IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
+        PERFORM pgtrickle._alert('auto_suspended', st, result->>'error_message');
+    END IF;
+    RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
+END $$;
+
+
+-- Whether a source has changed since a snapshot. NULL if its changes are not captured.
+CREATE OR REPLACE FUNCTION pgtrickle._changed_since(source oid, snapshot text) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    changed boolean;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c '
+                   'WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1))', 'changes_' || source)
+    INTO changed USING snapshot::pg_snapshot;
+    RETURN changed;
+END $$;
+
+
+-- Number of the last captured statement of the database, of transactions still open, too. As long as it and the
+-- snapshot's lower end stand still, nothing can have changed.
+CREATE OR REPLACE FUNCTION pgtrickle._change_counter() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT last_value FROM pgtrickle_changes.change_id_seq
+$$;
+
+
+-- Remove changes that every stream table has seen; returns how many buffers lost rows. Nothing is removed from a
+-- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
+-- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.
+-- For the engine, in a READ COMMITTED transaction of its own.
+CREATE OR REPLACE FUNCTION pgtrickle._cleanup_buffers() RETURNS int
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    c record;
+    seen text;
+    found boolean;
+    emptied boolean;
+    removed bigint;
+    cleaned int := 0;
+    use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'true')::boolean;
+BEGIN
+    FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
+             FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
+        CONTINUE WHEN NOT found;
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
+                                                    pgtrickle._source_lock_key(c.source_relid));
+        -- With the lock held: no consumer is being added, so these are all.
+        SELECT CASE WHEN bool_and(s.frontier->>'snapshot' IS NOT NULL) THEN
+                   string_agg(DISTINCT format('pg_visible_in_snapshot(c."__pgt_xid", %L)', s.frontier->>'snapshot'), ' AND ')
+               END INTO seen
+        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+        WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL;
+        CONTINUE WHEN seen IS NULL;
+        emptied := false;
+        IF use_truncate THEN
+            EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen) INTO emptied;
+            IF emptied THEN
+                BEGIN
+                    EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS EXCLUSIVE MODE NOWAIT', c.buffer);
+                    -- Writers are gone and kept out: look again before all is thrown away.
+                    EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen)
+                    INTO emptied;
+                    IF emptied THEN
+                        EXECUTE format('TRUNCATE pgtrickle_changes.%I', c.buffer);
+                    END IF;
+                EXCEPTION WHEN lock_not_available THEN
+                    emptied := false;
+                END;
+            END IF;
+        END IF;
+        IF NOT emptied THEN
+            EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE %s', c.buffer, seen);
+            GET DIAGNOSTICS removed = ROW_COUNT;
+            CONTINUE WHEN removed = 0;
+        END IF;
+        UPDATE pgtrickle.pgt_captures k SET last_cleaned_xid = pg_snapshot_xmin(pg_current_snapshot())
+        WHERE k.source_relid = c.source_relid;
+        cleaned := cleaned + 1;
+    END LOOP;
+    RETURN cleaned;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
