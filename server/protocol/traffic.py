@@ -280,8 +280,9 @@ class Traffic:
             self.copying = False
             self.fatal = b"\0VFATAL\0" in body or b"\0VPANIC\0" in body
         elif kind == m.PARAMETER_STATUS:
-            name = m.text_at(body) self.parameters[name.decode("ascii", "replace")] = m.text_at(body, len(name)
-            + 1).decode("utf-8", "replace")
+            name = m.text_at(body)
+            value = m.text_at(body, len(name) + 1)
+            self.parameters[name.decode("ascii", "replace")] = value.decode("utf-8", "replace")
         elif kind == m.COPY_IN or kind == m.COPY_BOTH:
             self.seen += 1
             self._begin_copy()
