@@ -13,6 +13,7 @@ Four kinds of target, one interface:
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shutil
@@ -170,7 +171,11 @@ class ClassicBackend:
             "appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex\n"
         )
         self.jvm.start()
-        from py4j.java_gateway import ClientServer, JavaParameters, PythonParameters, java_import
+        # PySpark and py4j write every failed query and every lost connection to their loggers as well as raising.
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+        from py4j.java_gateway import java_import
         from pyspark import SparkConf, SparkContext
         from pyspark.sql import SparkSession
 
@@ -233,6 +238,7 @@ class ConnectBackend:
         self._options = SESSION_CONF | dict(options)
         self._server: Any = None
         self._alive = False
+        self._sessions: list[Session] = []
 
     def start(self) -> None:
         if self._sail:
@@ -242,7 +248,7 @@ class ConnectBackend:
             self._server = SparkConnectServer("127.0.0.1", 0)
             self._server.start(background=True)
             self._url = f"sc://127.0.0.1:{self._server.listening_address[1]}"
-        self.new_session().stop()
+        self.new_session()
         self._alive = True
 
     def alive(self) -> bool:
@@ -254,10 +260,16 @@ class ConnectBackend:
         session = SparkSession.builder.remote(self._url).create()
         for name, value in self._options.items():
             session.conf.set(name, value)
+        self._sessions.append(session)
         return session
 
     def stop(self) -> None:
         self._alive = False
+        for session in self._sessions:
+            # Not session.stop(): it asks the server, and waits for it. A call under way fails at once.
+            with suppress(Exception):
+                session.client._channel.close()
+        self._sessions.clear()
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -271,9 +283,7 @@ class SparkSessions:
     each in a session of its own, so that their temporary views and settings do not meet.
     """
 
-    def __init__(
-        self, target: str, work_dir: Path, *, options: Mapping[str, str] | None = None, concurrency: int = 2
-    ):
+    def __init__(self, target: str, work_dir: Path, *, options: Mapping[str, str] | None = None, concurrency: int = 2):
         self.target = Target.parse(target)
         self._work_dir = work_dir.absolute()
         self._options = dict(options or {})
@@ -341,7 +351,9 @@ class SparkSessions:
             return SparkUnavailable("Spark has been stopped")
         if isinstance(error, JvmFailed):
             return SparkUnavailable(
-                "could not start Spark", detail=str(error), hint="install Java 17 or newer, or use --spark sail"
+                "could not start Spark",
+                detail=str(error),
+                hint="install Java 17 or newer, or use --spark sail",
             )
         return SparkUnavailable(
             f'could not reach Spark at "{self.target.url}"',
@@ -398,11 +410,13 @@ class SparkLease:
         after a timeout) and SparkUnavailable (58000) if Spark died meanwhile.
         """
         tag = f"headwater-{uuid.uuid4().hex}"
+        # A classic session keeps its tags per thread, so that no other thread can interrupt them: use a job group.
+        classic = getattr(self._session, "_sc", None)
 
         def body() -> T:
-            context = getattr(self._session, "_sc", None)
-            if context is not None:
-                context.setJobDescription(description)
+            if classic is not None:
+                classic.setJobGroup(tag, description, interruptOnCancel=True)
+                return work(self._session)
             self._session.addTag(tag)
             try:
                 return work(self._session)
@@ -416,7 +430,9 @@ class SparkLease:
         except (asyncio.CancelledError, TimeoutError) as error:
             await asyncio.shield(self._interrupt(tag, job))
             if isinstance(error, TimeoutError):
-                raise SparkJobFailed(f"Spark job timed out after {timeout} s: {description}", sqlstate="57014") from None
+                raise SparkJobFailed(
+                    f"Spark job timed out after {timeout} s: {description}", sqlstate="57014"
+                ) from None
             raise
         except SqlError:
             raise
@@ -424,14 +440,24 @@ class SparkLease:
             self.void = True
             if not self._backend.alive() or _is_connection_loss(error):
                 raise SparkUnavailable(
-                    "Spark was lost in the middle of a job", detail=_first_line(error), hint="the next job restarts it"
+                    "Spark was lost in the middle of a job",
+                    detail=_first_line(error),
+                    hint="the next job restarts it",
                 ) from error
             raise SparkJobFailed(f"Spark job failed: {_first_line(error)}", detail=description) from error
 
     async def _interrupt(self, tag: str, job: asyncio.Future[T]) -> None:
         self.void = True
-        interrupter = threading.Thread(target=lambda: self._session.interruptTag(tag), daemon=True)
-        interrupter.start()
+        classic = getattr(self._session, "_sc", None)
+
+        def interrupt() -> None:
+            with suppress(Exception):
+                if classic is not None:
+                    classic.cancelJobGroup(tag)
+                else:
+                    self._session.interruptTag(tag)
+
+        threading.Thread(target=interrupt, daemon=True).start()
         done, _ = await asyncio.wait({job}, timeout=INTERRUPT_GRACE)
         if done:
             job.exception()
