@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
-from engine.transactions import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,14 +14,12 @@ class SourceState:
     """A source as a refresh finds it."""
 
     oid: int
-    schema: str
+    qualified: str
     name: str
-    kind: str
+    captured: bool
     pending: int
-    """Captured changes that the frontier has not seen; counting stops at some bound."""
+    """Captured changes that the frontier has not seen; counting stops at a million and one."""
     truncated: bool
-    tracked: bool
-    estimated_rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +30,8 @@ class RefreshContext:
     schema: str
     name: str
     relid: int
+    storage: str
+    """The storage table, qualified and quoted."""
     owner: str
     status: str
     refresh_mode: str
@@ -40,7 +39,7 @@ class RefreshContext:
     engine: str
     is_populated: bool
     needs_reinit: bool
-    salt: int
+    row_id_salt: int
     canonical_query: str
     frontier: dict[str, Any] | None
     sources: tuple[SourceState, ...]
@@ -52,15 +51,18 @@ class RefreshContext:
         """Read what `_begin_refresh` returned."""
         values = json.loads(text)
         values["sources"] = tuple(
-            SourceState(**{key: source[key] for key in SourceState.__slots__}) for source in values["sources"]
+            SourceState(
+                oid=source["oid"],
+                qualified=source["qualified"],
+                name=source["name"],
+                captured=source["captured"],
+                pending=source["pending"] or 0,
+                truncated=bool(source["truncated"]),
+            )
+            for source in values["sources"]
         )
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
-        return cls(**{key: values[key] for key in cls.__slots__})
-
-    @property
-    def storage(self) -> str:
-        """The storage table, quoted."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     @property
     def pending(self) -> int:
@@ -71,11 +73,6 @@ class RefreshContext:
     def changed(self) -> frozenset[int]:
         """The sources with pending changes."""
         return frozenset(source.oid for source in self.sources if source.pending)
-
-    @property
-    def estimated_rows(self) -> int:
-        """Rows that a full refresh reads."""
-        return sum(source.estimated_rows for source in self.sources)
 
 
 async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:

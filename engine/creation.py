@@ -58,10 +58,7 @@ async def create(session: SqlSession, arguments: dict[str, Any], search_path: st
         "SELECT pgtrickle._register($1::text::jsonb)",
         json.dumps(
             {
-                "schema": schema,
-                "name": name,
-                "relid": relid,
-                "owner": owner,
+                "pgt_relid": relid,
                 "defining_query": definition.canonical,
                 "original_query": definition.original,
                 "canonical_query": definition.canonical,
@@ -74,18 +71,14 @@ async def create(session: SqlSession, arguments: dict[str, Any], search_path: st
                 "has_keyless_source": any(not d.source.key for d in definition.dependencies),
                 "fallback_reason": fallback,
                 "explain": {"inputs": inputs.to_json()} | _explanation(built, definition),
-                "sources": [
-                    {
-                        "oid": dependency.source.oid,
-                        "source_type": dependency.kind,
-                        "columns_used": list(dependency.columns_used),
-                    }
+                "dependencies": [
+                    {"relid": dependency.source.oid, "columns": list(dependency.columns_used)}
                     for dependency in definition.dependencies
                 ],
             }
         ),
     )
-    await session.fetch("SELECT pgtrickle._install_guard($1::bigint::oid::regclass)", relid)
+    await session.fetch("SELECT pgtrickle._install_guard($1::bigint::oid)", relid)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     columns: dict[int, tuple[str, ...]] = (
         used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())

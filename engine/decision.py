@@ -18,6 +18,10 @@ class Action(StrEnum):
     REINITIALIZE = "REINITIALIZE"
 
 
+FEW_ROWS = 1000
+"""Below this many rows a ratio of changes says little."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How a stream table will be refreshed, and why."""
@@ -37,29 +41,43 @@ class RefreshSettings:
     max_change_ratio: float = 0.15
 
 
-def decide(context: RefreshContext, settings: RefreshSettings) -> Decision:
-    """Choose what to do. A full refresh of a differential stream table always has a reason."""
+def is_fresh(context: RefreshContext) -> bool:
+    """True if there is nothing to do: populated, trusted, and no change since the frontier."""
+    return (
+        context.is_populated
+        and context.frontier is not None
+        and not context.broken
+        and not context.needs_reinit
+        and not context.pending
+        and all(source.captured for source in context.sources)
+    )
+
+
+def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> Decision:
+    """Choose what to do. A full refresh of a differential stream table always has a reason.
+
+    `estimated_rows` is how many rows a full refresh would read.
+    """
     if not context.is_populated or context.frontier is None:
         return Decision(Action.FULL, "not populated yet")
     if context.broken:
         return Decision(Action.REINITIALIZE, "; ".join(context.broken), fallback=True)
     if context.needs_reinit:
         return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
-    if not context.pending and all(source.tracked for source in context.sources):
+    if is_fresh(context):
         return Decision(Action.NO_DATA, "no changes")
     if context.refresh_mode == "FULL":
         return Decision(Action.FULL, "refresh mode FULL")
     truncated = [source.name for source in context.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
-    # An update is two captured rows, so a ratio of changed rows counts each row once at most.
-    if context.requested_mode != "DIFFERENTIAL" and context.pending > 2 * settings.max_change_ratio * max(
-        context.estimated_rows, 1000
-    ):
+    # An update is captured as two rows, its old and its new image.
+    most = 2 * settings.max_change_ratio * max(estimated_rows, FEW_ROWS)
+    if context.requested_mode != "DIFFERENTIAL" and context.pending > most:
         return Decision(
             Action.FULL,
-            f"{context.pending} changes in {context.estimated_rows} rows exceed "
-            f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}",
+            f"{context.pending} changed row images in about {estimated_rows} rows exceed twice"
+            f" pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}",
             fallback=True,
         )
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")

@@ -40,10 +40,13 @@ class Dependency:
 class FunctionUse:
     """A function (also behind an operator) that a defining query calls."""
 
+    schema: str
     name: str
     volatility: str
     """`i` immutable, `s` stable, `v` volatile."""
     user_defined: bool
+    special: bool
+    """An aggregate, a window function, or one that returns a set."""
     body_hash: str
 
 
@@ -60,6 +63,11 @@ class Definition:
     def functions_of(self, volatility: str) -> list[str]:
         """Names of the functions of one volatility, in order."""
         return sorted({use.name for use in self.functions if use.volatility == volatility})
+
+    @property
+    def special_functions(self) -> frozenset[str]:
+        """User-defined functions (`schema.name`) that are aggregates, window functions or return sets."""
+        return frozenset(f"{use.schema}.{use.name}" for use in self.functions if use.special and use.user_defined)
 
 
 def column(described: dict[str, object]) -> Column:
@@ -87,7 +95,7 @@ async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Sou
                 columns=tuple(column(described) for described in info["columns"]),
                 key=tuple(info["key"]),
             ),
-            info["kind"],
+            info["type"],
         )
         for info in json.loads(text)
     ]
@@ -221,20 +229,17 @@ WITH RECURSIVE views(relid) AS (
     FROM rule, pg_catalog.regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
     JOIN pg_catalog.pg_type t ON t.oid = m[1]::oid
 )
-SELECT p.proname::text, p.provolatile::text, p.oid >= 16384,
+SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384, p.prokind IN ('a', 'w') OR p.proretset,
        pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
-FROM called c JOIN pg_catalog.pg_proc p ON p.oid = c.oid
+FROM called c JOIN pg_catalog.pg_proc p ON p.oid = c.oid JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 UNION ALL
-SELECT 'CURRENT_TIMESTAMP and its like', 's', false, '' FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
-ORDER BY 1
+SELECT 'pg_catalog', 'CURRENT_TIMESTAMP and its like', 's', false, false, '' FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
+ORDER BY 1, 2
 """
 
 
 async def _functions(session: SqlSession, relid: int) -> tuple[FunctionUse, ...]:
-    return tuple(
-        FunctionUse(name=name, volatility=volatility, user_defined=user_defined, body_hash=body_hash)
-        for name, volatility, user_defined, body_hash in await session.fetch(_FUNCTIONS, relid)
-    )
+    return tuple(FunctionUse(*row) for row in await session.fetch(_FUNCTIONS, relid))
 
 
 def function_hashes(functions: Sequence[FunctionUse]) -> str:

@@ -52,16 +52,16 @@ async def rows_from_spark(
     context: RefreshContext,
     plan: PlanInputs,
     settings: RefreshSettings,
+    estimated_rows: int,
     spark: Spark,
 ) -> SparkRows:
     """Rows computed by Spark, where the settings and the sizes ask for it. Raises NotOnSpark."""
     engine = context.engine if context.engine != "auto" else settings.engine
     if engine == "postgres":
         raise NotOnSpark("engine is set to postgres")
-    if engine == "auto" and context.estimated_rows < settings.spark_min_rows:
+    if engine == "auto" and estimated_rows < settings.spark_min_rows:
         raise NotOnSpark(
-            f"about {context.estimated_rows} rows to read,"
-            f" fewer than pg_trickle.spark_min_rows = {settings.spark_min_rows}"
+            f"about {estimated_rows} rows to read, fewer than pg_trickle.spark_min_rows = {settings.spark_min_rows}"
         )
     try:
         return await spark.compute(session, context, plan)

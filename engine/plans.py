@@ -26,7 +26,10 @@ class PlanInputs:
     canonical: str
     output: tuple[Column, ...]
     sources: tuple[Source, ...]
-    types: tuple[tuple[Column, ...], ...]
+    types: tuple[tuple[str, tuple[Column, ...]], ...]
+    """The answers to the compiler's probes."""
+    special: frozenset[str]
+    """User-defined functions in the query that are aggregates, window functions or return sets."""
     differentiable: bool
 
     def to_json(self) -> dict[str, Any]:
@@ -34,7 +37,8 @@ class PlanInputs:
         return {
             "output": [asdict(c) for c in self.output],
             "sources": [asdict(s) for s in self.sources],
-            "types": [[asdict(c) for c in probe] for probe in self.types],
+            "types": [[probe, [asdict(c) for c in answer]] for probe, answer in self.types],
+            "special": sorted(self.special),
             "differentiable": self.differentiable,
         }
 
@@ -54,7 +58,8 @@ class PlanInputs:
                 )
                 for s in inputs["sources"]
             ),
-            types=tuple(tuple(column(c) for c in probe) for probe in inputs["types"]),
+            types=tuple((probe, tuple(column(c) for c in answer)) for probe, answer in inputs["types"]),
+            special=frozenset(inputs["special"]),
             differentiable=bool(inputs["differentiable"]),
         )
 
@@ -64,7 +69,7 @@ def compiled(inputs: PlanInputs) -> Compiled:
     """The compiled plan of these inputs."""
     if not inputs.differentiable:
         return sql.opaque_query(inputs.canonical, inputs.output)
-    return sql.parse_query(inputs.canonical, inputs.sources, inputs.output).compile(inputs.types)
+    return sql.parse_query(inputs.canonical, inputs.sources, inputs.output, inputs.special).compile(dict(inputs.types))
 
 
 async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
@@ -86,15 +91,18 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
             "it gives another result at each evaluation; use refresh_mode => 'FULL'",
         )
     sources = tuple(dependency.source for dependency in definition.dependencies)
-    parsed = sql.parse_query(definition.canonical, sources, definition.output)
+    special = definition.special_functions
+    parsed = sql.parse_query(definition.canonical, sources, definition.output, special)
     await _guard(session, definition)
-    types = tuple([await view_columns(session, probe) for probe in parsed.probes])
-    return PlanInputs(definition.canonical, definition.output, sources, types, differentiable=True)
+    types = tuple([(probe, await view_columns(session, probe)) for probe in parsed.probes])
+    inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, differentiable=True)
+    compiled(inputs)
+    return inputs
 
 
 def opaque(definition: Definition) -> PlanInputs:
     """Plan inputs of a definition that is only ever computed as a whole."""
-    return PlanInputs(definition.canonical, definition.output, (), (), differentiable=False)
+    return PlanInputs(definition.canonical, definition.output, (), (), frozenset(), differentiable=False)
 
 
 async def _guard(session: SqlSession, definition: Definition) -> None:

@@ -20,7 +20,7 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
-from engine.decision import Action, Decision, RefreshSettings, decide, settings_of
+from engine.decision import Action, Decision, RefreshSettings, decide, is_fresh, settings_of
 from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
@@ -68,9 +68,11 @@ async def refresh(
     is then aborted, or to be rolled back.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
-    settings = await settings_of(session) if context.pending or not context.is_populated else RefreshSettings()
-    decision = decide(context, settings)
-    salt, executor, executor_reason = context.salt, "postgres", "few rows"
+    settings, estimated_rows = RefreshSettings(), 0
+    if not is_fresh(context):
+        settings, estimated_rows = await settings_of(session), await _estimated_rows(session, context)
+    decision = decide(context, settings, estimated_rows)
+    salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
     match decision.action:
         case Action.NO_DATA:
             result: dict[str, Any] = {}
@@ -86,7 +88,7 @@ async def refresh(
             inputs = await load_plan(session, context.pgt_id)
             rows: SparkRows | None = None
             try:
-                rows = await rows_from_spark(session, context, inputs, settings, spark)
+                rows = await rows_from_spark(session, context, inputs, settings, estimated_rows, spark)
                 executor, executor_reason = "spark", rows.detail
             except NotOnSpark as reason:
                 executor_reason = str(reason)
@@ -101,28 +103,29 @@ async def refresh(
         delta=int(result.get("delta", 0)),
         duration_ms=(time.perf_counter() - clock) * 1000,
     )
+    record = {
+        "action": outcome.action,
+        "status": "COMPLETED",
+        "initiated_by": initiator,
+        "start_time": started.isoformat(),
+        "rows_inserted": outcome.inserted,
+        "rows_updated": outcome.updated,
+        "rows_deleted": outcome.deleted,
+        "delta_row_count": outcome.delta,
+        "executor": executor,
+        "executor_reason": f"{decision.reason}; {executor_reason}",
+        "was_full_fallback": decision.fallback,
+    }
+    if outcome.action is not Action.NO_DATA:
+        record |= {
+            "frontier": {key: result.get(key) for key in ("snapshot", "xid", "change_id")},
+            "merge_strategy_used": "DELETE+UPDATE+INSERT",
+            "row_id_salt": salt,
+        }
+    if outcome.action in (Action.FULL, Action.REINITIALIZE):
+        record["last_full_ms"] = outcome.duration_ms
     await session.fetch(
-        "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)",
-        context.pgt_id,
-        dumps(
-            {
-                "action": outcome.action,
-                "status": "COMPLETED",
-                "initiated_by": initiator,
-                "start_time": started.isoformat(),
-                "frontier": _frontier(result),
-                "inserted": outcome.inserted,
-                "updated": outcome.updated,
-                "deleted": outcome.deleted,
-                "delta": outcome.delta,
-                "executor": executor,
-                "executor_reason": f"{decision.reason}; {executor_reason}",
-                "was_full_fallback": decision.fallback,
-                "merge_strategy_used": None if decision.action == Action.NO_DATA else "DELETE+UPDATE+INSERT",
-                "duration_ms": outcome.duration_ms,
-                "salt": salt,
-            }
-        ),
+        "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text", context.pgt_id, dumps(record)
     )
     logger.debug(
         "refreshed",
@@ -138,11 +141,13 @@ async def refresh(
     return outcome
 
 
-def _frontier(result: dict[str, Any]) -> dict[str, Any] | None:
-    """The frontier that a refresh statement reported; `_finish_refresh` adds which system it belongs to."""
-    if "snapshot" not in result:
-        return None
-    return {key: result.get(key) for key in ("snapshot", "xid", "change_id")}
+async def _estimated_rows(session: SqlSession, context: RefreshContext) -> int:
+    """Rows that a full refresh reads, as PostgreSQL's planner estimates them from the present size of the tables."""
+    if not context.sources:
+        return 0
+    every = " UNION ALL ".join(f"SELECT 1 FROM {source.qualified}" for source in context.sources)
+    plans = await run_as_owner(session, context.owner, f"EXPLAIN (FORMAT JSON) {every}", {})
+    return int(plans[0]["Plan"]["Plan Rows"])
 
 
 class _RowIdCollision(Exception):
@@ -153,9 +158,9 @@ async def _differential(
     session: SqlSession, context: RefreshContext, plan: Compiled, one_snapshot: bool
 ) -> dict[str, Any]:
     changed = context.changed if one_snapshot else frozenset(source.oid for source in context.sources)
-    parameters = dict(context.frontier or {}) | {"salt": context.salt}
+    parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     async with _row_id_collisions(session):
-        return await run_as_owner(session, context.owner, plan.refresh_sql(context.storage, changed), parameters)
+        return dict(await run_as_owner(session, context.owner, plan.refresh_sql(context.storage, changed), parameters))
 
 
 async def _full(
@@ -168,7 +173,7 @@ async def _full(
     else:
         statement = plan.populate_sql(context.storage)
     async with _row_id_collisions(session):
-        result = await run_as_owner(session, context.owner, statement, {"salt": salt})
+        result = dict(await run_as_owner(session, context.owner, statement, {"salt": salt}))
     if rows is not None:
         # The rows are as of the snapshot that Spark's input was read at, not as of the statement that stored them.
         result |= {"snapshot": rows.snapshot, "xid": None, "change_id": None}
@@ -199,12 +204,12 @@ async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
         raise
 
 
-async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Run a statement that returns one jsonb with the rights of a role, which it cannot leave."""
+async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> Any:
+    """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row."""
     runner = await runner_of(session, owner)
     rows = await session.fetch(f"SELECT {runner}($1::text, $2::text::jsonb)::text", statement, dumps(parameters))
     text = rows[0][0]
-    return dict(json.loads(text)) if text else {}
+    return None if text is None else json.loads(text)
 
 
 async def runner_of(session: SqlSession, owner: str) -> str:

@@ -11,7 +11,7 @@ import structlog
 from catalog.session import RequestSession, SqlError, SqlSession
 from engine.context import RefreshContext, begin
 from engine.creation import create, undo_creation
-from engine.decision import Action, RefreshSettings, decide
+from engine.decision import is_fresh
 from engine.placement import Spark
 from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.stored import set_refresh_mode
@@ -45,8 +45,17 @@ async def pending(session: SqlSession) -> list[Request]:
     return [Request.from_row(row) for row in rows]
 
 
+async def finish(session: SqlSession, requests: list[Request]) -> None:
+    """Delete requests; they come back if the transaction does not commit.
+
+    This comes before they are carried out: the deferred trigger that looks for requests left behind may fire early.
+    """
+    for request in requests:
+        await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
+
+
 async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_two_steps: bool) -> int | None:
-    """Carry out one request and delete its row.
+    """Carry out one request.
 
     Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
     that capture's lock on the sources is not held while the table is filled. Raises SqlError.
@@ -65,7 +74,6 @@ async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_t
             await resume(session, request)
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
-    await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
     if created is not None and not in_two_steps:
         await refresh_now(session, created, Initiator.INITIAL, spark)
         return None
@@ -99,7 +107,7 @@ async def refresh_scheduled(
     Raises SqlError 55P03 at once if another refresh of the stream table is running.
     """
     context = await begin(session, pgt_id, wait=False)
-    if decide(context, RefreshSettings()).action is Action.NO_DATA:
+    if is_fresh(context):
         return None
     return await refresh(session, context, initiator=initiator, one_snapshot=True, spark=spark)
 
@@ -164,6 +172,7 @@ async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:
     second fails (`undo_creation`).
     """
     requests = await pending(session)
+    await finish(session, requests)
     two_steps = session.autocommit and any(
         request.kind == "create" and request.arguments.get("initialize", True) for request in requests
     )

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import structlog
-from catalog.graph import DependencyGraph
-from catalog.stream_tables import StreamTable, stream_tables
 
+from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
+from catalog.stream_tables import StreamTable, stream_tables
 from engine.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)

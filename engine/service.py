@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import structlog
-from catalog.install import install
-from catalog.stream_tables import StreamTable
 
+from catalog.install import install
 from catalog.session import RequestSession, SqlError
+from catalog.stream_tables import StreamTable
 from engine import requests
 from engine.creation import undo_creation
 from engine.decision import Action
@@ -182,6 +182,7 @@ class Engine:
                         if not rows:
                             return
                         request = Request.from_row(rows[0])
+                        await requests.finish(session, [request])
                         await requests.carry_out(session, request, spark, in_two_steps=True)
                 except SqlError as error:
                     if request is None:
