@@ -1,1 +1,50 @@
-"""Understands SQL: canonical form, operator tree, differentiation, rendering. Pure: text in, plan out, no I/O."""
+"""Understands SQL: canonical form, operator tree, differentiation, rendering. Pure: text in, plan out, no I/O.
+
+A defining query is compiled in two steps, since only PostgreSQL knows the types of some expressions:
+
+>>> orders = Source(
+...     16385, "public", "orders",
+...     (Column("id", "integer", not_null=True), Column("region", "text"), Column("amount", "integer")), key=("id",),
+... )
+>>> parsed = parse_query(
+...     "SELECT region, count(*) AS n, sum(amount) AS total FROM public.orders GROUP BY region",
+...     [orders],
+...     [Column("region", "text"), Column("n", "bigint"), Column("total", "bigint")],
+... )
+>>> parsed.probes                        # SELECTs whose output columns the caller describes; here there are none
+()
+>>> compiled = parsed.compile({})        # probe -> its columns
+>>> print(compiled.tree)
+Project
+  Aggregate(count, sum)
+    Project
+      Scan(public.orders)
+>>> compiled.keyed, [column.name for column in compiled.columns]
+(True, ['region', 'n', 'total', '__pgt_count', '__pgt_agg2_count', '__pgt_agg2_sum'])
+>>> compiled.used_columns
+{16385: ('region', 'amount')}
+>>> refresh = compiled.refresh_sql('"public"."by_region"', frozenset({16385}))
+
+The refresh is one statement: it takes the frontier as ``$1`` (jsonb) and returns what it did and the new frontier.
+"""
+
+from .columns import Column, Source
+from .compiled import Compiled, Core
+from .errors import NotDifferentiable
+from .query import ParsedQuery, opaque_query, parse_query, regenerate
+from .rejected import rejected
+from .render import quote
+
+__all__ = [
+    "Column",
+    "Compiled",
+    "Core",
+    "NotDifferentiable",
+    "ParsedQuery",
+    "Source",
+    "opaque_query",
+    "parse_query",
+    "quote",
+    "regenerate",
+    "rejected",
+]

@@ -1,0 +1,307 @@
+"""From the parsed query to the operator tree.
+
+Each construct of a SELECT becomes one operator, bottom up: FROM, WHERE, GROUP BY, HAVING, the select list, DISTINCT.
+Every reference to a CTE gets its own subtree. Column names are made unique in the whole tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from .columns import Column, Field, Source
+from .columns import field as described
+from .errors import NotDifferentiable
+from .expressions import check, conjuncts, equated, replace_columns
+from .operators import Distinct, Filter, Join, Operator, Project, Scan
+from .plan import Plan
+from .render import aliased, derived, quote, select
+from .types import Types, expression_scale
+
+NOTHING = Plan(frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An operator, and which of its columns a query gives out under which names."""
+
+    operator: Operator
+    output: tuple[tuple[str, Field], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A name in FROM and the columns it stands for."""
+
+    alias: str
+    columns: Mapping[str, Field]
+    merged: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CommonTable:
+    """A WITH query and the WITH queries that it sees itself."""
+
+    query: exp.Expr
+    names: tuple[str, ...]
+    scope: Mapping[str, CommonTable]
+
+
+@dataclass(slots=True)
+class FromClause:
+    """The inputs of a SELECT, the conditions between them, and the names they have."""
+
+    operators: list[Operator] = field(default_factory=list)
+    conditions: list[exp.Expr] = field(default_factory=list)
+    bindings: list[Binding] = field(default_factory=list)
+
+    def add(self, other: FromClause) -> None:
+        """A further item."""
+        self.operators += other.operators
+        self.conditions += other.conditions
+        self.bindings += other.bindings
+
+
+class Builder:
+    """Builds one operator tree.
+
+    ``used`` gives for each scan, in order, the columns somebody reads; without it all are read, and `usage` tells
+    afterwards which were. ``special`` names the query's own functions that are aggregates, window functions or return
+    sets.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        types: Types,
+        used: Mapping[int, frozenset[str]] | None = None,
+        special: frozenset[str] = frozenset(),
+    ):
+        self.sources = {(source.schema, source.name): source for source in sources}
+        self.types = types
+        self.used = used
+        self.usage: dict[int, set[str]] = {}
+        self.scans: dict[int, Source] = {}
+        self.special = special
+        self._names = 0
+
+    def fresh(self, hint: str) -> str:
+        """A column name used nowhere else in the tree."""
+        self._names += 1
+        return f"{hint[:20]}_{self._names}"
+
+    def query(
+        self, query: exp.Expr, scope: Mapping[str, CommonTable], output: Sequence[Column] | None = None
+    ) -> Relation:
+        """A SELECT or set operation. ``output`` describes its columns where they are known."""
+        from .clauses import QUERIES  # The registry needs the builder's types.
+
+        query = query.unnest() if isinstance(query, exp.Subquery) else query
+        build = QUERIES.get(type(query))
+        if build is None:
+            raise NotDifferentiable(type(query).__name__.upper())
+        for argument, construct in (("limit", "LIMIT"), ("offset", "OFFSET"), ("locks", "FOR UPDATE")):
+            if query.args.get(argument):
+                raise NotDifferentiable(construct)
+        return build(self, query, self.common_tables(query, scope), output)
+
+    def common_tables(self, query: exp.Expr, scope: Mapping[str, CommonTable]) -> Mapping[str, CommonTable]:
+        """The WITH queries in scope inside a query."""
+        clause = query.args.get("with_")
+        if clause is None:
+            return scope
+        if clause.args.get("recursive"):
+            raise NotDifferentiable("WITH RECURSIVE")
+        for common in clause.expressions:
+            columns = tuple(column.name for column in common.args["alias"].columns)
+            scope = {**scope, common.alias: CommonTable(common.this, columns, scope)}
+        return scope
+
+    def from_clause(self, query: exp.Select, scope: Mapping[str, CommonTable]) -> FromClause:
+        """Everything in FROM."""
+        clause = query.args.get("from_")
+        if clause is None:
+            raise NotDifferentiable("SELECT without FROM")
+        if query.args.get("laterals"):
+            raise NotDifferentiable("LATERAL")
+        result = self.item(clause.this, scope)
+        self.joins(result, query.args.get("joins") or (), scope)
+        return result
+
+    def joins(self, left: FromClause, joins: Sequence[exp.Join], scope: Mapping[str, CommonTable]) -> None:
+        """Joins, one after the other, onto what is there."""
+        from .clauses import JOINS
+
+        for join in joins:
+            kind = " ".join(filter(None, (join.method, join.side, join.kind)))
+            build = JOINS.get(kind)
+            if build is None:
+                raise NotDifferentiable(f"{kind} JOIN".replace("OUTER ", ""))
+            build(self, left, join, scope)
+
+    def item(self, node: exp.Expr, scope: Mapping[str, CommonTable]) -> FromClause:
+        """One item of FROM: a table, a derived table, or a join in parentheses."""
+        joins = node.args.get("joins") or ()
+        if isinstance(node, exp.Subquery):
+            inner = node.this
+            if isinstance(inner, exp.Table | exp.Subquery):
+                if node.alias:
+                    raise NotDifferentiable("alias of a join")
+                result = self.item(inner, scope)
+            else:
+                result = self.derived_table(node.alias, self.query(inner, scope), node.args.get("alias"))
+        elif isinstance(node, exp.Table):
+            result = self.table(node, scope)
+        else:
+            raise NotDifferentiable(f"{type(node).__name__.upper()} in FROM")
+        self.joins(result, joins, scope)
+        return result
+
+    def table(self, node: exp.Table, scope: Mapping[str, CommonTable]) -> FromClause:
+        """A table or a reference to a WITH query."""
+        if not isinstance(node.this, exp.Identifier):
+            raise NotDifferentiable("set-returning function in FROM")
+        if node.args.get("sample"):
+            raise NotDifferentiable("TABLESAMPLE")
+        if node.args.get("only"):
+            raise NotDifferentiable("FROM ONLY")
+        alias = node.args.get("alias")
+        common = scope.get(node.name) if not node.db else None
+        if common is not None:
+            relation = self.query(common.query, common.scope)
+            names = common.names + tuple(name for name, _ in relation.output[len(common.names) :])
+            relation = Relation(
+                relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True))
+            )
+            return self.derived_table(node.alias or node.name, relation, alias)
+        source = self.sources.get((node.db, node.name))
+        if source is None:
+            raise NotDifferentiable(f'relation "{node.db}.{node.name}"')
+        return self.derived_table(node.alias or node.name, self.scan(source), alias)
+
+    def scan(self, source: Source) -> Relation:
+        """A reference to a source."""
+        number = len(self.usage)
+        self.usage[number] = set()
+        self.scans[number] = source
+        wanted = self.used[number] if self.used is not None else {column.name for column in source.columns}
+        pairs = [(column, self.fresh(column.name)) for column in source.columns]
+        columns = tuple(described(name, c, (number, c.name)) for c, name in pairs if c.name in wanted)
+        return Relation(Scan(source, number, columns), tuple((f.origin[1], f) for f in columns if f.origin is not None))
+
+    def derived_table(self, alias: str, relation: Relation, columns: exp.TableAlias | None) -> FromClause:
+        """A relation under a name, its columns possibly renamed."""
+        names = [name for name, _ in relation.output]
+        renamed = [column.name for column in columns.columns] if columns else []
+        if renamed and isinstance(relation.operator, Scan):
+            every = [column.name for column in relation.operator.source.columns]
+            new_names = dict(zip(every, renamed, strict=False))
+            names = [new_names.get(name, name) for name in names]
+        elif renamed:
+            names[: len(renamed)] = renamed
+        binding = Binding(alias, {n: f for n, (_, f) in zip(names, relation.output, strict=True)})
+        return FromClause([relation.operator], [], [binding])
+
+    def resolve(self, node: exp.Expr, bindings: Sequence[Binding]) -> exp.Expr:
+        """An expression with the tree's column names, after a look at what it contains."""
+        check(node, self.special)
+        return replace_columns(node, lambda column: self.column(column, bindings))
+
+    def column(self, column: exp.Column, bindings: Sequence[Binding]) -> Field:
+        """The column that a reference means."""
+        if isinstance(column.this, exp.Star):
+            raise NotDifferentiable("whole-row reference")
+        found = [
+            binding.columns[column.name]
+            for binding in bindings
+            if column.name in binding.columns
+            and (binding.alias == column.table if column.table else column.name not in binding.merged)
+        ]
+        if len(found) != 1:
+            raise NotDifferentiable(f'reference "{column.sql(dialect="postgres")}"')
+        origin = found[0].origin
+        if origin is not None:
+            self.usage[origin[0]].add(origin[1])
+        return found[0]
+
+    def combined(self, clause: FromClause, where: exp.Expr | None) -> Operator:
+        """The inputs joined and filtered."""
+        conditions = [*clause.conditions]
+        if where is not None:
+            conditions += conjuncts(self.resolve(where, clause.bindings))
+        conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
+        not_null = {name for condition in conditions for name in equated(condition) if name}
+        columns = tuple(
+            c.where_not_null() if c.name in not_null else c for operator in clause.operators for c in operator.columns
+        )
+        clause.bindings = [
+            replace(b, columns={n: f.where_not_null() if f.name in not_null else f for n, f in b.columns.items()})
+            for b in clause.bindings
+        ]
+        if len(clause.operators) > 1:
+            return Join(tuple(clause.operators), tuple(conditions), columns)
+        if conditions:
+            return Filter(clause.operators[0], exp.and_(*conditions, wrap=True, copy=True), columns)
+        return clause.operators[0]
+
+    def project(
+        self,
+        operator: Operator,
+        expressions: Sequence[tuple[str, exp.Expr]],
+        output: Sequence[Column] | None = None,
+    ) -> tuple[Operator, list[Field]]:
+        """Named expressions over an operator; for each the column that holds it. Equal ones share a column."""
+        fields = {column.name: column for column in operator.columns}
+        columns: dict[str, Field] = {}
+        computed: dict[str, tuple[exp.Expr, Field]] = {}
+        result: list[str] = []
+        for i, (hint, expression) in enumerate(expressions):
+            plain = expression.unnest()
+            key = plain.sql(dialect="postgres")
+            result.append(key)
+            if isinstance(plain, exp.Column):
+                columns[key] = fields[plain.name]
+            elif key not in computed:
+                found = described(self.fresh(hint), output[i]) if output else Field(self.fresh(hint), "")
+                computed[key] = (plain, found)
+        if computed and not output:
+            names = [aliased(key, found.name) for key, (_, found) in computed.items()]
+            probe = select(names, derived(operator.new(NOTHING), "p"))
+            answers = self.types.describe(probe, len(names))
+            for (key, (plain, found)), column in zip(list(computed.items()), answers, strict=True):
+                computed[key] = (plain, described(found.name, column))
+        for key, (plain, found) in computed.items():
+            scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
+            columns[key] = replace(found, scale=scale)
+        expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
+        project = Project(
+            operator,
+            tuple(
+                expressions_by_key.get(key) or exp.column(exp.to_identifier(column.name, quoted=True))
+                for key, column in columns.items()
+            ),
+            tuple(columns.values()),
+        )
+        return project, [columns[key] for key in result]
+
+    def distinct(self, relation: Relation) -> Relation:
+        """Every row of a relation once."""
+        operator, fields = self.project(
+            relation.operator,
+            [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for _, f in relation.output],
+        )
+        require_groupable(operator.columns, "DISTINCT")
+        names = [name for name, _ in relation.output]
+        return Relation(Distinct(operator, operator.columns, (), True), tuple(zip(names, fields, strict=True)))
+
+
+def require_groupable(columns: Sequence[Field], construct: str) -> None:
+    """A key must be hashable, or at least look different where it differs."""
+    for column in columns:
+        if not (column.hashable or column.faithful):
+            raise NotDifferentiable(f"{construct} of type {column.type}")
+
+
+__all__ = ["Binding", "Builder", "CommonTable", "FromClause", "Relation", "quote"]

@@ -1,0 +1,235 @@
+"""The constructs of a query, each built by one function: the registry that a new construct is added to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from .build import Binding, Builder, CommonTable, FromClause, Relation, require_groupable
+from .columns import Column, Field
+from .columns import field as described
+from .errors import NotDifferentiable
+from .expressions import SIMPLE_AGGREGATES, conjuncts
+from .operators import Aggregate, Call, Filter, Operator, Scan, UnionAll
+from .plan import Plan
+from .types import aggregate_result
+
+Scope = Mapping[str, CommonTable]
+_AGGREGATE_NODES = tuple(SIMPLE_AGGREGATES)
+
+
+def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
+    """SELECT: FROM, WHERE, GROUP BY and HAVING, the select list, DISTINCT."""
+    if query.args.get("windows"):
+        raise NotDifferentiable("window function")
+    clause = builder.from_clause(query, scope)
+    where = query.args.get("where")
+    operator = builder.combined(clause, where.this if where else None)
+    expressions = [
+        (node.alias_or_name or "column", builder.resolve(node.unalias(), clause.bindings)) for node in query.expressions
+    ]
+    having = query.args.get("having")
+    condition = builder.resolve(having.this, clause.bindings) if having else None
+    group = query.args.get("group")
+    parts = [expression for _, expression in expressions] + ([condition] if condition is not None else [])
+    if group or condition is not None or any(part.find(*_AGGREGATE_NODES) for part in parts):
+        keys = _group_keys(builder, group, clause.bindings)
+        operator, parts = build_aggregate(builder, operator, keys, parts, grouped=group is not None)
+    if condition is not None:
+        operator = Filter(operator, exp.and_(*conjuncts(parts.pop()), wrap=True), operator.columns)
+    named = [(name, part) for (name, _), part in zip(expressions, parts, strict=True)]
+    operator, fields = builder.project(operator, named, output)
+    relation = Relation(operator, tuple((n, f) for (n, _), f in zip(named, fields, strict=True)))
+    distinct = query.args.get("distinct")
+    if distinct is None:
+        return relation
+    if distinct.args.get("on"):
+        raise NotDifferentiable("DISTINCT ON")
+    return builder.distinct(relation)
+
+
+def _group_keys(builder: Builder, group: exp.Group | None, bindings: Sequence[Binding]) -> list[exp.Expr]:
+    if group is None:
+        return []
+    for argument, construct in (("grouping_sets", "GROUPING SETS"), ("cube", "CUBE"), ("rollup", "ROLLUP")):
+        if group.args.get(argument):
+            raise NotDifferentiable(construct)
+    return [builder.resolve(node, bindings) for node in group.expressions]
+
+
+def build_aggregate(
+    builder: Builder, operator: Operator, keys: list[exp.Expr], parts: list[exp.Expr], *, grouped: bool
+) -> tuple[Operator, list[exp.Expr]]:
+    """GROUP BY: the aggregate, and the given expressions rewritten to its columns."""
+    calls = _calls(parts)
+    keys = keys + _dependent_columns(operator, keys, parts)
+    wanted = [("key", key) for key in keys]
+    for argument, condition, _ in map(_operands, calls.values()):
+        wanted += [("argument", argument)] if argument is not None else []
+        wanted += [("filter", condition)] if condition is not None else []
+    feed, fields = builder.project(operator, wanted)
+    remaining = iter(fields)
+    key_fields = [next(remaining) for _ in keys]
+    unique_keys = tuple(dict.fromkeys(key_fields))
+    require_groupable(unique_keys, "GROUP BY")
+    built: dict[str, Call] = {}
+    for sql, node in calls.items():
+        argument, condition, distinct = _operands(node)
+        operand = next(remaining) if argument is not None else None
+        predicate = next(remaining) if condition is not None else None
+        inner = node.this if isinstance(node, exp.Filter) else node
+        function = SIMPLE_AGGREGATES[type(inner)]
+        # DISTINCT makes no difference to an extremum.
+        distinct = distinct and function not in ("min", "max")
+        column = aggregate_result(builder.fresh(function), function, operand) or Field(builder.fresh(function), "")
+        built[sql] = Call(column, function, operand, predicate, distinct)
+    aggregate = _typed(builder, Aggregate(feed, unique_keys, tuple(built.values()), grouped))
+    columns = {sql: call.column for sql, call in zip(built, aggregate.calls, strict=True)}
+    columns |= {key.unnest().sql(dialect="postgres"): f for key, f in zip(keys, key_fields, strict=True)}
+    return aggregate, [_rewritten(part, columns) for part in parts]
+
+
+def _calls(parts: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
+    calls: dict[str, exp.Expr] = {}
+    for part in parts:
+        for node in part.find_all(*_AGGREGATE_NODES):
+            call = node.parent if isinstance(node.parent, exp.Filter) and node.arg_key == "this" else node
+            calls.setdefault(call.sql(dialect="postgres"), call)
+    return calls
+
+
+def _operands(call: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None, bool]:
+    condition = call.expression.this if isinstance(call, exp.Filter) else None
+    node = call.this if isinstance(call, exp.Filter) else call
+    if node.args.get("expressions"):
+        raise NotDifferentiable(f"aggregate {node.sql(dialect='postgres')}")
+    argument = node.this
+    if isinstance(argument, exp.Star):
+        return None, condition, False
+    if isinstance(argument, exp.Distinct):
+        if len(argument.expressions) != 1:
+            raise NotDifferentiable(f"aggregate {node.sql(dialect='postgres')}")
+        return argument.expressions[0], condition, True
+    return argument, condition, False
+
+
+def _dependent_columns(operator: Operator, keys: Sequence[exp.Expr], parts: Sequence[exp.Expr]) -> list[exp.Expr]:
+    """Columns that stand in the select list because a primary key is grouped by: they are keys that change no group."""
+    fields = {column.name: column for column in operator.columns}
+    grouped = {key.unnest().sql(dialect="postgres") for key in keys}
+    origins = {fields[key.unnest().name].origin for key in keys if isinstance(key.unnest(), exp.Column)}
+    primary = {scan.number: scan.source.key for scan in operator.walk() if isinstance(scan, Scan)}
+    found: dict[str, exp.Expr] = {}
+
+    def visit(node: exp.Expr) -> None:
+        if isinstance(node, (exp.Filter, *_AGGREGATE_NODES)) or node.unnest().sql(dialect="postgres") in grouped:
+            return
+        if isinstance(node, exp.Column):
+            origin = fields[node.name].origin
+            key = primary.get(origin[0], ()) if origin else ()
+            if not (origin and key and all((origin[0], name) in origins for name in key)):
+                raise NotDifferentiable(f"column outside GROUP BY in {node.sql(dialect='postgres')}")
+            found[node.name] = node.copy()
+        for child in node.iter_expressions():
+            visit(child)
+
+    for part in parts:
+        visit(part)
+    return list(found.values())
+
+
+def _typed(builder: Builder, aggregate: Aggregate) -> Aggregate:
+    """The aggregate with the types of results that only PostgreSQL knows."""
+    unknown = [call for call in aggregate.calls if not call.column.type]
+    if not unknown:
+        return aggregate
+    probe = replace(aggregate, calls=tuple(unknown)).new(Plan(frozenset()))
+    answers = builder.types.describe(probe, len(aggregate.keys) + len(unknown))[len(aggregate.keys) :]
+    columns = {call.column.name: described(call.column.name, a) for call, a in zip(unknown, answers, strict=True)}
+    return replace(
+        aggregate,
+        calls=tuple(replace(call, column=columns.get(call.column.name, call.column)) for call in aggregate.calls),
+    )
+
+
+def _rewritten(part: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr:
+    def replaced(node: exp.Expr) -> exp.Expr:
+        found = columns.get(node.unnest().sql(dialect="postgres"))
+        return exp.column(exp.to_identifier(found.name, quoted=True)) if found else node
+
+    return part.copy().transform(replaced)
+
+
+def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:
+    """UNION ALL."""
+    if query.args.get("distinct"):
+        raise NotDifferentiable("UNION")
+    branches = [builder.query(node, scope) for node in (query.left, query.right)]
+    outputs = tuple(tuple(f for _, f in branch.output) for branch in branches)
+    operators = tuple(branch.operator for branch in branches)
+    names = [name for name, _ in branches[0].output]
+    fresh = [builder.fresh(name) for name in names]
+    types = output
+    if types is None and any(left.type != right.type for left, right in zip(*outputs, strict=True)):
+        untyped = UnionAll(operators, outputs, tuple(Field(name, "") for name in fresh))
+        types = builder.types.describe(untyped.new(Plan(frozenset())), len(fresh))
+    columns = []
+    for i, (left, right) in enumerate(zip(*outputs, strict=True)):
+        column = described(fresh[i], types[i]) if types is not None else replace(left, name=fresh[i], origin=None)
+        same_scale = left.scale if left.scale == right.scale else None
+        columns.append(
+            replace(
+                column,
+                not_null=left.not_null and right.not_null,
+                faithful=column.faithful and left.faithful and right.faithful,
+                scale=same_scale if column.base_type == "numeric" else column.scale,
+            )
+        )
+    union = UnionAll(operators, outputs, tuple(columns))
+    return Relation(union, tuple(zip(names, columns, strict=True)))
+
+
+def build_other_set_operation(
+    builder: Builder, query: exp.SetOperation, scope: Scope, output: Sequence[Column] | None
+) -> Relation:
+    """INTERSECT and EXCEPT."""
+    raise NotDifferentiable(type(query).__name__.upper())
+
+
+def build_inner_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> None:
+    """[INNER] JOIN … ON or USING, CROSS JOIN, and the comma."""
+    if isinstance(join.this, exp.Lateral):
+        raise NotDifferentiable("LATERAL")
+    right = builder.item(join.this, scope)
+    using = [column.name for column in join.args.get("using") or ()]
+    for name in using:
+        column = exp.column(name)
+        pair = [builder.column(column, left.bindings), builder.column(column, right.bindings)]
+        left.conditions.append(exp.EQ(**dict(zip(("this", "expression"), map(_reference, pair), strict=True))))
+    if using:
+        # Unqualified, a merged column is the left one.
+        right.bindings = [replace(b, merged=b.merged | set(using)) for b in right.bindings]
+    left.add(right)
+    on = join.args.get("on")
+    if on is not None:
+        left.conditions += conjuncts(builder.resolve(on, left.bindings))
+
+
+def _reference(column: Field) -> exp.Expr:
+    return exp.column(exp.to_identifier(column.name, quoted=True))
+
+
+QUERIES: dict[type, Callable[..., Relation]] = {
+    exp.Select: build_select,
+    exp.Union: build_union,
+    exp.Intersect: build_other_set_operation,
+    exp.Except: build_other_set_operation,
+}
+
+JOINS: dict[str, Callable[[Builder, FromClause, exp.Join, Scope], None]] = {
+    "": build_inner_join,
+    "INNER": build_inner_join,
+    "CROSS": build_inner_join,
+}

@@ -1,0 +1,101 @@
+"""A compiled query: everything the engine runs for one stream table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .columns import Column, Source
+from .plan import Plan, delta_name, source_delta
+from .storage import Bag, Shape
+from .storage.shape import StorageColumn, report
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What an external executor computes: a query in PostgreSQL's dialect and the columns it gives out.
+
+    For a root aggregate these are the group keys and base aggregates; PostgreSQL finishes them in `staged_sql`.
+    """
+
+    query: str
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Statements take the frontier as ``$1`` (jsonb; ``salt`` beside the frontier's own keys) and return one jsonb.
+
+    ``storage`` and ``staging`` are quoted, qualified names.
+    """
+
+    shape: Shape
+    sources: tuple[Source, ...]
+    used_columns: Mapping[int, tuple[str, ...]]
+    tree: str
+    strategy: Mapping[str, str]
+    core: Core
+    _staged: str = ""
+    _cache: dict[tuple[str, frozenset[int]], str] = field(default_factory=dict)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a row's identity is a key within its content."""
+        return self.shape.keyed
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        """The user's columns."""
+        return self.shape.output
+
+    @property
+    def columns(self) -> tuple[StorageColumn, ...]:
+        """The storage table's columns after ``__pgt_row_id``."""
+        user = len(self.shape.output)
+        return tuple(StorageColumn(name, i >= user) for i, name in enumerate(self.shape.names))
+
+    @property
+    def storage_query(self) -> str:
+        """The storage's rows but for the columns that number them."""
+        return self.shape.rows
+
+    @property
+    def differential(self) -> bool:
+        """Whether `refresh_sql` can be asked for."""
+        return not (isinstance(self.shape, Bag) and self.shape.root is None)
+
+    def create_storage_sql(self, storage: str) -> tuple[str, ...]:
+        """Statements that create the empty storage table with its primary key and index."""
+        return self.shape.create(storage)
+
+    def populate_sql(self, storage: str) -> str:
+        """Fill the empty storage table."""
+        return self.shape.populate(storage)
+
+    def full_sql(self, storage: str) -> str:
+        """Make the storage equal to the query, touching only rows that differ."""
+        return self._full(storage, self.shape.rows)
+
+    def staged_sql(self, storage: str, staging: str) -> str:
+        """As `full_sql`, from a staging table that holds the rows of `core`."""
+        return self._full(storage, self._staged.replace("$staging$", staging))
+
+    def _full(self, storage: str, rows: str) -> str:
+        plan = Plan(frozenset())
+        done = self.shape.apply_full(plan, storage, rows)
+        return plan.statement(report(done, (), [source.oid for source in self.sources]))
+
+    def refresh_sql(self, storage: str, changed: frozenset[int]) -> str:
+        """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only."""
+        cached = self._cache.get((storage, changed))
+        if cached is None:
+            cached = self._cache[storage, changed] = self._refresh(storage, changed)
+        return cached
+
+    def _refresh(self, storage: str, changed: frozenset[int]) -> str:
+        plan = Plan(changed)
+        used = [source for source in self.sources if source.oid in changed]
+        for source in used:
+            plan.cte(delta_name(source.oid).strip('"'), source_delta(source, self.used_columns[source.oid]))
+        done = self.shape.apply_delta(plan, storage) if used else {}
+        return plan.statement(report(done, [s.oid for s in used], [s.oid for s in self.sources]))

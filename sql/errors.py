@@ -1,0 +1,16 @@
+"""What the compiler refuses."""
+
+from __future__ import annotations
+
+
+class NotDifferentiable(Exception):
+    """A construct that no operator maintains incrementally.
+
+    ``construct`` names it as a user would write it (``LEFT JOIN``, ``window function``); ``hint`` says what to do
+    instead, where there is something to say.
+    """
+
+    def __init__(self, construct: str, hint: str | None = None):
+        super().__init__(construct)
+        self.construct = construct
+        self.hint = hint

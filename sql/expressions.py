@@ -1,0 +1,98 @@
+"""Expressions of one row: what they may contain, and their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from .columns import Field
+from .errors import NotDifferentiable
+from .functions import AGGREGATES, SET_RETURNING, WINDOW_FUNCTIONS
+
+SIMPLE_AGGREGATES: dict[type[exp.Expr], str] = {
+    exp.Count: "count",
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+}
+
+
+def check(node: exp.Expr, special: frozenset[str] = frozenset()) -> None:
+    """Raise NotDifferentiable for anything in an expression that needs more than one row, or gives more than one.
+
+    The five simple aggregates pass; whether one may stand here, PostgreSQL has already checked.
+    """
+    for part in node.walk():
+        if isinstance(part, exp.Window | exp.WindowSpec):
+            raise NotDifferentiable("window function")
+        if isinstance(part, exp.Exists):
+            raise NotDifferentiable("EXISTS")
+        if isinstance(part, exp.In) and part.args.get("query"):
+            raise NotDifferentiable("IN with a subquery")
+        if isinstance(part, exp.Query):
+            raise NotDifferentiable("subquery in an expression")
+        if isinstance(part, exp.WithinGroup):
+            raise NotDifferentiable("WITHIN GROUP")
+        if isinstance(part, exp.Func) and not isinstance(part, exp.Binary | exp.Cast):
+            _check_function(part, special)
+
+
+def _check_function(node: exp.Func, special: frozenset[str]) -> None:
+    parent = node.parent
+    if isinstance(parent, exp.Dot):
+        name = parent.sql(dialect="postgres").partition("(")[0]
+        if name.replace('"', "") in special or name in special:
+            raise NotDifferentiable(f"function {name}")
+        return
+    if type(node) in SIMPLE_AGGREGATES:
+        if isinstance(node.this, exp.Order):
+            raise NotDifferentiable(f"ORDER BY in {SIMPLE_AGGREGATES[type(node)]}")
+        return
+    name = node.sql(dialect="postgres").partition("(")[0].strip().lower()
+    if name in AGGREGATES or isinstance(node, exp.AggFunc):
+        raise NotDifferentiable(f"aggregate {name}")
+    if name in SET_RETURNING:
+        raise NotDifferentiable(f"set-returning function {name}")
+    if name in WINDOW_FUNCTIONS:
+        raise NotDifferentiable("window function")
+
+
+def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> exp.Expr:
+    """A copy with each column replaced by the operator column it means."""
+
+    def replaced(part: exp.Expr) -> exp.Expr:
+        if isinstance(part, exp.Column):
+            return exp.column(exp.to_identifier(column(part).name, quoted=True))
+        return part
+
+    return node.copy().transform(replaced)
+
+
+def conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that are ANDed in a condition.
+
+    >>> from sqlglot import parse_one
+    >>> [c.sql() for c in conjuncts(parse_one("((a = 1) AND ((b = 2) AND (c OR d)))"))]
+    ['a = 1', 'b = 2', 'c OR d']
+    """
+    node = node.unnest()
+    if isinstance(node, exp.And):
+        return conjuncts(node.left) + conjuncts(node.right)
+    return [node]
+
+
+def equated(condition: exp.Expr) -> tuple[str, str]:
+    """The names of the two columns that a condition equates, or two empty names. They are not NULL where it is true.
+
+    >>> from sqlglot import parse_one
+    >>> equated(parse_one("(a = b)")), equated(parse_one("a < b"))
+    (('a', 'b'), ('', ''))
+    """
+    condition = condition.unnest()
+    if isinstance(condition, exp.EQ):
+        left, right = condition.left.unnest(), condition.right.unnest()
+        if isinstance(left, exp.Column) and isinstance(right, exp.Column):
+            return left.name, right.name
+    return "", ""

@@ -1,0 +1,83 @@
+"""When two rows are the same: hashes and comparisons of rows in generated SQL.
+
+There are two notions. *Content* is what a reader sees: 1.0 and 1.00 differ. *Grouping* is what GROUP BY, DISTINCT and
+a primary key see: 1.0 and 1.00 are one key, and NULL equals NULL.
+
+Comparisons by ``record_eq`` and ``record_image_eq`` find a type's own default operators, whatever the search_path, and
+treat NULLs as equal. PostgreSQL can neither hash nor index them, so they only ever recheck beside a hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .columns import Column, Field
+from .render import quote
+
+Described = Column | Field
+
+SALT = "coalesce(($1->>'salt')::bigint, 0)"
+
+
+def _columns(fields: Sequence[Described], alias: str | None) -> list[str]:
+    return [quote(alias, f.name) if alias else quote(f.name) for f in fields]
+
+
+def _as_text(reference: str) -> str:
+    # A non-deterministic collation would hash and group 'a' and 'A' together.
+    return f'(({reference})::text COLLATE "C")'
+
+
+def _hash(parts: Sequence[str], salt: str) -> str:
+    return f"pg_catalog.hash_record_extended(ROW({', '.join(parts)}), {salt})"
+
+
+def content_hash(fields: Sequence[Described], alias: str | None = None, salt: str = SALT) -> str:
+    """A 64-bit hash of what the row looks like."""
+    references = _columns(fields, alias)
+    return _hash(
+        [r if f.faithful and f.hashable else _as_text(r) for r, f in zip(references, fields, strict=True)], salt
+    )
+
+
+def key_hash(fields: Sequence[Described], alias: str | None = None, salt: str = SALT) -> str:
+    """A 64-bit hash of a grouping key: equal keys have equal hashes."""
+    references = _columns(fields, alias)
+    return _hash([r if f.hashable else _as_text(r) for r, f in zip(references, fields, strict=True)], salt)
+
+
+def same_content(fields: Sequence[Described], left: str, right: str) -> str:
+    """Whether two rows look the same."""
+    return _compare("record_image_eq", fields, left, right)
+
+
+def same_key(fields: Sequence[Described], left: str, right: str) -> str:
+    """Whether two rows have the same grouping key."""
+    return _compare("record_eq", fields, left, right)
+
+
+def _compare(function: str, fields: Sequence[Described], left: str, right: str) -> str:
+    if not fields:
+        return "TRUE"
+    return f"pg_catalog.{function}(ROW({', '.join(_columns(fields, left))}), ROW({', '.join(_columns(fields, right))}))"
+
+
+def content_groups(fields: Sequence[Described], alias: str | None = None) -> tuple[list[str], list[str]]:
+    """Rows grouped by content: the expressions of GROUP BY, and for each column the expression that gives it back."""
+    by: list[str] = []
+    values: list[str] = []
+    for reference, f in zip(_columns(fields, alias), fields, strict=True):
+        if f.hashable:
+            by.append(reference)
+            values.append(reference)
+        else:
+            # Any member will do: all look the same. (any_value() came with PostgreSQL 16.)
+            values.append(f"(pg_catalog.array_agg({reference}))[1]")
+        if not (f.hashable and f.faithful):
+            by.append(_as_text(reference))
+    return by, values
+
+
+def content_partition(fields: Sequence[Described], alias: str | None = None) -> list[str]:
+    """Expressions that tell contents apart in a PARTITION BY."""
+    return content_groups(fields, alias)[0]

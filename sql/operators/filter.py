@@ -1,0 +1,43 @@
+"""Filter: the rows for which a condition is true.
+
+Linear: ``ΔQ(A) = Q(ΔA)``, and so for the old state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..plan import Plan
+from ..render import derived, select
+from .operator import Operator, Restriction
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Operator):
+    """``condition`` speaks of the input's columns."""
+
+    input: Operator
+    condition: exp.Expr
+    columns: tuple[Field, ...]
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    def _filtered(self, query: str) -> str:
+        return select(["*"], derived(query, "f"), where=[f"({self.condition.sql(dialect='postgres')})"])
+
+    def delta(self, plan: Plan) -> str:
+        return self._filtered(self.input.delta(plan))
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._filtered(self.input.new(plan, only))
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._filtered(self.input.old(plan, only))
+
+    def describe(self) -> str:
+        return "Filter"

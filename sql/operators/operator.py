@@ -1,0 +1,138 @@
+"""What every operator over Z-sets answers: its delta, its new state, its old state.
+
+A Z-set is a relation whose rows carry integer weights, as in DBSP (Budiu et al., VLDB 2023). A delta is a Z-set; a
+query's result is one whose weights are positive.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..columns import WEIGHT, Field
+from ..identity import key_hash, same_key
+from ..plan import Plan
+from ..render import all_of, any_of, derived, quote, select, union_all
+
+W = quote(WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A permission to leave out rows: only those whose columns agree with some row of `relation` are looked at.
+
+    ``pairs`` maps an operator's column to the relation's column. The relation's rows are distinct. An operator that a
+    planner can look through (a scan, a join) ignores the restriction, since whoever asks applies it again; one that
+    aggregates applies it to its input.
+    """
+
+    relation: str
+    pairs: tuple[tuple[str, Field], ...]
+
+    def to(self, columns: Sequence[Field]) -> Restriction | None:
+        """What remains of the restriction for an input that has only these columns."""
+        names = {column.name for column in columns}
+        pairs = tuple(pair for pair in self.pairs if pair[0] in names)
+        return Restriction(self.relation, pairs) if pairs else None
+
+
+class Operator(ABC):
+    """A node of the operator tree."""
+
+    columns: tuple[Field, ...]
+
+    @property
+    @abstractmethod
+    def inputs(self) -> tuple[Operator, ...]:
+        """The operators this one reads."""
+
+    @abstractmethod
+    def delta(self, plan: Plan) -> str:
+        """The Z-set of changes: a query with the operator's columns and a weight. Only asked where `changed`."""
+
+    @abstractmethod
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        """The rows as they are now: a query with the operator's columns, no weight."""
+
+    @abstractmethod
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        """The rows as they were at the frontier, as a Z-set: a query with a weight. Only asked where `changed`."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line of the operator tree."""
+
+    @property
+    def sources(self) -> frozenset[int]:
+        """The oids of the tables that this operator's rows come from."""
+        return frozenset[int]().union(*(operator.sources for operator in self.inputs))
+
+    @property
+    def barrier(self) -> bool:
+        """Whether PostgreSQL cannot push a join's restriction through the operator by itself."""
+        return any(operator.barrier for operator in self.inputs)
+
+    def changed(self, plan: Plan) -> bool:
+        """Whether a source below has changes to be applied."""
+        return bool(self.sources & plan.changed)
+
+    def walk(self) -> Iterator[Operator]:
+        """The operator and everything below it."""
+        yield self
+        for operator in self.inputs:
+            yield from operator.walk()
+
+    def tree(self, depth: int = 0) -> str:
+        """The operators as indented text."""
+        lines = ["  " * depth + self.describe()]
+        lines += [operator.tree(depth + 1) for operator in self.inputs]
+        return "\n".join(lines)
+
+
+def names(columns: Sequence[Field]) -> list[str]:
+    """Quoted column names."""
+    return [quote(column.name) for column in columns]
+
+
+def restricted(query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str] = ()) -> str:
+    """The rows of a query (given its output columns, already quoted) whose key is in a restriction.
+
+    PostgreSQL cannot use an index for IS NOT DISTINCT FROM. So rows without a NULL in their key are found by plain
+    equality, which reaches the scans; the others by a hash of the key, only if there are any keys with NULLs.
+    """
+    pairs = only.pairs
+    plain = [(c, f) for c, f in pairs if f.builtin]
+    other = [(c, f) for c, f in pairs if not f.builtin]
+    maybe_null = [(c, f) for c, f in pairs if c in nullable]
+    equal = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain]
+    branches = []
+    recheck = [_hash_match(other)] if other else []
+    output = [f"r.{c}" for c in columns]
+    source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON "
+    branches.append(select(output, source + all_of(equal + recheck)))
+    if maybe_null:
+        keyed = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain if c not in nullable]
+        with_null = any_of([f"k.{quote(f.name)} IS NULL" for _, f in maybe_null])
+        exists = select([], f"{only.relation} AS k", where=[with_null])
+        branches.append(
+            select(
+                output,
+                source + all_of([*keyed, _hash_match(list(pairs))]),
+                where=[with_null, f"EXISTS ({exists})"],
+            )
+        )
+    return union_all(branches)
+
+
+def _hash_match(pairs: Sequence[tuple[str, Field]]) -> str:
+    left = [Field(c, f.type, hashable=f.hashable) for c, f in pairs]
+    right = [f for _, f in pairs]
+    rows = ", ".join(f"r.{quote(f.name)}" for f in left), ", ".join(f"k.{quote(f.name)}" for f in right)
+    return (
+        f"{key_hash(left, 'r', '0')} = {key_hash(right, 'k', '0')}"
+        f" AND pg_catalog.record_eq(ROW({rows[0]}), ROW({rows[1]}))"
+    )
+
+
+__all__ = ["Operator", "Restriction", "W", "names", "restricted", "same_key"]

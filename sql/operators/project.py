@@ -1,0 +1,47 @@
+"""Project: expressions over the columns of one row.
+
+Linear: ``ΔQ(A) = Q(ΔA)``, and so for the old state. Duplicates stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..plan import Plan
+from ..render import aliased, derived, select
+from .operator import Operator, Restriction, W
+
+
+@dataclass(frozen=True, slots=True)
+class Project(Operator):
+    """``expressions`` compute ``columns`` from the input's columns. A column passed on keeps its name."""
+
+    input: Operator
+    expressions: tuple[exp.Expr, ...]
+    columns: tuple[Field, ...]
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    def _projected(self, query: str, *weight: str) -> str:
+        columns = [
+            aliased(expression.sql(dialect="postgres"), column.name)
+            for expression, column in zip(self.expressions, self.columns, strict=True)
+        ]
+        return select([*columns, *weight], derived(query, "p"))
+
+    def delta(self, plan: Plan) -> str:
+        return self._projected(self.input.delta(plan), W)
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._projected(self.input.new(plan, only and only.to(self.input.columns)))
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._projected(self.input.old(plan, only and only.to(self.input.columns)), W)
+
+    def describe(self) -> str:
+        return "Project"

@@ -1,0 +1,55 @@
+"""Scan: the rows of a source table.
+
+``new(t) = t``. ``Δt`` is the net of the captured changes. ``old(t) = t - Δt``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Field, Source
+from ..plan import Plan, delta_name
+from ..render import aliased, quote, select, union_all
+from .operator import Operator, Restriction, W
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Operator):
+    """One reference to a table. ``number`` tells the references to one table apart."""
+
+    source: Source
+    number: int
+    columns: tuple[Field, ...]
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return ()
+
+    @property
+    def sources(self) -> frozenset[int]:
+        return frozenset({self.source.oid})
+
+    @property
+    def barrier(self) -> bool:
+        return False
+
+    def _columns(self, alias: str) -> list[str]:
+        return [aliased(f"{alias}.{quote(f.origin[1])}", f.name) for f in self.columns if f.origin]
+
+    def delta(self, plan: Plan) -> str:
+        return select([*self._columns("d"), f"d.{W}"], f"{delta_name(self.source.oid)} AS d")
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return select(self._columns("t"), f"{quote(self.source.schema, self.source.name)} AS t")
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        rows = f"{quote(self.source.schema, self.source.name)} AS t"
+        return union_all(
+            [
+                select([*self._columns("t"), f"1::bigint AS {W}"], rows),
+                select([*self._columns("d"), f"-d.{W} AS {W}"], f"{delta_name(self.source.oid)} AS d"),
+            ]
+        )
+
+    def describe(self) -> str:
+        return f"Scan({self.source.schema}.{self.source.name})"

@@ -1,0 +1,74 @@
+"""A refresh statement in the making: which sources changed, and the WITH clause so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .columns import WEIGHT, Source
+from .identity import content_groups
+from .render import quote, select
+
+PENDING = (
+    "c.xid >= pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot)",
+    "NOT pg_catalog.pg_visible_in_snapshot(c.xid, ($1->>'snapshot')::pg_catalog.pg_snapshot)",
+    "(($1->>'xid') IS NULL OR c.xid <> ($1->>'xid')::pg_catalog.xid8"
+    " OR c.change_id > coalesce(($1->>'change_id')::bigint, 0))",
+)
+"""A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot, and it
+is not one of the changes that the frontier's own transaction had already made."""
+
+
+def buffer(oid: int) -> str:
+    """The table that captures the changes of a source."""
+    return quote("pgtrickle_changes", f"changes_{oid}")
+
+
+def delta_name(oid: int) -> str:
+    """The CTE that holds the net pending changes of a source."""
+    return quote(f"__pgt_delta_{oid}")
+
+
+def source_delta(source: Source, used: Sequence[str]) -> str:
+    """The net pending changes of a source: changes that cancel each other out are gone before anything is joined."""
+    columns = [column for column in source.columns if column.name in used]
+    by, values = content_groups(columns, "c")
+    return select(
+        [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
+        + [f"pg_catalog.sum(c.w)::bigint AS {quote(WEIGHT)}"],
+        f"{buffer(source.oid)} AS c",
+        where=[*PENDING, "c.w <> 0"],
+        group_by=by,
+        having=["pg_catalog.sum(c.w) <> 0"],
+    )
+
+
+@dataclass(slots=True)
+class Plan:
+    """Collects the common table expressions of one statement, in order."""
+
+    changed: frozenset[int]
+    ctes: list[str] = field(default_factory=list)
+    _names: int = 0
+
+    def fresh(self, prefix: str) -> str:
+        """A name nothing else in the statement has."""
+        self._names += 1
+        return f"__pgt_{prefix}_{self._names}"
+
+    def cte(self, name: str, query: str, *, materialized: bool = True) -> str:
+        """Add a common table expression and return its quoted name."""
+        quoted = quote(name)
+        how = "MATERIALIZED " if materialized else "NOT MATERIALIZED "
+        self.ctes.append(f"{quoted} AS {how}({query})")
+        return quoted
+
+    def modification(self, name: str, statement: str) -> str:
+        """Add a data-modifying common table expression and return its quoted name."""
+        quoted = quote(name)
+        self.ctes.append(f"{quoted} AS ({statement})")
+        return quoted
+
+    def statement(self, final: str) -> str:
+        """The whole statement."""
+        return f"WITH {', '.join(self.ctes)} {final}" if self.ctes else final

@@ -1,0 +1,180 @@
+"""Compile a query: parse, build the operator tree, choose the storage's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from .build import Builder, Relation
+from .columns import Column, Field, Source
+from .compiled import Compiled, Core
+from .errors import NotDifferentiable
+from .operators import Aggregate, Distinct, Filter, Join, Operator, Project, Scan
+from .plan import Plan
+from .render import derived, quote, select
+from .storage import Bag, Groups, KeyedRows, Shape, TouchedGroups, groups
+from .storage.groups import _finished
+from .storage.shape import output_columns
+from .types import Types
+
+NOTHING = Plan(frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A query that can be maintained incrementally, once its probes are answered.
+
+    ``probes`` are SELECT statements whose output columns have to be described.
+    """
+
+    canonical: str
+    ast: exp.Expr
+    sources: tuple[Source, ...]
+    output: tuple[Column, ...]
+    special: frozenset[str]
+    used: Mapping[int, frozenset[str]]
+    probes: tuple[str, ...]
+
+    def compile(self, answers: Mapping[str, Sequence[Column]] | None = None) -> Compiled:
+        """The compiled query; ``answers`` maps each probe to its output columns. Raises NotDifferentiable."""
+        types = Types(answers or {})
+        builder = Builder(self.sources, types, self.used, self.special)
+        relation = builder.query(self.ast, {}, self.output)
+        if types.asked:
+            raise ValueError(f"unanswered probe: {types.asked[0]}")
+        return _compiled(self, relation)
+
+
+def parse(canonical: str) -> exp.Expr:
+    """The query as sqlglot sees it. Raises NotDifferentiable if it does not."""
+    try:
+        statement = sqlglot.parse_one(canonical, read="postgres")
+    except SqlglotError as error:
+        raise NotDifferentiable("syntax that the compiler does not know") from error
+    if not isinstance(statement, exp.Query):
+        raise NotDifferentiable("syntax that the compiler does not know")
+    return statement
+
+
+def regenerate(canonical: str) -> str:
+    """The query as the compiler would write it: canonicalised again it must be the same text.
+
+    >>> regenerate(" SELECT a.x FROM public.a WHERE (a.x > 1);")
+    'SELECT a.x FROM public.a WHERE (a.x > 1)'
+    """
+    return parse(canonical).sql(dialect="postgres")
+
+
+def parse_query(
+    canonical: str, sources: Sequence[Source], output: Sequence[Column], special: frozenset[str] = frozenset()
+) -> ParsedQuery:
+    """Parse a query for incremental maintenance.
+
+    ``canonical`` is ``pg_get_viewdef`` under an empty search_path; ``output`` describes its columns; ``special`` names
+    the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets.
+    Raises NotDifferentiable.
+    """
+    ast = parse(canonical)
+    first = Builder(sources, Types(), None, special)
+    first.query(ast, {}, output)
+    by_number: dict[int, frozenset[str]] = {}
+    for number, source in first.scans.items():
+        # A relation without columns would have no width at all; its key or first column is as good as any.
+        some = {*(source.key[:1] or (source.columns[0].name,))}
+        by_number[number] = frozenset(first.usage[number] or some)
+    types = Types()
+    second = Builder(sources, types, by_number, special)
+    second.query(ast, {}, output)
+    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number, tuple(types.asked))
+
+
+def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
+    """A query that is only ever evaluated in full; the text is not looked into."""
+    rows = canonical.strip().rstrip(";")
+    names = tuple(column.name for column in output)
+    bag = Bag(rows, tuple(output))
+    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), select(["*"], "$staging$"))
+
+
+def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
+    root, fields = relation.operator, relation.output
+    # The query's own names are those PostgreSQL reports.
+    fields = tuple((column.name, f) for column, (_, f) in zip(query.output, fields, strict=True))
+    shape = choose_shape(root, fields, query.output)
+    used: dict[int, set[str]] = {}
+    for operator in root.walk():
+        if isinstance(operator, Scan):
+            used.setdefault(operator.source.oid, set()).update(f.origin[1] for f in operator.columns if f.origin)
+    sources = tuple(source for source in query.sources if source.oid in used)
+    used_columns = {
+        source.oid: tuple(column.name for column in source.columns if column.name in used[source.oid])
+        for source in sources
+    }
+    core = Core(shape.rows, tuple(column.name for column in query.output))
+    staged = select(["*"], "$staging$")
+    if isinstance(shape, Groups):
+        core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.hidden)
+        staged = _finished(shape.select_list, shape.maintained, fields, staged)
+    return Compiled(shape, sources, used_columns, root.tree(), strategies(root, shape), core, staged)
+
+
+def strategies(root: Operator, shape: Shape) -> dict[str, str]:
+    """For each aggregate of the query how it is maintained."""
+    algebraic = {m.call.column.name: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
+    return {
+        call.column.name: algebraic.get(call.column.name, f"touched groups are rescanned: {call.function}")
+        for operator in root.walk()
+        if isinstance(operator, Aggregate)
+        for call in operator.calls
+    }
+
+
+def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]) -> Shape:
+    """Groups where the aggregate at the root adds up, rows with a key where there is one, else a bag."""
+    rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
+    by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
+    aggregate = root_aggregate(root)
+    if aggregate is not None:
+        if not all(key.name in by_field for key in aggregate.keys):
+            return Bag(rows, output, root, fields)
+        key = tuple(by_field[key.name] for key in aggregate.keys)
+        over = root
+        if isinstance(root, Distinct):
+            columns = tuple(exp.column(exp.to_identifier(f.name, quoted=True)) for f in root.columns)
+            over = Project(root, columns, root.columns)
+        shape = groups(over, aggregate, output, key, fields)
+        return shape or TouchedGroups(rows, output, key, fields, root, aggregate)
+    primary = root_key(root)
+    if primary is not None:
+        by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
+        if all(origin in by_origin for origin in primary):
+            key = tuple(by_origin[origin] for origin in primary)
+            if all(column.hashable or column.faithful for column in key):
+                return KeyedRows(rows, output, key, fields, root)
+    return Bag(rows, output, root, fields)
+
+
+def root_aggregate(root: Operator) -> Aggregate | None:
+    """The aggregate that decides which rows there are, under nothing but projections and filters (HAVING)."""
+    while isinstance(root, Project | Filter):
+        root = root.input
+    return root if isinstance(root, Aggregate) else None
+
+
+def root_key(root: Operator) -> list[tuple[int, str]] | None:
+    """The primary keys of all tables joined at the root, None if something there has no key."""
+    if isinstance(root, Project | Filter):
+        return root_key(root.input)
+    if isinstance(root, Scan):
+        return [(root.number, name) for name in root.source.key] or None
+    if isinstance(root, Join):
+        keys = [root_key(operator) for operator in root.joined]
+        return [part for key in keys if key is not None for part in key] if None not in keys else None
+    return None
+
+
+__all__ = ["ParsedQuery", "opaque_query", "parse_query", "quote", "regenerate", "replace"]

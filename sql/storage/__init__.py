@@ -1,0 +1,8 @@
+"""The shapes a stream table's storage can have, and the statements that keep it equal to its query."""
+
+from .bag import Bag
+from .groups import Groups, groups
+from .keyed import KeyedRows, TouchedGroups
+from .shape import Shape
+
+__all__ = ["Bag", "Groups", "KeyedRows", "Shape", "TouchedGroups", "groups"]

@@ -1,0 +1,133 @@
+"""What the shapes have in common: the storage table, its population, and the report of a refresh."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..columns import WEIGHT, Column, Field
+from ..identity import content_groups
+from ..operators import Operator
+from ..plan import Plan, buffer, delta_name
+from ..render import derived, quote, select
+
+ROW_ID = "__pgt_row_id"
+W = quote(WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageColumn:
+    """A column of the storage table. ``hidden`` ones are the compiler's own."""
+
+    name: str
+    hidden: bool
+
+
+def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
+    """The operator's columns under the query's names."""
+    return [f"{quote(f.name)} AS {quote(name)}" for name, f in output]
+
+
+def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
+    """A CTE of the operator's delta under the query's names, rows of the same content added up."""
+    fields = [f for _, f in output]
+    by, values = content_groups(fields, "d")
+    query = select(
+        [f"{value} AS {quote(name)}" for value, (name, _) in zip(values, output, strict=True)]
+        + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
+        derived(operator.delta(plan), "d"),
+        group_by=by,
+        having=[f"pg_catalog.sum(d.{W}) <> 0"],
+    )
+    return plan.cte("__pgt_delta", query)
+
+
+class Shape(ABC):
+    """How the rows of a query are stored and compared.
+
+    ``rows`` is the query for the storage's rows without row ids: the user's columns, then the hidden ones that are
+    computed from the query (not those that number rows).
+    """
+
+    output: tuple[Column, ...]
+    rows: str
+
+    @property
+    @abstractmethod
+    def keyed(self) -> bool:
+        """Whether a row's identity is a key within its content."""
+
+    @property
+    @abstractmethod
+    def hidden(self) -> tuple[str, ...]:
+        """The hidden columns after the user's."""
+
+    @abstractmethod
+    def identified(self, rows: str) -> str:
+        """Rows with everything a storage row has."""
+
+    @abstractmethod
+    def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
+        """Make the storage equal to `rows`. Returns the CTEs whose rows were inserted, updated, deleted."""
+
+    @abstractmethod
+    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        """Add the statements of a differential refresh. Returns the CTEs of rows inserted, updated, deleted."""
+
+    def create(self, storage: str) -> tuple[str, ...]:
+        """Statements that create the empty storage table."""
+        numbers = [f"NULL::bigint AS {quote(name)}" for name in self.numbers]
+        empty = select([f"NULL::bigint AS {quote(ROW_ID)}", "q.*", *numbers], derived(self.rows, "q"))
+        return (
+            f"CREATE TABLE {storage} AS {empty} WITH NO DATA",
+            f"ALTER TABLE {storage} ADD PRIMARY KEY ({quote(ROW_ID)})",
+        )
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Hidden columns that `identified` adds."""
+        return ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns but the row id."""
+        return tuple(column.name for column in self.output) + self.hidden
+
+    def insert(self, storage: str, query: str) -> str:
+        """Insert complete rows."""
+        columns = ", ".join(quote(name) for name in (ROW_ID, *self.names))
+        return f"INSERT INTO {storage} ({columns}) {query}"
+
+    def populate(self, storage: str) -> str:
+        """Fill the empty storage table; the row count is reported as after a refresh."""
+        plan = Plan(frozenset())
+        columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
+        statement = self.insert(storage, select(columns, derived(self.identified(self.rows), "n")))
+        inserted = plan.modification("__pgt_inserted", f"{statement} RETURNING 1")
+        return plan.statement(report({"inserted": inserted}, ()))
+
+
+def report(done: Mapping[str, str], sources: Sequence[int], own: Sequence[int] = ()) -> str:
+    """The final SELECT: what was done, and the new frontier.
+
+    ``sources`` have a delta in the statement. ``own`` are all sources: what this very transaction has changed in them
+    is seen by the statement though its transaction is not over, so the frontier remembers how far.
+    """
+    entries = []
+    for key in ("inserted", "updated", "deleted"):
+        count = f"(SELECT pg_catalog.count(*) FROM {done[key]})" if key in done else "0"
+        entries.append(f"'{key}', {count}")
+    deltas = [f"(SELECT pg_catalog.count(*) FROM {delta_name(oid)})" for oid in sources]
+    entries.append(f"'delta', {' + '.join(deltas) or '0'}")
+    if "missing" in done:
+        entries.append(f"'missing', (SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)")
+    current = "pg_catalog.pg_current_xact_id_if_assigned()"
+    changes = [f"(SELECT pg_catalog.max(c.change_id) FROM {buffer(oid)} AS c WHERE c.xid = {current})" for oid in own]
+    before = f"CASE WHEN ($1->>'xid') = {current}::text THEN ($1->>'change_id')::bigint END"
+    entries += [
+        "'snapshot', pg_catalog.pg_current_snapshot()::text",
+        f"'xid', {current}::text",
+        f"'change_id', GREATEST({', '.join([before, *changes])})",
+    ]
+    return f"SELECT pg_catalog.jsonb_build_object({', '.join(entries)})"

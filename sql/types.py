@@ -1,0 +1,131 @@
+"""Types of columns that the compiler cannot know by itself, and those it can.
+
+PostgreSQL is asked for the others: a *probe* is a SELECT whose output columns the caller describes. The operator tree
+is built twice, first with unknown answers to learn the probes, then with the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from .columns import Column, Field
+
+_EXACT = frozenset(
+    """smallint integer bigint date oid boolean uuid "time without time zone" "timestamp without time zone"
+    "timestamp with time zone" """.replace('"', "").split()
+) | {"timestamp without time zone", "timestamp with time zone", "time without time zone"}
+
+ORDERED = _EXACT - {"boolean", "uuid"} | {
+    "numeric",
+    "real",
+    "double precision",
+    "interval",
+    "money",
+    "time with time zone",
+    "text",
+    "character varying",
+    "character",
+}
+"""Types with min and max whose comparison operators are in pg_catalog."""
+
+_SUMS = {
+    "smallint": "bigint",
+    "integer": "bigint",
+    "bigint": "numeric",
+    "numeric": "numeric",
+    "real": "real",
+    "double precision": "double precision",
+    "interval": "interval",
+    "money": "money",
+}
+_AVERAGES = {
+    "smallint": "numeric",
+    "integer": "numeric",
+    "bigint": "numeric",
+    "numeric": "numeric",
+    "real": "double precision",
+    "double precision": "double precision",
+    "interval": "interval",
+}
+
+
+@dataclass(slots=True)
+class Types:
+    """Answers to probes, as far as known; unknown ones are collected in `asked`."""
+
+    answers: Mapping[str, Sequence[Column]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def describe(self, query: str, width: int) -> Sequence[Column]:
+        """The output columns of a query; placeholders as long as there is no answer."""
+        answer = self.answers.get(query)
+        if answer is not None:
+            return answer
+        if query not in self.asked:
+            self.asked.append(query)
+        return [Column("", "") for _ in range(width)]
+
+
+def aggregate_result(name: str, function: str, argument: Field | None) -> Field | None:
+    """The result column of an aggregate, None where only PostgreSQL knows.
+
+    >>> aggregate_result("s", "sum", Field("x", "integer"))
+    Field(name='s', type='bigint', not_null=False, hashable=True, faithful=True, origin=None, scale=0)
+    """
+    if function == "count" or argument is None:
+        return Field(name, "bigint", not_null=True, scale=0)
+    if function in ("sum", "avg"):
+        result = (_SUMS if function == "sum" else _AVERAGES).get(argument.base_type)
+        if result is None:
+            return None
+        scale = (argument.scale if result == "numeric" else 0) if function == "sum" else None
+        return Field(name, result, faithful=result in ("bigint", "money"), hashable=result != "money", scale=scale)
+    if argument.type in ORDERED and argument.base_type not in ("character varying", "character"):
+        return Field(name, argument.type, False, argument.hashable, argument.faithful, None, argument.scale)
+    if argument.base_type == "numeric":
+        return Field(name, "numeric", False, True, False, None, argument.scale)
+    return None
+
+
+def expression_scale(node: exp.Expr, fields: Mapping[str, Field]) -> int | None:
+    """The display scale that every value of a numeric expression has, None if they may differ.
+
+    Integers have scale 0. PostgreSQL adds scales in a product and takes the larger in a sum.
+
+    >>> from sqlglot import parse_one
+    >>> fields = {"p": Field("p", "numeric(15,2)", scale=2), "d": Field("d", "numeric(15,2)", scale=2)}
+    >>> expression_scale(parse_one("(p * ((1)::numeric - d))", read="postgres"), fields)
+    4
+    """
+    node = node.unnest()
+    if isinstance(node, exp.Column):
+        found = fields.get(node.name)
+        return found.scale if found else None
+    if isinstance(node, exp.Literal) and not node.is_string:
+        whole, _, fraction = node.name.partition(".")
+        return len(fraction) if (whole + fraction).isdigit() else None
+    if isinstance(node, exp.Neg):
+        return expression_scale(node.this, fields)
+    if isinstance(node, exp.Mul | exp.Add | exp.Sub):
+        left, right = expression_scale(node.left, fields), expression_scale(node.right, fields)
+        if left is None or right is None:
+            return None
+        return left + right if isinstance(node, exp.Mul) else max(left, right)
+    if isinstance(node, exp.Cast):
+        return _cast_scale(node, fields)
+    return None
+
+
+def _cast_scale(node: exp.Cast, fields: Mapping[str, Field]) -> int | None:
+    kind = node.to
+    if kind.this in (exp.DataType.Type.INT, exp.DataType.Type.BIGINT, exp.DataType.Type.SMALLINT):
+        return 0
+    if kind.this != exp.DataType.Type.DECIMAL:
+        return None
+    if kind.expressions:
+        parts = [part.name for part in kind.expressions]
+        return int(parts[1]) if len(parts) > 1 and parts[1].isdigit() else 0 if len(parts) == 1 else None
+    return expression_scale(node.this, fields)
