@@ -88,12 +88,20 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- What a query relies on in a source: {"schema", "name", "columns": {name: "type collation generation"}}, for the
+-- Whether row-level security of a table is on, and forced: 'off', 'on' or 'forced'.
+CREATE OR REPLACE FUNCTION pgtrickle._rls_setting(source oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN c.relforcerowsecurity THEN 'forced' WHEN c.relrowsecurity THEN 'on' ELSE 'off' END
+    FROM pg_class c WHERE c.oid = source
+$$;
+
+
+-- What a query relies on in a source: {"schema", "name", "columns": {name: "type collation generation"}, "rls"}, for the
 -- given columns; a view's text instead of its columns.
 CREATE OR REPLACE FUNCTION pgtrickle._column_snapshot(source oid, columns text[]) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_build_object(
-        'schema', n.nspname, 'name', c.relname,
+        'schema', n.nspname, 'name', c.relname, 'rls', pgtrickle._rls_setting(c.oid),
         'columns', (
             SELECT coalesce(jsonb_object_agg(a.attname, concat_ws(' ',
                        format_type(a.atttypid, a.atttypmod), nullif(a.attcollation, 0)::text,
@@ -107,10 +115,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- SHA-256 of a column snapshot, without the relation's name, which may change.
+-- SHA-256 of a column snapshot, without the relation's name, which may change, and without row-level security, which
+-- is checked for the owner at each refresh.
 CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(snapshot jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT encode(sha256(convert_to((snapshot - 'schema' - 'name')::text, 'UTF8')), 'hex')
+    SELECT encode(sha256(convert_to((snapshot - 'schema' - 'name' - 'rls')::text, 'UTF8')), 'hex')
 $$;
 
 

@@ -145,18 +145,40 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture_triggers(oid, oid) FROM PUBLIC;
 
 
+-- Remove the triggers, the functions and the buffer of a source.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_capture(source oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target regprocedure;
+    buffer regclass := to_regclass('pgtrickle_changes.changes_' || source);
+BEGIN
+    PERFORM pgtrickle._drop_capture_triggers(source, relid)
+    FROM pgtrickle.pgt_captures c, unnest(c.relations) AS relid
+    WHERE c.source_relid = source;
+    FOR target IN
+        SELECT to_regprocedure(format('pgtrickle_changes.%I()', t.name)) FROM pgtrickle._capture_triggers(source) t
+        WHERE to_regprocedure(format('pgtrickle_changes.%I()', t.name)) IS NOT NULL
+    LOOP
+        EXECUTE format('DROP FUNCTION %s', target);
+    END LOOP;
+    IF buffer IS NOT NULL THEN
+        EXECUTE format('DROP TABLE %s', buffer);
+    END IF;
+    DELETE FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture(oid) FROM PUBLIC;
+
+
 -- End the capture of sources that no stream table needs any more; returns how many were ended. A source that somebody
 -- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time.
 CREATE OR REPLACE FUNCTION pgtrickle._untrack_sources() RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     c record;
-    relation oid;
-    trigger_name text;
     ended int := 0;
 BEGIN
     FOR c IN
-        SELECT k.source_relid, k.relations FROM pgtrickle.pgt_captures k
+        SELECT k.source_relid FROM pgtrickle.pgt_captures k
         WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
                           WHERE d.source_relid = k.source_relid AND d.cdc_mode IS NOT NULL)
         ORDER BY k.source_relid
@@ -166,14 +188,7 @@ BEGIN
         CONTINUE WHEN EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
                               WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL);
         BEGIN
-            FOREACH relation IN ARRAY c.relations LOOP
-                PERFORM pgtrickle._drop_capture_triggers(c.source_relid, relation);
-            END LOOP;
-            FOR trigger_name IN SELECT t.name FROM pgtrickle._capture_triggers(c.source_relid) t LOOP
-                EXECUTE format('DROP FUNCTION IF EXISTS pgtrickle_changes.%I()', trigger_name);
-            END LOOP;
-            EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'changes_' || c.source_relid);
-            DELETE FROM pgtrickle.pgt_captures k WHERE k.source_relid = c.source_relid;
+            PERFORM pgtrickle._drop_capture(c.source_relid);
             ended := ended + 1;
         EXCEPTION WHEN lock_not_available THEN
             NULL;

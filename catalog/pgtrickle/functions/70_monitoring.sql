@@ -1,0 +1,311 @@
+-- What one can ask about stream tables. All of it is plain SQL over the catalog.
+
+
+-- Seconds after which a stream table is due: its own schedule, or for 'calculated' the shortest of those that read it,
+-- directly or not, or else pg_trickle.default_schedule_seconds. NULL for cron.
+CREATE OR REPLACE FUNCTION pgtrickle._effective_seconds(pgt_id bigint) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE reader AS (
+        SELECT s.pgt_relid, s.schedule FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id
+        UNION
+        SELECT s.pgt_relid, s.schedule
+        FROM reader r
+        JOIN pgtrickle.pgt_dependencies d ON d.source_relid = r.pgt_relid
+        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+        WHERE r.schedule = 'calculated'
+    )
+    SELECT CASE WHEN (SELECT s.schedule FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id)
+                     = 'calculated'
+                THEN coalesce(min(pgtrickle.parse_duration_seconds(schedule)),
+                              pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::bigint)
+                ELSE min(pgtrickle.parse_duration_seconds(schedule)) FILTER (WHERE pgt_relid =
+                         (SELECT s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id))
+           END
+    FROM reader
+$$;
+
+
+-- Buffer rows of a source that a frontier has not seen; NULL where the source is not captured or there is no frontier.
+CREATE OR REPLACE FUNCTION pgtrickle._pending(source oid, frontier jsonb) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    pending bigint;
+BEGIN
+    IF frontier->>'snapshot' IS NULL
+       OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format($q$SELECT count(*) FROM pgtrickle_changes.%I c
+                      WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1)
+                        AND NOT (c."__pgt_xid" IS NOT DISTINCT FROM $2 AND c."__pgt_change_id" <= $3)$q$,
+                   'changes_' || source)
+    INTO pending
+    USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0);
+    RETURN pending;
+END $$;
+
+
+-- Whether a stream table is older than its schedule allows. One whose sources have not changed since it was refreshed
+-- is not, however long ago that was. NULL for cron schedules and before the first refresh.
+CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp) > pgtrickle._effective_seconds(s.pgt_id)
+           AND (s.needs_reinit OR EXISTS (
+                SELECT FROM pgtrickle.pgt_dependencies d
+                WHERE d.pgt_id = s.pgt_id AND coalesce(pgtrickle._pending(d.source_relid, s.frontier), 1) > 0))
+    FROM pgtrickle.pgt_stream_tables s
+    WHERE s.pgt_id = _is_stale.pgt_id
+$$;
+
+
+-- Status of all stream tables.
+CREATE OR REPLACE FUNCTION pgtrickle.pgt_status()
+RETURNS TABLE (name text, status text, refresh_mode text, is_populated bool, consecutive_errors int, schedule text,
+               data_timestamp timestamptz, staleness interval)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.pgt_schema || '.' || s.pgt_name, s.status, s.refresh_mode, s.is_populated, s.consecutive_errors, s.schedule,
+           s.data_timestamp, clock_timestamp() - s.data_timestamp
+    FROM pgtrickle.pgt_stream_tables s
+    ORDER BY s.pgt_schema, s.pgt_name
+$$;
+
+
+-- The last refreshes of one stream table, the latest first.
+CREATE OR REPLACE FUNCTION pgtrickle._refresh_history(pgt_id bigint, max_rows int)
+RETURNS TABLE (refresh_id bigint, data_timestamp timestamptz, start_time timestamptz, end_time timestamptz, action text,
+               status text, rows_inserted bigint, rows_deleted bigint, duration_ms float8, error_message text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT h.refresh_id, h.data_timestamp, h.start_time, h.end_time, h.action, h.status, h.rows_inserted, h.rows_deleted,
+           (extract(epoch FROM h.end_time - h.start_time) * 1000)::float8, h.error_message
+    FROM pgtrickle.pgt_refresh_history h
+    WHERE h.pgt_id = _refresh_history.pgt_id
+    ORDER BY h.refresh_id DESC
+    LIMIT max_rows
+$$;
+
+CREATE OR REPLACE FUNCTION pgtrickle.get_refresh_history(name text, max_rows int DEFAULT 20)
+RETURNS TABLE (refresh_id bigint, data_timestamp timestamptz, start_time timestamptz, end_time timestamptz, action text,
+               status text, rows_inserted bigint, rows_deleted bigint, duration_ms float8, error_message text)
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM pgtrickle._refresh_history(pgtrickle._resolve(name), max_rows)
+$$;
+
+
+-- Seconds since the data of a stream table was current; NULL if it has never been refreshed.
+CREATE OR REPLACE FUNCTION pgtrickle._staleness(pgt_id bigint) RETURNS float8
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp)::float8
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _staleness.pgt_id
+$$;
+
+CREATE OR REPLACE FUNCTION pgtrickle.get_staleness(name text) RETURNS float8
+LANGUAGE sql STABLE AS $$
+    SELECT pgtrickle._staleness(pgtrickle._resolve(name))
+$$;
+
+
+-- The tables a stream table reads. cdc_mode is NULL where changes are not captured.
+CREATE OR REPLACE FUNCTION pgtrickle._sources(pgt_id bigint)
+RETURNS TABLE (source_table text, source_oid bigint, source_type text, cdc_mode text, columns_used text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(pgtrickle._qualified(d.source_relid), format('(dropped, oid %s)', d.source_relid)),
+           d.source_relid::bigint, lower(d.source_type), lower(d.cdc_mode),
+           array_to_string(d.columns_used, ', ')
+    FROM pgtrickle.pgt_dependencies d
+    WHERE d.pgt_id = _sources.pgt_id
+    ORDER BY 1
+$$;
+
+CREATE OR REPLACE FUNCTION pgtrickle.list_sources(name text)
+RETURNS TABLE (source_table text, source_oid bigint, source_type text, cdc_mode text, columns_used text)
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM pgtrickle._sources(pgtrickle._resolve(name))
+$$;
+
+
+-- How a stream table is maintained: what its plan is, who executes it, and why it is not done otherwise. Properties the
+-- engine has noted under the same name (column "explain") come last.
+CREATE OR REPLACE FUNCTION pgtrickle._explain(pgt_id bigint) RETURNS TABLE (property text, value text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH st AS (SELECT * FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _explain.pgt_id),
+    latest AS (
+        SELECT h.* FROM pgtrickle.pgt_refresh_history h
+        WHERE h.pgt_id = _explain.pgt_id AND h.status <> 'SKIPPED'
+        ORDER BY h.refresh_id DESC LIMIT 1
+    ), live(place, property, value) AS (
+        SELECT p.* FROM st, LATERAL (VALUES
+            (1, 'Defining Query', st.defining_query),
+            (2, 'Original Query', CASE WHEN st.original_query <> st.defining_query THEN st.original_query END),
+            (3, 'Refresh Mode', st.refresh_mode
+                || CASE WHEN st.requested_mode <> st.refresh_mode THEN ' (asked for: ' || st.requested_mode || ')'
+                        ELSE '' END),
+            (4, 'Fallback Reason', st.fallback_reason),
+            (5, 'Operator Tree', st.explain->>'Operator Tree'),
+            (6, 'Source Tables', (SELECT string_agg(format('%s (oid=%s)', coalesce(pgtrickle._qualified(d.source_relid),
+                                             'dropped'), d.source_relid), ', ' ORDER BY d.source_relid)
+                                  FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = st.pgt_id)),
+            (7, 'DVM Supported', coalesce(st.explain->>'DVM Supported',
+                    CASE WHEN st.refresh_mode = 'DIFFERENTIAL' THEN 'Yes'
+                         WHEN st.fallback_reason IS NOT NULL THEN 'No' END)),
+            (8, 'Schedule', st.schedule || CASE WHEN st.schedule = 'calculated'
+                    THEN format(' (%s s)', pgtrickle._effective_seconds(st.pgt_id)) ELSE '' END),
+            (9, 'Status', st.status),
+            (10, 'Engine', st.engine)) AS p(place, property, value)
+        UNION ALL
+        SELECT p.* FROM latest, LATERAL (VALUES
+            (11, 'Last Refresh', format('%s, %s, %s ms', latest.action, latest.status,
+                    round(extract(epoch FROM latest.end_time - latest.start_time) * 1000, 1))),
+            (12, 'Last Executor', latest.executor
+                || coalesce(' (' || nullif(latest.executor_reason, '') || ')', '')),
+            (13, 'Last Error', latest.error_message)) AS p(place, property, value)
+    ), everything AS (
+        SELECT place, property, value FROM live
+        UNION ALL
+        SELECT 100 + row_number() OVER (ORDER BY e.key), e.key, e.value
+        FROM st, jsonb_each_text(st.explain) e
+        WHERE NOT EXISTS (SELECT FROM live WHERE live.property = e.key)
+    )
+    SELECT property, value FROM everything WHERE value IS NOT NULL ORDER BY place
+$$;
+
+CREATE OR REPLACE FUNCTION pgtrickle.explain_st(name text) RETURNS TABLE (property text, value text)
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM pgtrickle._explain(pgtrickle._resolve(name))
+$$;
+
+
+-- The last refreshes of all stream tables, the latest first.
+CREATE OR REPLACE FUNCTION pgtrickle.refresh_timeline(max_rows int DEFAULT 50)
+RETURNS TABLE (start_time timestamptz, stream_table text, action text, status text, rows_inserted bigint,
+               rows_deleted bigint, duration_ms float8, error_message text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT h.start_time, s.pgt_schema || '.' || s.pgt_name, h.action, h.status, h.rows_inserted, h.rows_deleted,
+           (extract(epoch FROM h.end_time - h.start_time) * 1000)::float8, h.error_message
+    FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    ORDER BY h.start_time DESC, h.refresh_id DESC
+    LIMIT max_rows
+$$;
+
+
+-- Refreshes of each stream table, added up over the history that is kept.
+CREATE OR REPLACE FUNCTION pgtrickle.st_refresh_stats()
+RETURNS TABLE (pgt_name text, pgt_schema text, status text, refresh_mode text, is_populated bool,
+               total_refreshes bigint, successful_refreshes bigint, failed_refreshes bigint,
+               total_rows_inserted bigint, total_rows_deleted bigint, avg_duration_ms float8,
+               last_refresh_action text, last_refresh_status text, last_refresh_at timestamptz, staleness_secs float8,
+               stale bool)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.pgt_name, s.pgt_schema, s.status, s.refresh_mode, s.is_populated,
+           t.total, t.completed, t.failed, t.inserted, t.deleted, t.avg_ms, l.action, l.status, s.last_refresh_at,
+           extract(epoch FROM clock_timestamp() - s.data_timestamp)::float8, pgtrickle._is_stale(s.pgt_id)
+    FROM pgtrickle.pgt_stream_tables s
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS total,
+               count(*) FILTER (WHERE h.status = 'COMPLETED') AS completed,
+               count(*) FILTER (WHERE h.status = 'FAILED') AS failed,
+               coalesce(sum(h.rows_inserted), 0)::bigint AS inserted,
+               coalesce(sum(h.rows_deleted), 0)::bigint AS deleted,
+               (avg(extract(epoch FROM h.end_time - h.start_time)) FILTER (WHERE h.status = 'COMPLETED') * 1000)::float8
+                   AS avg_ms
+        FROM pgtrickle.pgt_refresh_history h WHERE h.pgt_id = s.pgt_id) t
+    LEFT JOIN LATERAL (
+        SELECT h.action, h.status FROM pgtrickle.pgt_refresh_history h
+        WHERE h.pgt_id = s.pgt_id ORDER BY h.refresh_id DESC LIMIT 1) l ON true
+    ORDER BY s.pgt_schema, s.pgt_name
+$$;
+
+
+-- Changes that wait for each stream table, by source.
+CREATE OR REPLACE FUNCTION pgtrickle.change_buffer_sizes()
+RETURNS TABLE (stream_table text, source_table text, source_oid bigint, cdc_mode text, pending_rows bigint,
+               buffer_bytes bigint)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.pgt_schema || '.' || s.pgt_name, pgtrickle._qualified(d.source_relid), d.source_relid::bigint,
+           lower(d.cdc_mode), pgtrickle._pending(d.source_relid, s.frontier),
+           pg_total_relation_size(to_regclass('pgtrickle_changes.changes_' || d.source_relid))
+    FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    WHERE d.cdc_mode IS NOT NULL
+    ORDER BY 1, 2
+$$;
+
+
+-- The capture triggers there should be, on every source and its partitions, and whether they are there and in force.
+CREATE OR REPLACE FUNCTION pgtrickle.trigger_inventory()
+RETURNS TABLE (source_table text, source_oid bigint, trigger_name text, trigger_type text, present bool, enabled bool)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._qualified(r.relid), c.source_relid::bigint, e.name,
+           CASE e.event WHEN 'TRUNCATE' THEN 'TRUNCATE' ELSE 'DML' END,
+           t.oid IS NOT NULL, coalesce(t.tgenabled = 'A', false)
+    FROM pgtrickle.pgt_captures c
+    CROSS JOIN LATERAL unnest(coalesce(pgtrickle._relations(c.source_relid), c.relations)) AS r(relid)
+    CROSS JOIN LATERAL pgtrickle._capture_triggers(c.source_relid) AS e
+    LEFT JOIN pg_trigger t ON t.tgrelid = r.relid AND t.tgname = e.name
+    ORDER BY c.source_relid, r.relid, e.name
+$$;
+
+
+-- Become this database's scheduler for as long as the session lives, unless another session is.
+CREATE OR REPLACE FUNCTION pgtrickle._try_scheduler_lock() RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_try_advisory_lock(pgtrickle._source_lock_class() + 3, 0)
+$$;
+
+
+-- Whether a server's scheduler is at work in this database.
+CREATE OR REPLACE FUNCTION pgtrickle._scheduler_running() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+                   WHERE l.locktype = 'advisory' AND l.classid::bigint = pgtrickle._source_lock_class() + 3 AND l.objsubid = 2
+                     AND d.datname = current_database() AND l.granted)
+$$;
+
+
+-- Everything about every stream table, and whether it is up to date.
+CREATE OR REPLACE VIEW pgtrickle.stream_tables_info AS
+SELECT s.*, clock_timestamp() - s.data_timestamp AS staleness, pgtrickle._is_stale(s.pgt_id) AS stale
+FROM pgtrickle.pgt_stream_tables s;
+GRANT SELECT ON pgtrickle.stream_tables_info TO PUBLIC;
+
+
+-- The same for monitoring: with the history added up, and how the sources are captured.
+CREATE OR REPLACE VIEW pgtrickle.pg_stat_stream_tables AS
+SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.status, s.refresh_mode, s.data_timestamp,
+       clock_timestamp() - s.data_timestamp AS staleness, t.stale,
+       t.total_refreshes, t.successful_refreshes, t.failed_refreshes, t.total_rows_inserted, t.total_rows_deleted,
+       t.avg_duration_ms, t.last_refresh_action, t.last_refresh_status, t.last_refresh_at,
+       s.consecutive_errors, s.schedule, s.is_populated, s.needs_reinit,
+       ARRAY(SELECT DISTINCT lower(d.cdc_mode) FROM pgtrickle.pgt_dependencies d
+             WHERE d.pgt_id = s.pgt_id AND d.source_type IN ('TABLE', 'STREAM_TABLE') AND d.cdc_mode IS NOT NULL
+             ORDER BY 1) AS cdc_modes,
+       s.scc_id, s.last_fixpoint_iterations
+FROM pgtrickle.pgt_stream_tables s
+JOIN pgtrickle.st_refresh_stats() t ON t.pgt_schema = s.pgt_schema AND t.pgt_name = s.pgt_name;
+GRANT SELECT ON pgtrickle.pg_stat_stream_tables TO PUBLIC;
+
+
+-- One row that says whether anything needs attention.
+CREATE OR REPLACE VIEW pgtrickle.quick_health AS
+SELECT total_stream_tables, error_tables, stale_tables, scheduler_running,
+       CASE WHEN total_stream_tables = 0 THEN 'EMPTY'
+            WHEN suspended > 0 THEN 'CRITICAL'
+            WHEN error_tables > 0 OR stale_tables > 0 THEN 'WARNING'
+            ELSE 'OK' END AS status
+FROM (SELECT count(*) AS total_stream_tables,
+             count(*) FILTER (WHERE s.status = 'ERROR' OR s.consecutive_errors > 0) AS error_tables,
+             count(*) FILTER (WHERE pgtrickle._is_stale(s.pgt_id)) AS stale_tables,
+             pgtrickle._scheduler_running() AS scheduler_running,
+             count(*) FILTER (WHERE s.status = 'SUSPENDED') AS suspended
+      FROM pgtrickle.pgt_stream_tables s) AS counts;
+GRANT SELECT ON pgtrickle.quick_health TO PUBLIC;
+
+
+-- How each source of each stream table is captured.
+CREATE OR REPLACE VIEW pgtrickle.pgt_cdc_status AS
+SELECT s.pgt_schema, s.pgt_name, d.source_relid, c.relname::text AS source_name, n.nspname::text AS source_schema,
+       lower(d.cdc_mode) AS cdc_mode, d.slot_name, d.decoder_confirmed_lsn, d.transition_started_at
+FROM pgtrickle.pgt_dependencies d
+JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+LEFT JOIN pg_class c ON c.oid = d.source_relid
+LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE d.source_type IN ('TABLE', 'STREAM_TABLE') AND d.cdc_mode IS NOT NULL;
+GRANT SELECT ON pgtrickle.pgt_cdc_status TO PUBLIC;

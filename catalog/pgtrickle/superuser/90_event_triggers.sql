@@ -1,0 +1,120 @@
+-- Event triggers: what DDL on sources and storage tables does to stream tables. Only a superuser can create them.
+-- Without them a refresh finds out by itself, but a column must not be dropped or retyped while it is captured.
+
+
+-- After DDL. Where a captured column is gone or has another type, the trigger functions are rewritten at once, in the
+-- same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
+-- source already locked, could deadlock with a refresh.
+CREATE OR REPLACE FUNCTION pgtrickle._on_ddl_end() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    c record;
+    kept text[];
+BEGIN
+    FOR c IN
+        SELECT k.source_relid, k.captured_columns
+        FROM pgtrickle.pgt_captures k
+        WHERE EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
+                      WHERE e.classid = 'pg_class'::regclass AND e.objid = ANY (k.relations))
+    LOOP
+        kept := ARRAY(SELECT name FROM unnest(c.captured_columns) AS name
+                      WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.source_relid AND a.attname = name
+                                    AND a.attnum > 0 AND NOT a.attisdropped)
+                        AND pgtrickle._buffer_fits(c.source_relid, ARRAY[name]));
+        IF kept <> c.captured_columns THEN
+            PERFORM pgtrickle._write_capture_functions(c.source_relid, kept);
+            UPDATE pgtrickle.pgt_captures k SET captured_columns = kept WHERE k.source_relid = c.source_relid;
+        END IF;
+    END LOOP;
+    -- A table's partitions, columns or policies: reinitialise what reads it.
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET needs_reinit = true, updated_at = clock_timestamp()
+    FROM (
+        SELECT DISTINCT d.pgt_id
+        FROM pg_event_trigger_ddl_commands() e
+        JOIN pgtrickle.pgt_dependencies d
+          ON d.source_relid = e.objid
+          OR d.source_relid = (SELECT p.polrelid FROM pg_policy p WHERE e.classid = 'pg_policy'::regclass AND p.oid = e.objid)
+          OR EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = d.source_relid AND e.objid = ANY (k.relations))
+        LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
+        WHERE e.command_tag IN ('CREATE POLICY', 'ALTER POLICY')
+           OR e.command_tag IN ('ALTER TABLE', 'CREATE VIEW', 'ALTER VIEW')
+              AND (d.schema_fingerprint IS DISTINCT FROM
+                       pgtrickle._fingerprint(pgtrickle._column_snapshot(d.source_relid, d.columns_used))
+                   OR k.relations <> pgtrickle._relations(d.source_relid)
+                   OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls')
+    ) AS affected
+    WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
+    -- A storage table that was renamed, moved to another schema, or given to another owner.
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET pgt_name = c.relname, pgt_schema = n.nspname, pgt_owner = c.relowner,
+        needs_reinit = s.needs_reinit OR s.pgt_owner <> c.relowner, updated_at = clock_timestamp()
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = s.pgt_relid
+      AND c.oid IN (SELECT e.objid FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass)
+      AND (s.pgt_name, s.pgt_schema, s.pgt_owner) IS DISTINCT FROM (c.relname::text, n.nspname::text, c.relowner);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_ddl_end() FROM PUBLIC;
+
+
+-- A table is rewritten: ALTER COLUMN … TYPE … USING may change every value without a trigger's notice.
+CREATE OR REPLACE FUNCTION pgtrickle._on_rewrite() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET needs_reinit = true, updated_at = clock_timestamp()
+    FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
+    WHERE d.pgt_id = s.pgt_id AND NOT s.needs_reinit
+      AND (d.source_relid = pg_event_trigger_table_rewrite_oid()
+           OR pg_event_trigger_table_rewrite_oid() = ANY (k.relations));
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_rewrite() FROM PUBLIC;
+
+
+-- After DROP. A storage table that is gone takes its stream table along; a source that is gone stops its readers; a
+-- dropped policy has them reinitialised.
+CREATE OR REPLACE FUNCTION pgtrickle._on_sql_drop() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gone oid[] := ARRAY(SELECT o.objid FROM pg_event_trigger_dropped_objects() o
+                        WHERE o.classid = 'pg_class'::regclass AND o.objsubid = 0
+                          AND o.object_type IN ('table', 'view', 'materialized view', 'foreign table'));
+    policies text[] := ARRAY(SELECT o.address_names[1] || '.' || o.address_names[2]
+                             FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'policy');
+BEGIN
+    IF cardinality(policies) > 0 THEN
+        UPDATE pgtrickle.pgt_stream_tables s SET needs_reinit = true, updated_at = clock_timestamp()
+        FROM pgtrickle.pgt_dependencies d
+        WHERE d.pgt_id = s.pgt_id
+          AND (d.column_snapshot->>'schema') || '.' || (d.column_snapshot->>'name') = ANY (policies);
+    END IF;
+    IF cardinality(gone) = 0 THEN
+        RETURN;
+    END IF;
+    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = ANY (gone);
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET status = 'ERROR', needs_reinit = true, updated_at = clock_timestamp(),
+        fallback_reason = format('source %s.%s was dropped', d.column_snapshot->>'schema', d.column_snapshot->>'name')
+    FROM pgtrickle.pgt_dependencies d
+    WHERE d.pgt_id = s.pgt_id AND d.source_relid = ANY (gone);
+    PERFORM pgtrickle._drop_capture(c.source_relid)
+    FROM pgtrickle.pgt_captures c WHERE c.source_relid = ANY (gone);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
+
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
+CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
+    WHEN TAG IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY')
+    EXECUTE FUNCTION pgtrickle._on_ddl_end();
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_rewrite_tracker;
+CREATE EVENT TRIGGER pg_trickle_rewrite_tracker ON table_rewrite
+    WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER MATERIALIZED VIEW')
+    EXECUTE FUNCTION pgtrickle._on_rewrite();
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_drop_tracker;
+CREATE EVENT TRIGGER pg_trickle_drop_tracker ON sql_drop
+    WHEN TAG IN ('DROP TABLE', 'DROP VIEW', 'DROP MATERIALIZED VIEW', 'DROP FOREIGN TABLE', 'DROP SCHEMA', 'DROP OWNED',
+                 'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION')
+    EXECUTE FUNCTION pgtrickle._on_sql_drop();
