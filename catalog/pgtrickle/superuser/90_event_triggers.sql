@@ -8,22 +8,22 @@
 CREATE OR REPLACE FUNCTION pgtrickle._on_ddl_end() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    c record;
+    capture record;
     kept text[];
 BEGIN
-    FOR c IN
+    FOR capture IN
         SELECT k.source_relid, k.captured_columns
         FROM pgtrickle.pgt_captures k
         WHERE EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
                       WHERE e.classid = 'pg_class'::regclass AND e.objid = ANY (k.relations))
     LOOP
-        kept := ARRAY(SELECT name FROM unnest(c.captured_columns) AS name
-                      WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.source_relid AND a.attname = name
+        kept := ARRAY(SELECT name FROM unnest(capture.captured_columns) AS name
+                      WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = capture.source_relid AND a.attname = name
                                     AND a.attnum > 0 AND NOT a.attisdropped)
-                        AND pgtrickle._buffer_fits(c.source_relid, ARRAY[name]));
-        IF kept <> c.captured_columns THEN
-            PERFORM pgtrickle._write_capture_functions(c.source_relid, kept);
-            UPDATE pgtrickle.pgt_captures k SET captured_columns = kept WHERE k.source_relid = c.source_relid;
+                        AND pgtrickle._buffer_fits(capture.source_relid, ARRAY[name]));
+        IF kept <> capture.captured_columns THEN
+            PERFORM pgtrickle._write_capture_functions(capture.source_relid, kept);
+            UPDATE pgtrickle.pgt_captures k SET captured_columns = kept WHERE k.source_relid = capture.source_relid;
         END IF;
     END LOOP;
     -- A table's partitions, columns or policies: reinitialise what reads it.
