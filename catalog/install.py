@@ -33,7 +33,10 @@ WITHOUT_EVENT_TRIGGERS = (
 
 @dataclass(frozen=True, slots=True)
 class InstallResult:
-    """What `install` found or did: the state it left, whether it changed anything, and what works less for want of rights."""
+    """What `install` found or did.
+
+    `warnings` say which rights are missing and what works less for want of them.
+    """
 
     state: str
     changed: bool
@@ -172,7 +175,8 @@ async def _check_rights(session: SqlSession) -> None:
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), "
         "has_database_privilege(current_database(), 'CREATE'), current_user::text, current_database()::text, "
         "EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trickle'), "
-        "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n WHERE n.nspname = 'pgtrickle'), false), "
+        "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n"
+        " WHERE n.nspname = 'pgtrickle'), false), "
         "pg_is_in_recovery(), "
         "has_function_privilege('pg_control_system()', 'EXECUTE')"
     )

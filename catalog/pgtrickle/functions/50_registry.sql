@@ -229,8 +229,8 @@ BEGIN
          CASE WHEN changes ? 'frontier' THEN pgtrickle._stamped(changes->'frontier') ELSE s.frontier END,
          clock_timestamp())
     WHERE s.pgt_id = st.pgt_id;
-    IF new_st.status <> st.status AND (new_st.status = 'SUSPENDED' OR st.status = 'SUSPENDED') THEN
-        PERFORM pgtrickle._alert(CASE new_st.status WHEN 'SUSPENDED' THEN 'suspended' ELSE 'resumed' END, st, NULL);
+    IF new_st.status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
+        PERFORM pgtrickle._alert('suspended', st, NULL);
     END IF;
 END $$;
 

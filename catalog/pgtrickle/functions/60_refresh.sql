@@ -20,9 +20,9 @@ $$;
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
 -- pending counts buffer rows that the frontier has not seen, up to a million and one; NULL where nothing is captured or
 -- there is no frontier. truncated says that a TRUNCATE is among them.
--- Raises 55P03 if a refresh is running already, 40001 at REPEATABLE READ if the stream table has changed since the
+-- Where another refresh of it is running this one waits for its end, or unless wait raises 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the
 -- transaction's snapshot.
-CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint) RETURNS jsonb
+CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     st pgtrickle.pgt_stream_tables;
@@ -35,7 +35,9 @@ DECLARE
     truncated boolean;
     started text := extract(epoch FROM pg_postmaster_start_time())::text;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(pgt_id) THEN
+    IF wait THEN
+        PERFORM pg_advisory_xact_lock(pgt_id);
+    ELSIF NOT pg_try_advisory_xact_lock(pgt_id) THEN
         RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('refresh of stream table "%s" is already running',
             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
     END IF;
@@ -220,12 +222,23 @@ BEGIN
 END $$;
 
 
--- Number of the last captured statement of the database, of transactions still open, too. As long as it and the
--- snapshot's lower end stand still, nothing can have changed.
-CREATE OR REPLACE FUNCTION pgtrickle._change_counter() RETURNS bigint
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT last_value FROM pgtrickle_changes.change_id_seq
-$$;
+-- Where the database's changes stand: the number of the last captured statement, and whether every transaction that
+-- captured anything up to it has ended. As long as the number stands still after that, nothing has changed.
+-- At READ COMMITTED alone: the second query must see what the number already counts. (A transaction that writes has its
+-- id before its statement is numbered, and a lock on the buffer until it ends.)
+CREATE OR REPLACE FUNCTION pgtrickle._change_position(OUT change_position bigint, OUT settled boolean)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT last_value INTO change_position FROM pgtrickle_changes.change_id_seq;
+    settled := pg_snapshot_xmin(pg_current_snapshot()) = pg_snapshot_xmax(pg_current_snapshot());
+    IF NOT settled THEN
+        SELECT NOT EXISTS (
+            SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+            WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+              AND c.relnamespace = 'pgtrickle_changes'::regnamespace) INTO settled;
+    END IF;
+END $$;
 
 
 -- Remove changes that every stream table has seen; returns how many buffers lost rows. Nothing is removed from a

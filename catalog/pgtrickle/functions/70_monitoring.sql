@@ -123,8 +123,8 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 
--- How a stream table is maintained: what its plan is, who executes it, and why it is not done otherwise. Properties the
--- engine has noted under the same name (column "explain") come last.
+-- How a stream table is maintained: what its plan is, who executes it, and why it is not done otherwise. The plan is
+-- what the engine noted in the column "explain": operator_tree, and under strategy further properties by name.
 CREATE OR REPLACE FUNCTION pgtrickle._explain(pgt_id bigint) RETURNS TABLE (property text, value text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH st AS (SELECT * FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _explain.pgt_id),
@@ -140,13 +140,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                 || CASE WHEN st.requested_mode <> st.refresh_mode THEN ' (asked for: ' || st.requested_mode || ')'
                         ELSE '' END),
             (4, 'Fallback Reason', st.fallback_reason),
-            (5, 'Operator Tree', st.explain->>'Operator Tree'),
+            (5, 'Operator Tree', st.explain->>'operator_tree'),
             (6, 'Source Tables', (SELECT string_agg(format('%s (oid=%s)', coalesce(pgtrickle._qualified(d.source_relid),
                                              'dropped'), d.source_relid), ', ' ORDER BY d.source_relid)
                                   FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = st.pgt_id)),
-            (7, 'DVM Supported', coalesce(st.explain->>'DVM Supported',
-                    CASE WHEN st.refresh_mode = 'DIFFERENTIAL' THEN 'Yes'
-                         WHEN st.fallback_reason IS NOT NULL THEN 'No' END)),
+            (7, 'DVM Supported', CASE WHEN st.fallback_reason IS NULL THEN 'Yes' ELSE 'No' END),
             (8, 'Schedule', st.schedule || CASE WHEN st.schedule = 'calculated'
                     THEN format(' (%s s)', pgtrickle._effective_seconds(st.pgt_id)) ELSE '' END),
             (9, 'Status', st.status),
@@ -161,9 +159,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     ), everything AS (
         SELECT place, property, value FROM live
         UNION ALL
-        SELECT 100 + row_number() OVER (ORDER BY e.key), e.key, e.value
-        FROM st, jsonb_each_text(st.explain) e
-        WHERE NOT EXISTS (SELECT FROM live WHERE live.property = e.key)
+        SELECT 100 + row_number() OVER (ORDER BY e.key), 'Strategy: ' || e.key, e.value
+        FROM st, jsonb_each_text(CASE jsonb_typeof(st.explain->'strategy') WHEN 'object' THEN st.explain->'strategy'
+                                 ELSE '{}' END) e
     )
     SELECT property, value FROM everything WHERE value IS NOT NULL ORDER BY place
 $$;
@@ -244,19 +242,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Become this database's scheduler for as long as the session lives, unless another session is.
-CREATE OR REPLACE FUNCTION pgtrickle._try_scheduler_lock() RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pg_try_advisory_lock(pgtrickle._source_lock_class() + 3, 0)
-$$;
-
-
--- Whether a server's scheduler is at work in this database.
+-- Whether a server's scheduler is at work in this database: it holds the advisory lock 0x4865616477617465.
 CREATE OR REPLACE FUNCTION pgtrickle._scheduler_running() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-                   WHERE l.locktype = 'advisory' AND l.classid::bigint = pgtrickle._source_lock_class() + 3 AND l.objsubid = 2
-                     AND d.datname = current_database() AND l.granted)
+                   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND d.datname = current_database()
+                     AND (l.classid::bigint << 32 | l.objid::bigint) = 5216682827506087013)
 $$;
 
 

@@ -1,0 +1,53 @@
+"""Stream tables as the catalog has them: what the scheduler and the dependency graph look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catalog.session import SqlSession
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTable:
+    """A row of `pgtrickle.pgt_stream_tables`, with what it reads."""
+
+    pgt_id: int
+    schema: str
+    name: str
+    relid: int
+    """OID of its storage table, by which others depend on it."""
+    status: str
+    refresh_mode: str
+    is_populated: bool
+    needs_reinit: bool
+    schedule_seconds: float | None
+    """Seconds between refreshes; None for a `calculated` schedule."""
+    default_seconds: float
+    """Seconds between refreshes of a `calculated` one that nobody reads."""
+    sources: tuple[int, ...]
+    """OIDs of the relations it reads, stream tables' storage among them."""
+    untracked: bool
+    """Whether it reads something whose changes are not captured, so that only a refresh can tell whether it changed."""
+
+
+_STREAM_TABLES = """
+SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.status, s.refresh_mode, s.is_populated,
+       s.needs_reinit,
+       pgtrickle.parse_duration_seconds(s.schedule)::double precision,
+       pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision,
+       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false)
+FROM pgtrickle.pgt_stream_tables s
+LEFT JOIN (
+    SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
+           pg_catalog.bool_or(cdc_mode IS NULL) AS untracked
+    FROM pgtrickle.pgt_dependencies
+    GROUP BY pgt_id
+) d USING (pgt_id)
+ORDER BY s.pgt_id
+"""
+
+
+async def stream_tables(session: SqlSession) -> list[StreamTable]:
+    """All stream tables of the session's database, by id."""
+    rows = await session.fetch(_STREAM_TABLES)
+    return [StreamTable(*scalars, tuple(sources), untracked) for (*scalars, sources, untracked) in rows]
