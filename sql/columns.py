@@ -7,6 +7,16 @@ from dataclasses import dataclass, replace
 WEIGHT = "__pgt_w"
 
 
+def base_type(type_: str) -> str:
+    """A type without its modifier.
+
+    >>> base_type("timestamp(3) without time zone"), base_type("numeric(10,2)")
+    ('timestamp without time zone', 'numeric')
+    """
+    head, bracket, tail = type_.partition("(")
+    return head + tail.partition(")")[2] if bracket else head
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column as PostgreSQL describes it.
@@ -52,15 +62,8 @@ class Field:
 
     @property
     def base_type(self) -> str:
-        """The type without its modifier.
-
-        >>> Field("x", "timestamp(3) without time zone").base_type
-        'timestamp without time zone'
-        >>> Field("x", "numeric(10,2)").base_type
-        'numeric'
-        """
-        head, bracket, tail = self.type.partition("(")
-        return head + tail.partition(")")[2] if bracket else head
+        """The type without its modifier."""
+        return base_type(self.type)
 
     @property
     def builtin(self) -> bool:

@@ -1,7 +1,7 @@
 """Bag: rows without a key, duplicates counted.
 
 The copies of a content have ordinals 1 … n. Copies that go are those with the highest ordinals, copies that come are
-appended, so ordinals stay dense. ``__pgt_row_id = H(H(content), ordinal)``; all copies are found through the index on
+appended, so ordinals stay dense. ``__pgt_row_id = H(content) # H(ordinal)``; all copies are found through the index on
 ``__pgt_hash = H(content)``.
 """
 
@@ -21,7 +21,8 @@ ORDINAL = quote("__pgt_ordinal")
 
 
 def _row_id(content: str, ordinal: str) -> str:
-    return f"pg_catalog.hash_record_extended(ROW({content}, {ordinal}), {SALT})"
+    # PostgreSQL's hash of a bigint has but 32 bits of its argument; the content's 64 must not go through it.
+    return f"{content} # pg_catalog.hashint8extended({ordinal}, {SALT})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,158 @@
+"""Types of PostgreSQL that Spark carries exactly, and how they are called there.
+
+A type is carried if every finite value of it comes back from Spark as the value it was. Where a type has values that
+Spark has not (infinite timestamps, NaN as a numeric) the mirror finds them when it is written and the query stays on
+PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+MAX_PRECISION = 38
+"""Digits of Spark's widest decimal."""
+
+
+class NotExpressible(Exception):
+    """A query that Spark would not answer exactly as PostgreSQL does; the text names what stands in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkType:
+    """What an expression is in both systems.
+
+    ``name`` is PostgreSQL's, without modifier. Of a numeric, ``precision`` bounds the digits and ``scale`` is the
+    display scale that PostgreSQL gives to every value. ``ordered`` is false where `<` may differ (text under a
+    collation other than C), ``equatable`` where `=` may. ``unknown`` marks a NULL or a literal without a type.
+    """
+
+    name: str
+    precision: int = 0
+    scale: int = 0
+    equatable: bool = True
+    ordered: bool = True
+    groupable: bool = True
+
+    @property
+    def is_integer(self) -> bool:
+        return self.name in INTEGERS
+
+    @property
+    def is_number(self) -> bool:
+        return self.is_integer or self.name == "numeric"
+
+    @property
+    def is_text(self) -> bool:
+        return self.name == "text"
+
+    @property
+    def spark(self) -> str:
+        """The type's name in Spark SQL.
+
+        >>> SparkType("numeric", 10, 2).spark
+        'DECIMAL(10, 2)'
+        """
+        if self.name == "numeric":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        return _SPARK_NAMES[self.name]
+
+    @property
+    def digits(self) -> int:
+        """Digits before the point that a value of this number type may have."""
+        return INTEGERS[self.name] if self.is_integer else self.precision - self.scale
+
+    def as_numeric(self) -> SparkType:
+        """The numeric that PostgreSQL promotes an integer to."""
+        return self if self.name == "numeric" else numeric(self.digits, 0)
+
+
+INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
+"""Integer types by rising width, with their decimal digits."""
+
+_SPARK_NAMES = {
+    "boolean": "BOOLEAN",
+    "smallint": "SMALLINT",
+    "integer": "INT",
+    "bigint": "BIGINT",
+    "real": "FLOAT",
+    "double precision": "DOUBLE",
+    "text": "STRING",
+    "uuid": "STRING",
+    "date": "DATE",
+    "timestamp without time zone": "TIMESTAMP_NTZ",
+    "timestamp with time zone": "TIMESTAMP",
+}
+
+BOOLEAN = SparkType("boolean")
+SMALLINT = SparkType("smallint")
+INTEGER = SparkType("integer")
+BIGINT = SparkType("bigint")
+TEXT = SparkType("text")
+DATE = SparkType("date")
+TIMESTAMP = SparkType("timestamp without time zone")
+TIMESTAMPTZ = SparkType("timestamp with time zone")
+UNKNOWN = SparkType("unknown")
+
+_ALIASES = {
+    "character varying": "text",
+    "varchar": "text",
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "bool": "boolean",
+    "float4": "real",
+    "float8": "double precision",
+}
+
+
+def numeric(digits: int, scale: int) -> SparkType:
+    """A numeric with so many digits before the point and exactly `scale` after it. Raises NotExpressible."""
+    if digits + scale > MAX_PRECISION:
+        raise NotExpressible(f"numeric with more than {MAX_PRECISION} digits")
+    return SparkType("numeric", max(digits + scale, 1), scale)
+
+
+def column_type(declared: str, *, faithful: bool = True, binary_order: bool = False) -> SparkType:
+    """The type of a column from its `format_type` text. Raises NotExpressible if the type is not carried exactly.
+
+    ``faithful``: `=` implies the same bytes (text under a deterministic collation). ``binary_order``: text is compared
+    by its UTF-8 bytes (collation C).
+
+    >>> column_type("numeric(12,2)")
+    SparkType(name='numeric', precision=12, scale=2, equatable=True, ordered=True, groupable=True)
+    >>> column_type("jsonb")
+    Traceback (most recent call last):
+    sql.spark_types.NotExpressible: type jsonb
+    """
+    found = re.fullmatch(r'([a-z0-9 ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?', declared)
+    if found is None:
+        raise NotExpressible(f"type {declared}")
+    name = found[1] + (found[4] or "")
+    name = _ALIASES.get(name, name)
+    if name == "numeric":
+        precision, scale = int(found[2] or 0), int(found[3] or 0)
+        if not precision:
+            raise NotExpressible("type numeric without precision")
+        if not 0 <= scale <= precision <= MAX_PRECISION:
+            raise NotExpressible(f"type {declared}")
+        return SparkType("numeric", precision, scale)
+    if name not in _SPARK_NAMES:
+        raise NotExpressible(f"type {declared}")
+    result = SparkType(name)
+    if result.is_text:
+        return replace(result, equatable=faithful, ordered=faithful and binary_order, groupable=faithful)
+    if name in ("real", "double precision"):
+        # Minus zero equals zero, but looks different: which of them stands for a group is chance.
+        return replace(result, groupable=False)
+    return result
+
+
+def base_type(declared: str) -> str:
+    """A type without its modifier, as PostgreSQL would print it.
+
+    >>> base_type("timestamp(3) without time zone"), base_type("character varying(20)")
+    ('timestamp without time zone', 'text')
+    """
+    name = re.sub(r"\([^)]*\)", "", declared)
+    return _ALIASES.get(name, name)
