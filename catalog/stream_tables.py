@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from catalog.session import SqlSession
 
@@ -47,7 +47,10 @@ ORDER BY s.pgt_id
 """
 
 
+_FIELDS = tuple(field.name for field in fields(StreamTable))
+
+
 async def stream_tables(session: SqlSession) -> list[StreamTable]:
     """All stream tables of the session's database, by id."""
     rows = await session.fetch(_STREAM_TABLES)
-    return [StreamTable(*scalars, tuple(sources), untracked) for (*scalars, sources, untracked) in rows]
+    return [StreamTable(**dict(zip(_FIELDS, row, strict=True)) | {"sources": tuple(row[-2])}) for row in rows]
