@@ -110,9 +110,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(
-            envvar="HEADWATER_PORT", min=0, max=65535, help="Port to listen on; 0 takes any free one."
-        ),
+        typer.Option(envvar="HEADWATER_PORT", min=0, max=65535, help="Port to listen on; 0 takes any free one."),
     ] = 7432,
     postgres: Postgres = None,
     spark: Spark = "local[*]",
@@ -154,9 +152,7 @@ def serve(
     from server.serve import serve as run
 
     if (tls_cert is None) != (tls_key is None):
-        raise typer.BadParameter(
-            "--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'"
-        )
+        raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
     logs.configure(log_level)
     options = ServeOptions(
         data=data, host=host, port=port, postgres=postgres, spark=spark, tls_cert=tls_cert, tls_key=tls_key
@@ -232,9 +228,7 @@ def quickstart(
 
 def _not_running(directory: DataDirectory) -> NoReturn:
     message = f'no headwater server runs on "{directory.path}"'
-    hint = "Start one with: headwater serve" + (
-        "" if directory.path == default_path() else f" --data {directory.path}"
-    )
+    hint = "Start one with: headwater serve" + ("" if directory.path == default_path() else f" --data {directory.path}")
     if directory.is_locked():
         message, hint = (
             f'the headwater server on "{directory.path}" is not ready',

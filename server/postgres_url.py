@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast, get_args
 from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from server.data_directory import StartupError
-from server.hooks import Backend, SslMode
+from server.hooks import Backend
 
 # What libpq (our own look at the server), asyncpg (the engine) and the relay all understand.
 PARAMETERS = frozenset({"host", "port", "user", "password", "dbname", "passfile", "sslmode", "sslrootcert"})
-SSL_MODES = get_args(SslMode)
+SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 OLDEST, NEWEST = 15, 18
 
 
@@ -50,9 +49,7 @@ class PostgresUrl:
         except psycopg.ProgrammingError as error:
             raise InvalidUrl(str(error).strip()) from error
         if unknown := sorted(given.keys() - PARAMETERS):
-            raise InvalidUrl(
-                f"parameter {', '.join(unknown)} is not supported; use {', '.join(sorted(PARAMETERS))}"
-            )
+            raise InvalidUrl(f"parameter {', '.join(unknown)} is not supported; use {', '.join(sorted(PARAMETERS))}")
         if "," in given.get("host", "") or "," in given.get("port", ""):
             raise InvalidUrl("it must name one server, not several")
         user = given.get("user") or os.environ.get("PGUSER") or "postgres"
@@ -84,7 +81,7 @@ class PostgresUrl:
             host=self.host,
             port=self.port,
             unix_socket_dir=Path(self.host) if self.is_socket else None,
-            sslmode="disable" if self.is_socket else cast(SslMode, self.parameters.get("sslmode", "prefer")),
+            sslmode="disable" if self.is_socket else self.parameters.get("sslmode", "prefer"),
             sslrootcert=Path(root) if root else None,
         )
 
@@ -97,11 +94,7 @@ class PostgresUrl:
         credentials = quote(self.user, safe="")
         if with_password and "password" in self.parameters:
             credentials += ":" + quote(self.parameters["password"], safe="")
-        query = {
-            k: v
-            for k, v in self.parameters.items()
-            if k not in ("user", "password", "dbname", "host", "port")
-        }
+        query = {k: v for k, v in self.parameters.items() if k not in ("user", "password", "dbname", "host", "port")}
         if self.is_socket:
             address = ""
             query = {"host": self.host, "port": str(self.port), **query}
@@ -125,7 +118,5 @@ class PostgresUrl:
             ) from error
         version = str(row[0]) if row else str(number)
         if not OLDEST <= number // 10000 <= NEWEST:
-            raise StartupError(
-                f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}"
-            )
+            raise StartupError(f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}")
         return version

@@ -25,8 +25,9 @@ import uvloop
 from server import __version__
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
-from server.hooks import Backend
+from server.hooks import Backend, NoEngine
 from server.postgres_url import PostgresUrl
+from server.relay import Relay
 
 log = structlog.get_logger(__name__)
 
@@ -122,12 +123,9 @@ async def _run(
     tls: ssl.SSLContext | None,
     ready: Callable[[str], None],
 ) -> int:
-    from engine.service import Engine
-    from server.relay import Relay
-
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
-        engine = Engine(storage.login, options.spark, data.path)
+        engine = _engine(options, data, storage)
         stack.push_async_callback(engine.stop)
         await engine.start()
         relay = Relay(storage.backend, engine, tls, options.host, options.port)
@@ -143,6 +141,24 @@ async def _run(
         stack.callback(data.withdraw)
         ready(_address(options.host, relay.port, storage.user, storage.database))
         return await _until_stopped(stopping, storage)
+
+
+class _NoEngineYet(NoEngine):
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+
+def _engine(options: ServeOptions, data: DataDirectory, storage: Storage) -> Any:
+    try:
+        from engine.placement import NoSpark
+        from engine.service import Engine
+    except ImportError as error:
+        log.warning("no engine yet", error=str(error))
+        return _NoEngineYet()
+    return Engine(storage.login, lambda pool: NoSpark("not yet"), storage.database)
 
 
 async def _until_stopped(stopping: asyncio.Event, storage: Storage) -> int:
@@ -197,10 +213,10 @@ def _ending_signals() -> list[signal.Signals]:
 def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
     if options.tls_cert is None or options.tls_key is None:
         return None
-    from server.tls import client_context
+    from server.tls import server_context
 
     try:
-        return client_context(options.tls_cert, options.tls_key)
+        return server_context(options.tls_cert, options.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise StartupError(
             f'could not use certificate "{options.tls_cert}" with key "{options.tls_key}": {error}'
