@@ -10,10 +10,10 @@ from .identity import content_groups
 from .render import quote, select
 
 PENDING = (
-    "c.xid >= pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot)",
-    "NOT pg_catalog.pg_visible_in_snapshot(c.xid, ($1->>'snapshot')::pg_catalog.pg_snapshot)",
-    "(($1->>'xid') IS NULL OR c.xid <> ($1->>'xid')::pg_catalog.xid8"
-    " OR c.change_id > coalesce(($1->>'change_id')::bigint, 0))",
+    "c.\"__pgt_xid\" >= pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot)",
+    "NOT pg_catalog.pg_visible_in_snapshot(c.\"__pgt_xid\", ($1->>'snapshot')::pg_catalog.pg_snapshot)",
+    "(($1->>'xid') IS NULL OR c.\"__pgt_xid\" <> ($1->>'xid')::pg_catalog.xid8"
+    " OR c.\"__pgt_change_id\" > coalesce(($1->>'change_id')::bigint, 0))",
 )
 """A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot, and it
 is not one of the changes that the frontier's own transaction had already made."""
@@ -35,11 +35,11 @@ def source_delta(source: Source, used: Sequence[str]) -> str:
     by, values = content_groups(columns, "c")
     return select(
         [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
-        + [f"pg_catalog.sum(c.w)::bigint AS {quote(WEIGHT)}"],
+        + [f"pg_catalog.sum(c.\"__pgt_w\")::bigint AS {quote(WEIGHT)}"],
         f"{buffer(source.oid)} AS c",
-        where=[*PENDING, "c.w <> 0"],
+        where=[*PENDING, "c.\"__pgt_w\" <> 0"],
         group_by=by,
-        having=["pg_catalog.sum(c.w) <> 0"],
+        having=["pg_catalog.sum(c.\"__pgt_w\") <> 0"],
     )
 
 

@@ -45,11 +45,11 @@ def source(connection: Connection, name: str, schema: str = "public") -> Source:
     quoted = ", ".join(psycopg.sql.Identifier(c.name).as_string(connection) for c in columns)
     buffer = f"pgtrickle_changes.changes_{oid}"
     connection.execute(
-        f"CREATE TABLE {buffer} AS SELECT 0::bigint AS change_id, pg_current_xact_id() AS xid, 0::smallint AS w,"
+        f"CREATE TABLE {buffer} AS SELECT 0::bigint AS \"__pgt_change_id\", pg_current_xact_id() AS \"__pgt_xid\", 0::smallint AS \"__pgt_w\","
         f" {quoted} FROM {relation} WITH NO DATA;"
     )
-    connection.execute(f"ALTER TABLE {buffer} ALTER xid SET DEFAULT pg_current_xact_id()")
-    insert = f"INSERT INTO {buffer} (change_id, w, {quoted}) SELECT __change, %s, {quoted} FROM %s;"
+    connection.execute(f"ALTER TABLE {buffer} ALTER \"__pgt_xid\" SET DEFAULT pg_current_xact_id()")
+    insert = f"INSERT INTO {buffer} (\"__pgt_change_id\", \"__pgt_w\", {quoted}) SELECT __change, %s, {quoted} FROM %s;"
     new, old = insert % ("1", "new_rows"), insert % ("-1", "old_rows")
     for event, body, tables in (
         ("INSERT", new, "NEW TABLE AS new_rows"),
@@ -148,7 +148,7 @@ class StreamTable:
 
     def changed(self) -> frozenset[int]:
         """The sources with changes that are not visible in the frontier."""
-        pending = "NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)"
+        pending = "NOT pg_visible_in_snapshot(\"__pgt_xid\", $1::text::pg_snapshot)"
         return frozenset(
             s.oid
             for s in self.compiled.sources
