@@ -93,11 +93,12 @@ END $$;
 
 -- A relation's name, always with its schema, quoted where it must be.
 CREATE OR REPLACE FUNCTION pgtrickle._qualified(relid oid) RETURNS text
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
-    SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = relid
-$$;
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+            FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+            WHERE c.oid = relid);
+END $$;
 
 
 -- The stream table of a name, qualified or not. An unqualified name is looked up along the given search_path (default:

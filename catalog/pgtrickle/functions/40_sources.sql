@@ -3,14 +3,15 @@
 
 -- A relation and all its partitions or inheritance children, to any depth.
 CREATE OR REPLACE FUNCTION pgtrickle._relations(source oid) RETURNS oid[]
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
-    WITH RECURSIVE tree(relid) AS (
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (WITH RECURSIVE tree(relid) AS (
         SELECT source
         UNION
         SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
     )
-    SELECT array_agg(relid ORDER BY relid) FROM tree
-$$;
+    SELECT array_agg(relid ORDER BY relid) FROM tree);
+END $$;
 
 
 -- TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE; NULL for anything else.
@@ -96,12 +97,12 @@ LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- What a query relies on in a source: {"schema", "name", "columns": {name: "type collation generation"}, "rls"}, for the
--- given columns; a view's text instead of its columns.
+-- What a query relies on in a source, for people to read: {"schema", "name", "relkind", "rls",
+-- "columns": {name: "type collation generation"}}, for the given columns.
 CREATE OR REPLACE FUNCTION pgtrickle._column_snapshot(source oid, columns text[]) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_build_object(
-        'schema', n.nspname, 'name', c.relname, 'rls', pgtrickle._rls_setting(c.oid),
+        'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'rls', pgtrickle._rls_setting(c.oid),
         'columns', (
             SELECT coalesce(jsonb_object_agg(a.attname, concat_ws(' ',
                        format_type(a.atttypid, a.atttypmod), nullif(a.attcollation, 0)::text,
@@ -109,18 +110,36 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                             THEN a.attgenerated::text || md5(pg_get_expr(d.adbin, d.adrelid)) END)), '{}')
             FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)))
-        || CASE WHEN c.relkind IN ('v', 'm') THEN jsonb_build_object('view', md5(pg_get_viewdef(c.oid))) ELSE '{}' END
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = source
 $$;
 
 
--- SHA-256 of a column snapshot, without the relation's name, which may change, and without row-level security, which
--- is checked for the owner at each refresh.
-CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(snapshot jsonb) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT encode(sha256(convert_to((snapshot - 'schema' - 'name' - 'rls')::text, 'UTF8')), 'hex')
-$$;
+-- SHA-256 of what the columns of a source, or the text of a view, are now. It differs as soon as one was dropped,
+-- renamed, retyped, or is generated otherwise. (PL/pgSQL keeps its plans from call to call: each refresh asks this.)
+CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(source oid, columns text[]) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    description text;
+    generated boolean;
+    kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = source);
+BEGIN
+    SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
+           bool_or(a.attgenerated <> '')
+    INTO description, generated
+    FROM pg_attribute a
+    WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped;
+    IF generated THEN
+        description := description || (
+            SELECT string_agg(pg_get_expr(d.adbin, d.adrelid), ',' ORDER BY a.attname)
+            FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+            WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated <> '');
+    END IF;
+    IF kind IN ('v', 'm') THEN
+        description := coalesce(description, '') || pg_get_viewdef(source);
+    END IF;
+    RETURN encode(sha256(convert_to(coalesce(description, ''), 'UTF8')), 'hex');
+END $$;
 
 
 -- Why a role may not read some columns of a source as its defining query must, or NULL if it may.

@@ -27,13 +27,14 @@ $$;
 -- Identity of the triggers that are in force on some relations of a source. A trigger that was disabled and enabled
 -- again has a new row version, and so another identity: what happened in between was not captured.
 CREATE OR REPLACE FUNCTION pgtrickle._trigger_state(source oid, relations oid[]) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
     FROM pg_trigger t
     WHERE t.tgrelid = ANY (relations)
       AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
-                                'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source]::name[])
-$$;
+                                'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source]::name[]));
+END $$;
 
 
 -- (Re)write the four trigger functions of a source for the given columns. The bodies hold no operator and no

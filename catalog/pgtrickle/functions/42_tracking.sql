@@ -108,7 +108,7 @@ BEGIN
     INSERT INTO pgtrickle.pgt_dependencies AS d (pgt_id, source_relid, source_type, columns_used, column_snapshot,
                                                  schema_fingerprint, cdc_mode, capture_generation)
     VALUES (_note_dependency.pgt_id, _note_dependency.source, pgtrickle._source_type(_note_dependency.source),
-            _note_dependency.columns, snapshot, pgtrickle._fingerprint(snapshot), mode, _note_dependency.generation)
+            _note_dependency.columns, snapshot, pgtrickle._fingerprint(_note_dependency.source, _note_dependency.columns), mode, _note_dependency.generation)
     ON CONFLICT (pgt_id, source_relid) DO UPDATE
     SET source_type = excluded.source_type, columns_used = excluded.columns_used,
         column_snapshot = excluded.column_snapshot, schema_fingerprint = excluded.schema_fingerprint,

@@ -23,7 +23,7 @@ $$;
 -- Where another refresh of it is running this one waits for its end, or unless wait raises 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the
 -- transaction's snapshot.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean DEFAULT false) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     st pgtrickle.pgt_stream_tables;
     sources jsonb := '[]';
@@ -33,6 +33,8 @@ DECLARE
     d record;
     pending bigint;
     truncated boolean;
+    estimate bigint;
+    owner_name name;
     started text := extract(epoch FROM pg_postmaster_start_time())::text;
 BEGIN
     IF wait THEN
@@ -73,7 +75,7 @@ BEGIN
         IF reason IS NOT NULL THEN
             denied := denied || reason;
         END IF;
-        IF d.schema_fingerprint <> pgtrickle._fingerprint(pgtrickle._column_snapshot(d.oid, d.columns_used)) THEN
+        IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used) THEN
             broken := broken || format('definition of %s has changed', d.qualified);
         END IF;
         IF d.cdc_mode IS NOT NULL THEN
@@ -95,20 +97,23 @@ BEGIN
                       coalesce((st.frontier->>'change_id')::bigint, 0);
             END IF;
         END IF;
+        estimate := greatest(d.reltuples, 0);
+        IF d.relhassubclass THEN
+            SELECT sum(greatest(l.reltuples, 0)) INTO estimate FROM pg_class l
+            WHERE l.oid = ANY (pgtrickle._relations(d.oid)) AND l.relkind <> 'p';
+        END IF;
         sources := sources || jsonb_build_object(
             'oid', d.oid::bigint, 'qualified', d.qualified, 'schema', d.nspname, 'name', d.relname,
             'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL, 'columns', to_jsonb(d.columns_used),
             'pending', pending, 'truncated', truncated,
-            'rows', CASE WHEN d.relhassubclass THEN
-                        (SELECT sum(greatest(l.reltuples, 0))::bigint FROM pg_class l
-                         WHERE l.oid = ANY (coalesce(d.relations, pgtrickle._relations(d.oid))) AND l.relkind <> 'p')
-                    ELSE greatest(d.reltuples, 0)::bigint END);
+            'rows', estimate);
     END LOOP;
 
+    SELECT a.rolname INTO owner_name FROM pg_roles a WHERE a.oid = st.pgt_owner;
     RETURN jsonb_build_object(
         'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
         'storage', coalesce(pgtrickle._qualified(st.pgt_relid), ''),
-        'owner', (SELECT a.rolname FROM pg_roles a WHERE a.oid = st.pgt_owner),
+        'owner', owner_name,
         'status', st.status, 'refresh_mode', st.refresh_mode, 'requested_mode', st.requested_mode, 'engine', st.engine,
         'schedule', st.schedule, 'defining_query', st.defining_query, 'original_query', st.original_query,
         'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,

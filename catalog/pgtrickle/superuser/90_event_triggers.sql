@@ -40,7 +40,7 @@ BEGIN
         WHERE e.command_tag IN ('CREATE POLICY', 'ALTER POLICY')
            OR e.command_tag IN ('ALTER TABLE', 'CREATE VIEW', 'ALTER VIEW')
               AND (d.schema_fingerprint IS DISTINCT FROM
-                       pgtrickle._fingerprint(pgtrickle._column_snapshot(d.source_relid, d.columns_used))
+                       pgtrickle._fingerprint(d.source_relid, d.columns_used)
                    OR k.relations <> pgtrickle._relations(d.source_relid)
                    OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls')
     ) AS affected
