@@ -45,11 +45,14 @@ class RefreshContext:
     sources: tuple[SourceState, ...]
     broken: tuple[str, ...]
     denied: tuple[str, ...]
+    one_snapshot: bool
+    """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
 
     @classmethod
-    def from_json(cls, text: str) -> RefreshContext:
+    def from_row(cls, text: str, isolation: str) -> RefreshContext:
         """Read what `_begin_refresh` returned."""
         values = json.loads(text)
+        values["one_snapshot"] = isolation in ("repeatable read", "serializable")
         values["sources"] = tuple(
             SourceState(
                 oid=source["oid"],
@@ -75,15 +78,27 @@ class RefreshContext:
         return frozenset(source.oid for source in self.sources if source.pending)
 
 
-async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
-    """Lock the stream table and read its state; `wait` for a running refresh of it to end.
+async def lock(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
+    """Lock a stream table against refreshes and changes, and read its state; `wait` for a running refresh to end.
 
-    Raises SqlError: 42501 without membership in its owner's role or if the owner lost its right to a source, 55P03
-    while another refresh of it runs and `wait` is false, 40001 if it changed after a REPEATABLE READ session's
-    snapshot, 55000 if it is suspended.
+    Raises SqlError: 42501 without membership in its owner's role, 55P03 while another refresh of it runs and `wait` is
+    false, 40001 if it changed after a REPEATABLE READ session's snapshot.
     """
-    ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint, $2::boolean)::text", pgt_id, wait)
-    context = RefreshContext.from_json(text)
+    ((text, isolation),) = await session.fetch(
+        "SELECT pgtrickle._begin_refresh($1::bigint, $2::boolean)::text,"
+        " pg_catalog.current_setting('transaction_isolation')",
+        pgt_id,
+        wait,
+    )
+    return RefreshContext.from_row(text, isolation)
+
+
+async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
+    """Lock a stream table for a refresh.
+
+    Raises SqlError as `lock` does, 55000 if it is suspended, and 42501 if its owner may no longer read a source.
+    """
+    context = await lock(session, pgt_id, wait=wait)
     if context.status == "SUSPENDED":
         raise SqlError(
             "55000",

@@ -14,14 +14,17 @@ from engine.plans import PlanInputs, compiled, opaque, plan, used_columns
 from engine.refresh import run_as_owner
 from engine.stored import track
 from engine.transactions import acting_as, local_setting, quoted
-from sql import Compiled, NotDifferentiable
+from sql import NotDifferentiable
 
 logger = structlog.get_logger(__name__)
 
 
-async def create(session: SqlSession, arguments: dict[str, Any], search_path: str, owner: str) -> int | None:
+async def create(
+    session: SqlSession, arguments: dict[str, Any], search_path: str, owner: str, *, in_two_steps: bool
+) -> int | None:
     """Create a stream table that is not populated yet.
 
+    `in_two_steps` says that the caller commits before it populates.
     Returns its id if it is to be populated, None if `initialize` is false or if it existed and `if_not_exists` was
     said. Raises SqlError: 42P07 if the name exists, 3F000 without its schema, 42501 without a right of `owner`, 0A000
     for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
@@ -70,7 +73,7 @@ async def create(session: SqlSession, arguments: dict[str, Any], search_path: st
                 "function_hashes": function_hashes(definition.functions),
                 "has_keyless_source": any(not d.source.key for d in definition.dependencies),
                 "fallback_reason": fallback,
-                "explain": {"inputs": inputs.to_json()} | _explanation(built, definition),
+                "explain": explanation(inputs, definition),
                 "dependencies": [
                     {"relid": dependency.source.oid, "columns": list(dependency.columns_used)}
                     for dependency in definition.dependencies
@@ -83,8 +86,18 @@ async def create(session: SqlSession, arguments: dict[str, Any], search_path: st
     columns: dict[int, tuple[str, ...]] = (
         used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
     )
-    await track(session, int(pgt_id), columns)
-    return int(pgt_id) if arguments.get("initialize", True) else None
+    fresh = await track(session, int(pgt_id), columns)
+    if not arguments.get("initialize", True):
+        return None
+    ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
+    if fresh and not in_two_steps and isolation in ("repeatable read", "serializable"):
+        raise SqlError(
+            "25001",
+            f"a stream table cannot be created and populated in a {isolation.upper()} transaction block",
+            detail="The transaction may not see changes that were committed before they were captured.",
+            hint="Use a READ COMMITTED transaction, no transaction block, or initialize => false.",
+        )
+    return int(pgt_id)
 
 
 async def undo_creation(session: SqlSession, pgt_id: int) -> None:
@@ -169,8 +182,11 @@ async def _announce(
         )
 
 
-def _explanation(built: Compiled, definition: Definition) -> dict[str, Any]:
+def explanation(inputs: PlanInputs, definition: Definition) -> dict[str, Any]:
+    """What `pgt_stream_tables.explain` keeps: the compiler's inputs, and what `explain_st` shows of the plan."""
+    built = compiled(inputs)
     return {
+        "inputs": inputs.to_json(),
         "operator_tree": built.tree,
         "strategy": dict(built.strategy),
         "sources": [f"{d.source.schema}.{d.source.name} (oid={d.source.oid})" for d in definition.dependencies],

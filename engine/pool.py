@@ -16,6 +16,9 @@ ConnectArguments = Mapping[str, Any]
 
 APPLICATION_NAME = "headwater engine"
 
+# Statements are never kept under a name: a function in a defining query could put its own under that name.
+STATEMENT_CACHE_SIZE = 0
+
 # Whatever the role or the database sets, the engine reads and writes values in one textual form.
 SESSION_SETTINGS = {
     "application_name": APPLICATION_NAME,
@@ -117,6 +120,7 @@ class DatabasePool:
                 **self._arguments(self.database),
                 database=self.database,
                 server_settings=SESSION_SETTINGS,
+                statement_cache_size=STATEMENT_CACHE_SIZE,
             )
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
@@ -148,6 +152,7 @@ class DatabasePool:
                     max_size=self._max_size,
                     max_inactive_connection_lifetime=60.0,
                     server_settings=SESSION_SETTINGS,
+                    statement_cache_size=STATEMENT_CACHE_SIZE,
                 )
             return self._pool
 

@@ -24,7 +24,7 @@ from engine.decision import Action, Decision, RefreshSettings, decide, is_fresh,
 from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
-from engine.transactions import savepoint
+from engine.transactions import local_setting, savepoint
 from sql import Compiled
 
 logger = structlog.get_logger(__name__)
@@ -59,13 +59,11 @@ async def refresh(
     context: RefreshContext,
     *,
     initiator: Initiator,
-    one_snapshot: bool,
     spark: Spark,
 ) -> RefreshOutcome:
     """Bring a stream table up to date and record it, in the session's transaction.
 
-    `one_snapshot` says that the transaction is REPEATABLE READ or stricter. Raises SqlError; the caller's transaction
-    is then aborted, or to be rolled back.
+    Raises SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     settings, estimated_rows = RefreshSettings(), 0
@@ -80,7 +78,7 @@ async def refresh(
             executor_reason = f"{context.pending} changes"
             try:
                 plan = compiled(await load_plan(session, context.pgt_id))
-                result = await _differential(session, context, plan, one_snapshot)
+                result = await _differential(session, context, plan)
             except _RowIdCollision:
                 decision = Decision(Action.REINITIALIZE, "two rows had one __pgt_row_id", fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + 1)
@@ -154,10 +152,8 @@ class _RowIdCollision(Exception):
     """Two different rows of a stream table hash to one `__pgt_row_id` under the present salt."""
 
 
-async def _differential(
-    session: SqlSession, context: RefreshContext, plan: Compiled, one_snapshot: bool
-) -> dict[str, Any]:
-    changed = context.changed if one_snapshot else frozenset(source.oid for source in context.sources)
+async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled) -> dict[str, Any]:
+    changed = context.changed if context.one_snapshot else frozenset(source.oid for source in context.sources)
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     async with _row_id_collisions(session):
         return dict(await run_as_owner(session, context.owner, plan.refresh_sql(context.storage, changed), parameters))
@@ -205,14 +201,17 @@ async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
 
 
 async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> Any:
-    """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row."""
-    runner = await runner_of(session, owner)
-    rows = await session.fetch(f"SELECT {runner}($1::text, $2::text::jsonb)::text", statement, dumps(parameters))
+    """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row.
+
+    A session of another role takes on the owner's role for the time: kernel functions called from inside then see the
+    owner, and not a superuser who happens to do the refreshing.
+    """
+    ((runner, current),) = await session.fetch("SELECT pgtrickle._runner($1::text::name), current_user::text", owner)
+    call = f"SELECT {runner}($1::text, $2::text::jsonb)::text"
+    if current == owner:
+        rows = await session.fetch(call, statement, dumps(parameters))
+    else:
+        async with local_setting(session, "role", owner):
+            rows = await session.fetch(call, statement, dumps(parameters))
     text = rows[0][0]
     return None if text is None else json.loads(text)
-
-
-async def runner_of(session: SqlSession, owner: str) -> str:
-    """The function that runs statements with a role's rights, quoted."""
-    ((name,),) = await session.fetch("SELECT pgtrickle._runner($1::text::name)", owner)
-    return str(name)

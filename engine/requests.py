@@ -9,11 +9,12 @@ from typing import Any
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
-from engine.context import RefreshContext, begin
+from engine.context import begin, lock
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
 from engine.placement import Spark
 from engine.refresh import Initiator, RefreshOutcome, refresh
+from engine.repair import CaptureBroken, must_be_repaired, repair
 from engine.stored import set_refresh_mode
 from engine.transactions import local_setting
 
@@ -63,7 +64,9 @@ async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_t
     created: int | None = None
     match request.kind:
         case "create":
-            created = await create(session, request.arguments, request.search_path, request.requested_by)
+            created = await create(
+                session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
+            )
         case "drop":
             await drop(session, request)
         case "refresh":
@@ -88,49 +91,43 @@ async def resolve(session: SqlSession, request: Request) -> int:
     return int(pgt_id)
 
 
-async def refresh_now(
-    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, one_snapshot: bool | None = None
-) -> RefreshOutcome:
+async def refresh_now(session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark) -> RefreshOutcome:
     """Refresh a stream table in the session's transaction, whatever its isolation level."""
     context = await begin(session, pgt_id)
-    if one_snapshot is None:
-        ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
-        one_snapshot = isolation in ("repeatable read", "serializable")
-    return await refresh(session, context, initiator=initiator, one_snapshot=one_snapshot, spark=spark)
+    if must_be_repaired(context):
+        context = await repair(session, context)
+    return await refresh(session, context, initiator=initiator, spark=spark)
 
 
 async def refresh_scheduled(
-    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark
+    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, repaired: bool = False
 ) -> RefreshOutcome | None:
     """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
 
-    Raises SqlError 55P03 at once if another refresh of the stream table is running.
+    Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
+    be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true).
     """
     context = await begin(session, pgt_id, wait=False)
     if is_fresh(context):
         return None
-    return await refresh(session, context, initiator=initiator, one_snapshot=True, spark=spark)
+    if must_be_repaired(context) and not repaired:
+        raise CaptureBroken(context.broken)
+    return await refresh(session, context, initiator=initiator, spark=spark)
 
 
 async def drop(session: SqlSession, request: Request) -> None:
     """Drop a stream table: storage, catalog entries, and capture that nobody else needs."""
     pgt_id = await resolve(session, request)
-    context = await begin_change(session, pgt_id)
+    context = await lock(session, pgt_id)
     await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
     async with local_setting(session, "pgtrickle.maintenance", "on"):
         await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
 
 
-async def begin_change(session: SqlSession, pgt_id: int) -> RefreshContext:
-    """Lock a stream table to change what it is; checks that the requester may."""
-    ((text,),) = await session.fetch("SELECT pgtrickle._begin_refresh($1::bigint)::text", pgt_id)
-    return RefreshContext.from_json(text)
-
-
 async def resume(session: SqlSession, request: Request) -> None:
     """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
     pgt_id = await resolve(session, request)
-    context = await begin_change(session, pgt_id)
+    context = await lock(session, pgt_id)
     if context.status != "SUSPENDED":
         raise SqlError(
             "55000",
@@ -145,7 +142,7 @@ async def resume(session: SqlSession, request: Request) -> None:
 async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
     """Change schedule, refresh mode or status; arguments that are null stay as they are."""
     pgt_id = await resolve(session, request)
-    context = await begin_change(session, pgt_id)
+    context = await lock(session, pgt_id)
     changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=changes["schedule"])

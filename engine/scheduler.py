@@ -116,7 +116,9 @@ class Scheduler:
         if str(enabled).lower() in ("off", "false", "0", "no"):
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
-        ((position, settled),) = await session.fetch("SELECT * FROM pgtrickle._change_position()")
+        ((position, settled),) = await session.fetch(
+            "SELECT change_position, settled FROM pgtrickle._change_position()"
+        )
         tables = await stream_tables(session)
         quiet = settled and position == self._seen_position
         graph = DependencyGraph(tables)
@@ -130,7 +132,8 @@ class Scheduler:
         for generation in graph.generations():
             due: list[StreamTable] = []
             for table in generation:
-                idle = quiet and not worked and table.is_populated and not table.needs_reinit and not table.untracked
+                settled_table = table.is_populated and not table.needs_reinit and not table.untracked
+                idle = quiet and not worked and settled_table
                 if idle or table.status == "SUSPENDED":
                     continue
                 pace = self._paces.setdefault(table.pgt_id, _Pace())

@@ -13,14 +13,17 @@ from catalog.install import install
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests
+from engine.context import begin
 from engine.creation import undo_creation
 from engine.decision import Action
 from engine.failures import record_failure
 from engine.placement import NoSpark, Spark
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.refresh import Initiator
+from engine.repair import CaptureBroken, prepare
 from engine.requests import Request
 from engine.scheduler import Scheduler, Turn
+from engine.transactions import acting_as
 
 logger = structlog.get_logger(__name__)
 
@@ -136,7 +139,7 @@ class Engine:
         await session.restart()
         try:
             for pgt_id in created:
-                await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark, one_snapshot=True)
+                await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark)
         except SqlError as error:
             # The error must have ended the transaction before its locks can be taken by another connection.
             with suppress(SqlError):
@@ -162,8 +165,15 @@ class Engine:
     async def _scheduled_refresh(self, session: PooledSession, table: StreamTable, spark: Spark) -> Turn:
         initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
         try:
-            async with session.transaction("repeatable_read"):
-                outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark)
+            try:
+                async with session.transaction("repeatable_read"):
+                    outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark)
+            except CaptureBroken as broken:
+                logger.warning("capture is repaired", stream_table=f"{table.schema}.{table.name}", reason=str(broken))
+                async with session.transaction("read_committed"):
+                    await prepare(session, await begin(session, table.pgt_id, wait=False))
+                async with session.transaction("repeatable_read"):
+                    outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark, repaired=True)
         except SqlError as error:
             if error.sqlstate in CONTENTION:
                 return Turn.AGAIN
@@ -183,7 +193,8 @@ class Engine:
                             return
                         request = Request.from_row(rows[0])
                         await requests.finish(session, [request])
-                        await requests.carry_out(session, request, spark, in_two_steps=True)
+                        async with acting_as(session, request.requested_by):
+                            await requests.carry_out(session, request, spark, in_two_steps=True)
                 except SqlError as error:
                     if request is None:
                         raise

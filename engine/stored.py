@@ -60,13 +60,14 @@ LOCK_PATIENCE = 30.0
 """Seconds for which capture's lock on a source is tried for."""
 
 
-async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]]) -> None:
-    """Have changes of these columns of these sources captured for a stream table.
+async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]]) -> bool:
+    """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
 
     Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
     gives up soon and lets them pass. Sources are locked in the order of their oids, so that two of these cannot
     deadlock. Raises SqlError 55P03 if a source stays locked.
     """
+    fresh = False
     for oid in sorted(columns):
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
@@ -75,14 +76,14 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
             reraise=True,
         ):
             with attempt:
-                await _track_source(session, pgt_id, oid, columns[oid])
+                fresh = await _track_source(session, pgt_id, oid, columns[oid]) or fresh
+    return fresh
 
 
-async def _track_source(session: SqlSession, pgt_id: int, oid: int, columns: tuple[str, ...]) -> None:
+async def _track_source(session: SqlSession, pgt_id: int, oid: int, columns: tuple[str, ...]) -> bool:
     async with savepoint(session), local_setting(session, "lock_timeout", "500ms"):
-        await session.fetch(
-            "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])",
-            pgt_id,
-            oid,
-            list(columns),
+        ((text,),) = await session.fetch(
+            "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])::text", pgt_id, oid, list(columns)
         )
+    result = json.loads(text)
+    return bool(result["installed"] or result["extended"])

@@ -1,0 +1,84 @@
+"""Take up again a stream table whose capture cannot be trusted, or whose sources have another definition now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from catalog.session import SqlError, SqlSession
+from engine.context import RefreshContext
+from engine.creation import explanation
+from engine.definition import define
+from engine.plans import compiled, plan, used_columns
+from engine.stored import load_plan, track
+from sql import NotDifferentiable
+
+
+class CaptureBroken(Exception):
+    """Capture must be repaired and committed before a snapshot is taken to recompute from."""
+
+    def __init__(self, reasons: tuple[str, ...]):
+        super().__init__("; ".join(reasons))
+
+
+def must_be_repaired(context: RefreshContext) -> bool:
+    """True if what has been captured since the frontier cannot be used."""
+    return context.is_populated and (context.needs_reinit or bool(context.broken))
+
+
+async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext:
+    """Plan the query anew and capture its sources anew; what is returned asks for a reinitialisation.
+
+    Raises SqlError: 25001 in a transaction whose snapshot is older than the repair, 0A000 if the stream table would
+    have other columns now, PostgreSQL's own if the query does not work any more.
+    """
+    if context.one_snapshot:
+        raise SqlError(
+            "25001",
+            f'stream table "{context.name}" must be recomputed: {"; ".join(context.broken) or "it is marked"}',
+            hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
+        )
+    await prepare(session, context)
+    return replace(context, broken=(), needs_reinit=True)
+
+
+async def prepare(session: SqlSession, context: RefreshContext) -> None:
+    """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
+    old = await load_plan(session, context.pgt_id)
+    definition = await define(session, context.canonical_query, "")
+    inputs = old
+    if old.differentiable:
+        try:
+            inputs = await plan(session, definition)
+        except NotDifferentiable as reason:
+            raise _other_columns(context) from reason
+    if compiled(inputs).create_storage_sql(context.storage) != compiled(old).create_storage_sql(context.storage):
+        raise _other_columns(context)
+    await session.fetch(
+        "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
+        context.pgt_id,
+        json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]),
+    )
+    tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    differential = context.refresh_mode == "DIFFERENTIAL"
+    await track(session, context.pgt_id, used_columns(inputs, tracked) if differential else dict.fromkeys(tracked, ()))
+    await session.fetch(
+        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
+        context.pgt_id,
+        json.dumps(
+            {
+                "canonical_query": definition.canonical,
+                "explain": explanation(inputs, definition),
+                "needs_reinit": True,
+            }
+        ),
+    )
+
+
+def _other_columns(context: RefreshContext) -> SqlError:
+    return SqlError(
+        "0A000",
+        f'the definition of a source of stream table "{context.name}" has changed in a way that changes its columns',
+        detail="; ".join(context.broken) or None,
+        hint="Drop the stream table and create it again.",
+    )
