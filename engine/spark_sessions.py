@@ -301,6 +301,10 @@ class SparkSessions:
         return self.target.kind is Kind.OFF
 
     @property
+    def stopped(self) -> bool:
+        return self._stopped
+
+    @property
     def warm(self) -> bool:
         """True if a job would not have to wait for a start."""
         return self._backend is not None and self._backend.alive()
@@ -403,10 +407,10 @@ class SparkLease:
         self._session = session
         self.void = False
 
-    async def run(self, work: Callable[[Session], T], *, description: str, timeout: float | None = None) -> T:
+    async def run(self, work: Callable[[Session], T], *, description: str, limit: float | None = None) -> T:
         """Run blocking `work(session)` in a thread; its Spark jobs carry `description`.
 
-        On cancellation and after `timeout` seconds the jobs are interrupted. Raises SparkJobFailed (38000, 57014
+        On cancellation and after `limit` seconds the jobs are interrupted. Raises SparkJobFailed (38000, 57014
         after a timeout) and SparkUnavailable (58000) if Spark died meanwhile.
         """
         tag = f"headwater-{uuid.uuid4().hex}"
@@ -426,12 +430,12 @@ class SparkLease:
 
         job = asyncio.ensure_future(self._sessions._blocking(body))
         try:
-            return await asyncio.wait_for(asyncio.shield(job), timeout)
+            return await asyncio.wait_for(asyncio.shield(job), limit)
         except (asyncio.CancelledError, TimeoutError) as error:
             await asyncio.shield(self._interrupt(tag, job))
             if isinstance(error, TimeoutError):
                 raise SparkJobFailed(
-                    f"Spark job timed out after {timeout} s: {description}", sqlstate="57014"
+                    f"Spark job timed out after {limit:g} s: {description}", sqlstate="57014"
                 ) from None
             raise
         except SqlError:

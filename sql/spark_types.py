@@ -125,7 +125,7 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
     Traceback (most recent call last):
     sql.spark_types.NotExpressible: type jsonb
     """
-    found = re.fullmatch(r'([a-z0-9 ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?', declared)
+    found = re.fullmatch(r"([a-z0-9 ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?", declared)
     if found is None:
         raise NotExpressible(f"type {declared}")
     name = found[1] + (found[4] or "")

@@ -1,0 +1,138 @@
+"""The equality list: functions, casts and aggregates whose results on Spark equal PostgreSQL's, value by value.
+
+What is not here is computed by PostgreSQL. Every entry carries examples over the columns of the edge-case table in
+`tests/sql/test_spark_rendering.py`; they are run on PostgreSQL, Apache Spark and Sail, and must agree in every row.
+Operators, CASE and the like have rules in `spark_expressions`, their examples are in `OPERATOR_EXAMPLES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NUMBER = "number"
+"""An argument of any exact number type, which is then also the result's."""
+
+LITERAL = "literal"
+"""A non-negative integer literal: other values of the argument are treated differently by the two systems."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER or LITERAL, ``spark`` its rendering."""
+
+    name: str
+    arguments: tuple[str, ...]
+    result: str
+    spark: str
+    examples: tuple[str, ...]
+
+
+FUNCTIONS = (
+    Function("abs", (NUMBER,), NUMBER, "abs({0})", ("abs(i4 / 2)", "abs(n)")),
+    Function("length", ("text",), "integer", "char_length({0})", ("length(t)",)),
+    Function("char_length", ("text",), "integer", "char_length({0})", ("char_length(t)",)),
+    Function("octet_length", ("text",), "integer", "octet_length({0})", ("octet_length(t)",)),
+    Function("btrim", ("text",), "text", "trim({0})", ("btrim(t)",)),
+    Function("ltrim", ("text",), "text", "ltrim({0})", ("ltrim(t)",)),
+    Function("rtrim", ("text",), "text", "rtrim({0})", ("rtrim(t)",)),
+    Function("left", ("text", LITERAL), "text", "left({0}, {1})", ('"left"(t, 2)', '"left"(t, 0)')),
+    Function("right", ("text", LITERAL), "text", "right({0}, {1})", ('"right"(t, 2)', '"right"(t, 0)')),
+)
+
+# The part of a timestamp or date, its rendering, the digits before and after the point of the numeric it gives.
+EXTRACT_PARTS = {
+    "year": ("year({0})", 5, 0),
+    "quarter": ("quarter({0})", 1, 0),
+    "month": ("month({0})", 2, 0),
+    "week": ("weekofyear({0})", 2, 0),
+    "day": ("day({0})", 2, 0),
+    "doy": ("dayofyear({0})", 3, 0),
+    "dow": ("(dayofweek({0}) - 1)", 1, 0),
+    "isodow": ("(weekday({0}) + 1)", 1, 0),
+    "hour": ("hour({0})", 2, 0),
+    "minute": ("minute({0})", 2, 0),
+}
+TIME_PARTS = frozenset(("hour", "minute"))
+
+TRUNCATIONS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
+"""Units of date_trunc on a timestamp without time zone."""
+
+# (from, to): rendering. Between numbers the rule is in `spark_expressions`, since it depends on scales.
+CASTS = {
+    ("boolean", "text"): "CAST({0} AS STRING)",
+    ("boolean", "integer"): "CAST({0} AS INT)",
+    ("smallint", "text"): "CAST({0} AS STRING)",
+    ("integer", "text"): "CAST({0} AS STRING)",
+    ("bigint", "text"): "CAST({0} AS STRING)",
+    ("numeric", "text"): "CAST({0} AS STRING)",
+    ("uuid", "text"): "{0}",
+    ("date", "timestamp without time zone"): "CAST({0} AS TIMESTAMP_NTZ)",
+    ("timestamp without time zone", "date"): "CAST({0} AS DATE)",
+}
+
+CAST_EXAMPLES = (
+    "b::text",
+    "b::integer",
+    "i2::text",
+    "i4::text",
+    "i8::text",
+    "n::text",
+    "u::text",
+    "d::timestamp without time zone",
+    "ts::date",
+    "i2::integer",
+    "i4::bigint",
+    "i4::numeric",
+    "i8::numeric",
+    "i4::numeric(14,2)",
+    "n::numeric(12,1)",
+    "n::numeric(12,0)",
+    "n::numeric(14,4)",
+    "n::integer",
+    "n::bigint",
+    "(i4 / 70000)::smallint",
+    "t::character varying",
+    "'12'::integer",
+    "'-3.50'::numeric",
+    "'2024-02-29'::date",
+    "NULL::integer",
+    "'a\\b''c'::text",
+    "'é€😀'::text",
+)
+
+OPERATOR_EXAMPLES = (
+    "i4 / 2 + 1", "i2 + i2 / 2::smallint - i2", "i4 / 3 - i8 / 3", "i8 / 7 * 3::bigint", "- (i4 / 2)",
+    "i4 / 3", "i4 / (-3)", "i8 / 3::bigint", "i2 / 7::smallint", "i4 % 7", "i4 % (-7)", "i8 % 10::bigint",
+    "n + 1::numeric", "n - n2", "n * n2", "n * 1.5", "- n", "n + i4::numeric",
+    "round(n)", "round(n, 1)", "round(n2, 2)",
+    "ceil(n)", "floor(n)", "ceiling(n2)",
+    "i4 = 0", "i4 <> 1", "i4 < i8", "i2 <= 7", "i8 > 0", "n >= 0.5", "n = n2", "n < i4::numeric", "i4 IS NULL",
+    "t IS NOT NULL", "i4 IS DISTINCT FROM 0", "t IS NOT DISTINCT FROM NULL::text", "b IS TRUE", "b IS NOT TRUE",
+    "b IS FALSE", "b IS NOT FALSE", "b IS UNKNOWN", "b IS NOT UNKNOWN",
+    "b AND i4 > 0", "b OR i4 > 0", "NOT b", "b = (i4 > 0)", "i4 = ANY (ARRAY[0, 1, 7])", "i4 <> ALL (ARRAY[0, 1])",
+    "i4 = ANY (ARRAY[0, NULL::integer])", "t = ANY (ARRAY['a'::text, ''::text])", "i4 >= 0 AND i4 <= 10",
+    "t = 'a'::text", "t <> ''::text", "t < 'b'::text", "t >= 'Z'::text", "t ~~ 'a%'::text", "t !~~ '%_b%'::text",
+    "t || '-'::text", "t || t",
+    "CASE WHEN i4 > 0 THEN 'pos'::text WHEN i4 = 0 THEN 'zero'::text ELSE NULL::text END",
+    "CASE i4 WHEN 0 THEN 1 WHEN 7 THEN 2 ELSE 3 END", "COALESCE(i4, 0)", "COALESCE(t, 'none'::text)", "NULLIF(i4, 0)",
+    "NULLIF(t, ''::text)", "GREATEST(i4, 3)", "LEAST(i4, i2::integer, 3)", "GREATEST(d, '2000-01-01'::date)",
+    "d > '2000-01-01'::date", "d + 30", "d - 400", "d - '2000-01-01'::date", "d = '2024-02-29'::date",
+    "ts >= '2013-07-01 12:00:00'::timestamp without time zone",
+    "tz < '2013-07-01 12:00:00+00'::timestamp with time zone",
+    "tz = tz", "u = '00000000-0000-0000-0000-000000000001'::uuid", "u < 'ffffffff-0000-0000-0000-000000000000'::uuid",
+    "f > 0::double precision", "f <> 'NaN'::double precision", "f", "r",
+)  # fmt: skip
+
+AGGREGATE_EXAMPLES = (
+    "count(*)", "count(i4)", "count(DISTINCT t)", "sum(i2)", "sum(i4)", "sum(i8)", "sum(n)", "sum(DISTINCT i4)",
+    "sum(n * n2)", "min(i4)", "max(i8)", "min(n)", "max(t)", "min(d)", "max(ts)", "min(tz)",
+    "bool_and(b)", "bool_or(b)",
+    "count(*) FILTER (WHERE b)", "sum(i4) FILTER (WHERE (i4 > 0))", "max(i4) FILTER (WHERE (t = 'no such'::text))",
+    "count(DISTINCT i4) FILTER (WHERE (i4 > 0))",
+)  # fmt: skip
+
+# PostgreSQL raises an error for these; Spark must not give a value.
+ERROR_EXAMPLES = (
+    "i4 + 2147483647", "i8 * 2::bigint", "i2 + 32767::smallint", "- i4", "abs(i4)", "i4 / 0", "i4 % 0", "i8::integer",
+    "i4::smallint", "(n * 1000)::numeric(10,2)", "sum(i8::numeric(38,0) * 9999999999999999999)",
+)  # fmt: skip
