@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from server import upstream
+from server.conductor import Conductor, conduct
+from server.dialogue import BackendGone, Dialogue
 from server.protocol import authentication, startup
 from server.protocol import messages as m
 from server.protocol.framing import AUTHENTICATION_LIMITS, FRONTEND_LIMITS
 from server.protocol.state import Event, State, after
-from server.protocol.traffic import Traffic
+from server.protocol.traffic import Attention, Traffic
 from server.sides import BackendSide, ClientSide, Hold
 
 if TYPE_CHECKING:
@@ -46,7 +48,11 @@ class RelaySession:
         self._key: tuple[int, bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self.dialogue: Dialogue | None = None
+        self.conductor: Conductor | None = None
         self._cancels = 0
+        self._settled = asyncio.Event()
+        self._settled.set()
         relay.sessions.add(self)
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -124,7 +130,9 @@ class RelaySession:
         transport = self.backend.transport
         if transport is None:
             return
-        busy = self.traffic.outstanding or self.traffic.batch or self.traffic.status == m.IN_TRANSACTION
+        busy = (
+            self.dialogue or self.traffic.outstanding or self.traffic.batch or self.traffic.status == m.IN_TRANSACTION
+        )
         if busy and not self.traffic.terminated and self._key is not None:
             # A backend at work notices that its client is gone only when it writes.
             request = startup.CancelRequest(*self._key)
@@ -141,6 +149,12 @@ class RelaySession:
         self.abort()
 
     def backend_lost(self) -> None:
+        if self.dialogue is not None:
+            self.dialogue.backend_closed()
+        else:
+            self._lost_backend()
+
+    def _lost_backend(self) -> None:
         if self.state is State.CLOSED:
             return
         if self.traffic.fatal or self.traffic.terminated:
@@ -336,6 +350,8 @@ class RelaySession:
             return
         if passed:
             self.backend.write(passed)
+        if self.traffic.attention is not None:
+            self._attend(self.traffic.attention)
 
     def from_backend(self, data: bytes) -> None:
         try:
@@ -345,19 +361,53 @@ class RelaySession:
             return
         if passed:
             self.client.write(passed)
+        if self.traffic.attention is not None:
+            self._attend(self.traffic.attention)
+
+    def _attend(self, attention: Attention) -> None:
+        self.traffic.attention = None
+        self.move(Event.ATTENTION)
+        self.dialogue = Dialogue(self)
+        self.client.receive = self.dialogue.from_client
+        self.backend.receive = self.dialogue.from_backend
+        self.spawn(self._attended(self.dialogue, attention))
+
+    async def _attended(self, dialogue: Dialogue, attention: Attention) -> None:
+        try:
+            await conduct(self, dialogue, attention)
+        except BackendGone:
+            self._lost_backend()
+            return
+        except m.ProtocolViolation as error:
+            self.violated(error)
+            return
+        finally:
+            self.dialogue = self.conductor = None
+        dialogue.leave()
+        self.move(Event.ATTENTION_DONE)
+        self.pass_bytes()
 
     def _committed(self) -> None:
         self.relay.hooks.committed(self.database)
 
+    async def settled(self) -> None:
+        """Wait until no cancel request is on its way."""
+        await self._settled.wait()
+
     async def cancel(self, request: startup.CancelRequest) -> None:
         """Cancel what the client waits for; new statements wait until the cancel has arrived."""
-        if not self.traffic.outstanding and self.traffic.batch is None:
+        if self.conductor is not None:
+            if not self.conductor.cancel_work():
+                return
+        elif not self.traffic.outstanding and self.traffic.batch is None:
             return
         self._cancels += 1
+        self._settled.clear()
         self.client.hold(Hold.CANCEL)
         try:
             await upstream.cancel(self.relay.backend, request)
         finally:
             self._cancels -= 1
             if not self._cancels:
+                self._settled.set()
                 self.client.release(Hold.CANCEL)

@@ -154,6 +154,11 @@ def sqlstate_of(body: bytes) -> str:
     return body[at + 1 : body.find(b"\0", at)].decode("ascii", "replace")
 
 
+def is_fatal(body: bytes) -> bool:
+    """Whether an ErrorResponse ends the session."""
+    return b"\0VFATAL\0" in body or b"\0VPANIC\0" in body
+
+
 def text_at(body: bytes, start: int = 0) -> bytes:
     """The zero-terminated text that begins at ``start``; ProtocolViolation if its end is missing."""
     end = body.find(b"\0", start)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from server.protocol import messages as m
@@ -39,6 +40,14 @@ _CHANGES = re.compile(rb"(?:INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|DO|CALL)\b"
 _CONTROLS = re.compile(rb"(?:BEGIN|START TRANSACTION|COMMIT|ROLLBACK|PREPARE TRANSACTION)\b")
 
 
+TOO_LATE = m.error_response(
+    "0A000",
+    "an engine request could not be carried out before the transaction's end",
+    hint="Name the function in the statement's own text, or wait for the statement's result before sending the next.",
+)
+"""Takes the place of the error with which the database refuses to commit a request that was left behind."""
+
+
 class Attention(Enum):
     NAMED_REQUEST = auto()
     """The next client message is a Query or Execute that names a request function."""
@@ -46,6 +55,14 @@ class Attention(Enum):
     """The next client message is a Query or Execute that may drop, alter or copy a database."""
     REQUEST_MADE = auto()
     """The oldest unanswered batch has made a request without naming it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mentioning:
+    """A statement that mentions something."""
+
+    mention: Mention
+    text: bytes
 
 
 class Batch:
@@ -91,9 +108,9 @@ class Traffic:
         """Transaction status of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
         """What ParameterStatus said."""
-        self.statements: dict[bytes, Mention] = {}
+        self.statements: dict[bytes, Mentioning] = {}
         """Prepared statements that mention something, by name."""
-        self.portals: dict[bytes, Mention] = {}
+        self.portals: dict[bytes, Mentioning] = {}
         # Since the last ReadyForQuery:
         self.received = 0
         """Completions."""
@@ -139,7 +156,7 @@ class Traffic:
                 if kind == m.PARSE or self.statements or self.portals:
                     if following > end and end - position < 4096:
                         break
-                    if self._look(kind, data, position, following):
+                    if self.look(kind, data, position, following):
                         break
                 batch.sent += 1
             elif kind == m.SYNC or kind == m.QUERY or kind == m.FUNCTION_CALL:
@@ -187,27 +204,27 @@ class Traffic:
                 self.batch = None
         return data
 
-    def _look(self, kind: int, data: bytes, position: int, following: int) -> bool:
+    def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
         """Follow which statement and portal mentions something; True in front of an Execute that does."""
         at = position + 5
         if kind == m.PARSE:
             name = m.text_at(data, at)
             found = mentions(data[at:following]) if following <= len(data) else Mention.NOTHING
             if found:
-                self.statements[name] = found
+                self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
             elif self.statements:
                 self.statements.pop(name, None)
         elif kind == m.BIND:
             portal = m.text_at(data, at)
-            found = self.statements.get(m.text_at(data, at + len(portal) + 1), Mention.NOTHING)
-            if found:
-                self.portals[portal] = found
+            statement = self.statements.get(m.text_at(data, at + len(portal) + 1))
+            if statement is not None:
+                self.portals[portal] = statement
             else:
                 self.portals.pop(portal, None)
         elif kind == m.EXECUTE:
-            found = self.portals.get(m.text_at(data, at), Mention.NOTHING)
-            if found and not self.failed:
-                self.attention = _reason(found)
+            bound = self.portals.get(m.text_at(data, at))
+            if bound is not None and not self.failed:
+                self.attention = _reason(bound.mention)
                 return True
         elif kind == m.CLOSE:
             names = self.statements if data[at : at + 1] == b"S" else self.portals
@@ -245,8 +262,13 @@ class Traffic:
                 if following > end and length < WHOLE:
                     break
                 if following <= end and self.read(kind, data[position + 5 : following]):
-                    framer.partial = data[following:]
-                    return data[:position]
+                    if kind == m.NOTICE:
+                        framer.partial = data[following:]
+                        return data[:position]
+                    data = data[:position] + TOO_LATE + data[following:]
+                    following = position + len(TOO_LATE)
+                    end = len(data)
+                    last = end - 5
             elif how == _COUNT:
                 self.received += 1
                 self.seen += 1
@@ -262,7 +284,10 @@ class Traffic:
         return data
 
     def read(self, kind: int, body: bytes) -> bool:
-        """Take note of a message that says something about the session; True if it is an engine request."""
+        """Take note of a message that says something about the session.
+
+        True if the client must not see it: an engine request, or the error of one that was left behind.
+        """
         if kind == m.COMMAND_COMPLETE:
             self.received += 1
             self.seen += 1
@@ -278,7 +303,8 @@ class Traffic:
             self.seen += 1
             self.failed = True
             self.copying = False
-            self.fatal = b"\0VFATAL\0" in body or b"\0VPANIC\0" in body
+            self.fatal = m.is_fatal(body)
+            return m.sqlstate_of(body) == m.REQUEST_LEFT
         elif kind == m.PARAMETER_STATUS:
             name = m.text_at(body)
             value = m.text_at(body, len(name) + 1)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -16,6 +17,7 @@ from psycopg import conninfo
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend, EngineHooks, NoEngine
 from server.relay import Limits, Relay
+from tests.server.table_engine import TableEngine
 
 T = TypeVar("T")
 
@@ -80,6 +82,32 @@ def relay(start_relay: Callable[..., RunningRelay]) -> RunningRelay:
 def relayed(relay: RunningRelay, dsn: str) -> str:
     """A connection string of the test's database through the relay."""
     return through(relay, dsn)
+
+
+class Engaged:
+    """A relay with an engine, in front of a database with request functions."""
+
+    def __init__(self, relay: RunningRelay, engine: TableEngine, dsn: str):
+        self.relay = relay
+        self.engine = engine
+        self.direct = dsn
+        self.dsn = through(relay, dsn)
+
+    def tables(self) -> set[str]:
+        """Committed tables of schema public."""
+        with psycopg.connect(self.direct) as direct:
+            names = direct.execute(
+                "select relname from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'"
+            )
+            return {name for (name,) in names}
+
+
+@pytest.fixture
+def engaged(start_relay: Callable[..., RunningRelay], dsn: str) -> Engaged:
+    with psycopg.connect(dsn, autocommit=True) as direct:
+        direct.execute((Path(__file__).parent / "requests.sql").read_text())
+    engine = TableEngine()
+    return Engaged(start_relay(hooks=engine), engine, dsn)
 
 
 def through(relay: RunningRelay, dsn: str, **options: Any) -> str:

@@ -1,0 +1,332 @@
+"""Conducts an attended session: sees that engine requests are carried out inside the statement that made them.
+
+One coroutine at a time, from the message that needed attention to the ReadyForQuery that ends its batch. It
+lets what is under way come to its end, opens a transaction where the client has none, runs the client's
+messages one by one, calls the engine after each statement that made a request, commits, and only then lets the
+client have the last CommandComplete. Nothing is held from a client that asks for it by Flush, and nothing waits
+for an answer that PostgreSQL gives only at Flush or Sync: every message goes out with a Flush of ours.
+
+``conductor_simple`` and ``conductor_extended`` have the two protocols; here is what they share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import structlog
+
+from catalog.session import SqlError
+from server.dialogue import BackendGone, Dialogue
+from server.protocol import messages as m
+from server.protocol.framing import CONTINUATION
+from server.protocol.lexer import databases_touched, split
+from server.protocol.traffic import Attention, Batch
+from server.protocol.values import codec
+from server.request_session import CLEAR, NAME, BackendError, RelayedSession
+
+if TYPE_CHECKING:
+    from server.session import RelaySession
+
+log = structlog.get_logger(__name__)
+
+COMPLETIONS = frozenset(b"123TnCIs")
+"""What ends the answer to one message of the extended protocol."""
+_PLAIN_END = re.compile(rb"\s*(?:commit|end|rollback|abort)(?:\s+(?:work|transaction))?\s*;?\s*\0", re.IGNORECASE)
+_ANY_END = re.compile(rb"commit|end|rollback|abort", re.IGNORECASE)
+
+
+class Refused(SqlError):
+    """The relay itself refuses to go on with a batch."""
+
+
+class Conductor:
+    """What simple and extended conducting share: our transaction, the held completion, the engine's turn."""
+
+    def __init__(self, session: RelaySession, dialogue: Dialogue):
+        self.session = session
+        self.traffic = session.traffic
+        self.dialogue = dialogue
+        self.status = self.traffic.status
+        """Transaction status as it is now."""
+        self.own = False
+        """Whether the transaction is the relay's: opened around the client's batch."""
+        self.alone = False
+        """Whether the batch is one SELECT that names its request: its transaction may be restarted."""
+        self.held: bytes | None = None
+        """The last CommandComplete, which the client must not see before the commit."""
+        self.changed = False
+        self.committing = False
+        self._cancelled = False
+        self._work: asyncio.Task[None] | None = None
+        self._injected: RelayedSession | None = None
+
+    # -- answers -----------------------------------------------------------------------------------------------
+
+    async def send(self, data: bytes) -> None:
+        await self.dialogue.to_backend(data)
+
+    async def give(self, kind: int, data: bytes) -> None:
+        await self.dialogue.to_client(kind, data)
+
+    async def release(self) -> None:
+        """Let the client have the held completion."""
+        if self.held is not None:
+            held, self.held = self.held, None
+            await self.give(m.COMMAND_COMPLETE, held)
+
+    async def report(self, error: SqlError) -> None:
+        """Give the client an error of ours, or PostgreSQL's own without the position in a text it did not send."""
+        self.held = None
+        if isinstance(error, BackendError):
+            fields = m.report_fields(error.response[5:])
+            for position in "PpqW" if self._injected is not None else "Ppq":
+                fields.pop(position, None)
+            response = m.rebuild_report(m.ERROR, fields)
+            self.session.client.write(self.dialogue.for_client(response))
+        else:
+            encoding = codec(self.dialogue.client_encoding)
+            self.session.client.write(
+                m.error_response(error.sqlstate, error.message, detail=error.detail, hint=error.hint, encoding=encoding)
+            )
+
+    async def ready(self, status: int) -> None:
+        """End the batch: tell the client, and let go of what was noted about it."""
+        self.traffic.changed |= self.changed
+        self.traffic.batch = None
+        self.traffic.note_ready(status)
+        self.status = status
+        self.session.client.write(m.ready(status))
+
+    async def pump_copy(self) -> None:
+        """Pass the client's COPY data on until it ends it."""
+        while True:
+            kind, data = await self.dialogue.next_from_client()
+            if kind in (m.COPY_DATA, m.COPY_DONE, m.COPY_FAIL, m.TERMINATE, CONTINUATION):
+                await self.send(data)
+            if kind in (m.COPY_DONE, m.COPY_FAIL, m.TERMINATE):
+                return
+            if kind not in (m.COPY_DATA, m.FLUSH, m.SYNC, CONTINUATION):
+                raise m.ProtocolViolation(f'unexpected message type "{chr(kind)}" during COPY from stdin')
+
+    # -- the relay's transaction -------------------------------------------------------------------------------
+
+    async def inject(self, sql: bytes) -> str | BackendError:
+        """Run a command of ours under our own names; returns its tag, or the error. Ends with Sync."""
+        parts = (
+            CLEAR,
+            m.parse(NAME, sql),
+            m.bind(NAME, NAME),
+            m.execute(NAME),
+            m.close_portal(NAME),
+            m.SYNC_MESSAGE,
+        )
+        await self.send(b"".join(parts))
+        outcome: str | BackendError = ""
+        while True:
+            kind, data = await self.dialogue.next_from_backend()
+            if kind == m.COMMAND_COMPLETE:
+                outcome = data[5:-1].decode("ascii", "replace")
+            elif kind == m.ERROR:
+                outcome = BackendError(data)
+            elif kind == m.READY:
+                self.status = data[5]
+                return outcome
+
+    async def open(self) -> None:
+        """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done."""
+        parts = (CLEAR, m.parse(NAME, b"BEGIN"), m.bind(NAME, NAME), m.execute(NAME))
+        await self.send(b"".join(parts) + m.close_portal(NAME) + m.FLUSH_MESSAGE)
+        for expected in b"3312C3":
+            kind, data = await self.dialogue.next_from_backend()
+            if kind == m.ERROR:
+                raise BackendError(data)
+            if kind != expected:
+                raise m.ProtocolViolation(f'unexpected message "{chr(kind)}" from PostgreSQL')
+        self.own = True
+        self.status = m.IN_TRANSACTION
+
+    async def commit(self) -> SqlError | None:
+        """COMMIT our transaction; returns why that failed."""
+        await self.session.settled()
+        self.committing = True
+        try:
+            outcome = await self.inject(b"COMMIT")
+        finally:
+            self.committing = False
+        if isinstance(outcome, SqlError):
+            return outcome
+        return None
+
+    async def roll_back(self) -> None:
+        await self.inject(b"ROLLBACK")
+        self.changed = self.traffic.changed = False
+
+    # -- the engine's turn -------------------------------------------------------------------------------------
+
+    async def carry_out(self) -> bool:
+        """Let the engine carry out what was requested. False if that failed and the client has been told."""
+        self.dialogue.requested = False
+        session = RelayedSession(
+            self.dialogue, self.session.database, self.status, self._check_cancelled, self._commit_for_restart
+        )
+        session.autocommit = self.own and self.alone
+        self._injected = session
+        loop = asyncio.get_running_loop()
+        self._work = loop.create_task(self._engine(session))
+        try:
+            await asyncio.shield(self._work)
+        except asyncio.CancelledError:
+            if not self._cancelled:  # the session ends
+                self._work.cancel()
+                await asyncio.gather(self._work, return_exceptions=True)
+                raise
+            error: SqlError = SqlError("57014", "canceling statement due to user request")
+        except BackendGone:
+            raise
+        except SqlError as failed:
+            error = failed
+        except Exception as failed:
+            log.error("engine request failed", database=self.session.database, exc_info=failed)
+            error = SqlError("XX000", f"internal error of the engine: {failed}")
+        else:
+            self.changed = True
+            self._injected = None
+            return True
+        finally:
+            self._work = None
+            self.status = session.status
+            self._cancelled = False
+        await self._fail(session, error)
+        self._injected = None
+        return False
+
+    async def _engine(self, session: RelayedSession) -> None:
+        await session.pin()
+        await self.session.relay.hooks.carry_out(session)
+        await session.unpin()
+
+    async def _fail(self, session: RelayedSession, error: SqlError) -> None:
+        """Report an error of the engine; PostgreSQL itself makes the response, and so aborts the transaction."""
+        if session.status == m.IN_TRANSACTION:
+            with suppress(SqlError):
+                await session.fetch(
+                    "SELECT pgtrickle._raise($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text,"
+                    " $4::pg_catalog.text)",
+                    error.sqlstate,
+                    error.message,
+                    error.detail,
+                    error.hint,
+                )
+        if not isinstance(error, BackendError):
+            made = session.last_error
+            if made is not None and made.sqlstate == error.sqlstate and made.message == error.message:
+                error = made
+        await self.report(error)
+        self.dialogue.pinned = False
+        self.status = session.status
+
+    async def _commit_for_restart(self) -> None:
+        self.dialogue.pinned = False
+        error = await self.commit()
+        assert self._injected is not None
+        self._injected.status = self.status
+        if error is not None:
+            if isinstance(error, BackendError):
+                self._injected.last_error = error
+            raise error
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise SqlError("57014", "canceling statement due to user request")
+
+    def cancel_work(self) -> bool:
+        """A cancel request has come. True if PostgreSQL is to be told."""
+        if self.committing:
+            return False
+        if self._work is not None:
+            self._cancelled = True
+            if self._injected is not None and not self._injected.busy:
+                self._work.cancel()
+                return False
+        return True
+
+    # -- coming in ---------------------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Let everything that was passed on before be answered."""
+        traffic = self.traffic
+        while traffic.outstanding:
+            await self._pass_answer()
+        if traffic.batch is not None and traffic.received < traffic.batch.sent:
+            await self.send(m.FLUSH_MESSAGE)
+            while traffic.received < traffic.batch.sent and not traffic.failed:
+                await self._pass_answer()
+        self.status = self.status_in_batch()
+
+    async def _pass_answer(self) -> None:
+        kind, data = await self.dialogue.next_from_backend()
+        traffic = self.traffic
+        if kind in b"CZGE":
+            traffic.read(kind, data[5:])
+        elif kind in COMPLETIONS:
+            traffic.received += 1
+            traffic.seen += 1
+        await self.give(kind, data)
+
+    def status_in_batch(self) -> int:
+        """Transaction status in the middle of a batch, from the tags of transaction control since its beginning."""
+        status = self.traffic.status
+        ends = [tag for tag in self.traffic.controls if tag in (b"COMMIT", b"ROLLBACK")]
+        if ends:
+            raw = b"".join(self.traffic.batch.raw or []) if self.traffic.batch else b""
+            # A plain end ends the transaction; ROLLBACK TO and AND CHAIN have the same tags and do not.
+            if len(_PLAIN_END.findall(raw)) < len(ends) or b"chain" in raw.lower():
+                raise Refused(
+                    "0A000",
+                    "cannot carry out an engine request behind COMMIT or ROLLBACK in the same pipeline",
+                    hint="Send Sync after the end of the transaction.",
+                )
+        for tag in self.traffic.controls:
+            status = m.IN_TRANSACTION if tag in (b"BEGIN", b"START TRANSACTION") else m.IDLE
+        return status
+
+    async def pass_one(self, kind: int, data: bytes) -> None:
+        """Pass a message on as if nothing had been noticed about it."""
+        batch = self.traffic.batch or Batch()
+        batch.keep(data)
+        if kind == m.EXECUTE:
+            batch.sent += 1
+            self.traffic.batch = batch
+        else:
+            batch.simple = True
+            self.traffic.outstanding.append(batch)
+            self.traffic.batch = None
+        await self.send(data)
+
+    async def release_databases(self, text: bytes) -> None:
+        for name in databases_touched(text, split(text)):
+            await self.session.relay.hooks.release_database(name)
+
+
+async def conduct(session: RelaySession, dialogue: Dialogue, attention: Attention) -> None:
+    """Conduct the session until its batch has been answered."""
+    from server.conductor_extended import ExtendedConductor
+    from server.conductor_simple import SimpleConductor
+
+    if attention is Attention.REQUEST_MADE:
+        from server.conductor_unnamed import UnnamedConductor
+
+        session.conductor = unnamed = UnnamedConductor(session, dialogue)
+        await unnamed.take_over()
+        return
+    kind, data = await dialogue.next_from_client()
+    if kind == m.QUERY:
+        session.conductor = simple = SimpleConductor(session, dialogue)
+        await simple.run(data, attention)
+    else:
+        assert kind != CONTINUATION
+        session.conductor = extended = ExtendedConductor(session, dialogue)
+        await extended.run(kind, data, attention)

@@ -1,0 +1,185 @@
+"""Splits a query string into its statements, as PostgreSQL's own scanner would, and says what kind each one is.
+
+Only what has to be known to find the semicolons is understood: strings in all their forms, quoted identifiers,
+dollar quotes, comments (nested ones too), parentheses (CREATE RULE), and BEGIN ATOMIC bodies. The text is taken
+as bytes; all characters that matter are ASCII. Text that PostgreSQL would refuse yields some split or other;
+PostgreSQL then says why.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+_TOKEN = re.compile(
+    rb"""
+      (?P<space> \s+ | --[^\r\n]* )
+    | (?P<comment> /\* )
+    | (?P<escaped> [eE]'(?:[^'\\]|\\.|'')*'? )
+    | (?P<string> (?:[bBxXnN]|[uU]&)?'(?:[^']|'')*'? )
+    | (?P<quoted> (?:[uU]&)?"(?:[^"]|"")*"? )
+    | (?P<dollar> \$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$ )
+    | (?P<word> [A-Za-z_\x80-\xff][A-Za-z0-9_$\x80-\xff]* )
+    | (?P<number> [0-9][A-Za-z0-9_.]* | \$[0-9]+ )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BACKSLASH_STRING = re.compile(rb"'(?:[^'\\]|\\.|'')*'?", re.DOTALL)
+_COMMENT_EDGE = re.compile(rb"/\*|\*/")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a query string: its bytes are ``text[start:end]``, without the semicolon."""
+
+    start: int
+    end: int
+    words: tuple[str, ...]
+    """Its first tokens: keywords in upper case, quoted identifiers unquoted, other tokens as they are."""
+
+
+class Kind(Enum):
+    """What a statement means for the transaction around it."""
+
+    BEGIN = auto()
+    END = auto()
+    """COMMIT, ROLLBACK and their synonyms."""
+    SAVEPOINT = auto()
+    """SAVEPOINT, RELEASE, ROLLBACK TO."""
+    QUERY = auto()
+    """May make engine requests, and may run in a transaction block."""
+    BLOCK = auto()
+    """DO and CALL: may make engine requests, and may end transactions themselves."""
+    OTHER = auto()
+
+
+_QUERIES = frozenset(
+    ("SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "EXECUTE", "COPY", "(")
+)
+_WORDS_KEPT = 8
+
+
+def kind_of(words: tuple[str, ...]) -> Kind:
+    """
+    >>> kind_of(("ROLLBACK", "TO", "s"))
+    <Kind.SAVEPOINT: 3>
+    """
+    first = words[0] if words else ""
+    if first in ("BEGIN", "START"):
+        return Kind.BEGIN
+    if first in ("SAVEPOINT", "RELEASE") or (first == "ROLLBACK" and "TO" in words[1:3]):
+        return Kind.SAVEPOINT
+    if first in ("COMMIT", "END", "ROLLBACK", "ABORT") and "PREPARED" not in words[1:2]:
+        return Kind.END
+    if first in _QUERIES:
+        return Kind.QUERY
+    return Kind.BLOCK if first in ("DO", "CALL") else Kind.OTHER
+
+
+def split(text: bytes, *, backslashes: bool = False) -> list[Statement]:
+    """The statements of a query string, without empty ones.
+
+    ``backslashes`` is true where ``standard_conforming_strings`` is off.
+
+    >>> text = b"select ';'; /* ; */ select $x$ ; $x$ -- ;"
+    >>> [text[s.start:s.end] for s in split(text)]
+    [b"select ';'", b'select $x$ ; $x$ -- ;']
+    """
+    statements: list[Statement] = []
+    start = -1
+    position = parentheses = blocks = 0
+    atomic = False
+    words: list[str] = []
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        assert found is not None  # `other` matches any byte
+        group, end = found.lastgroup, found.end()
+        if group == "comment":
+            end = _comment_end(text, end)
+        if group in ("space", "comment"):
+            position = end
+            continue
+        if group == "dollar":
+            close = text.find(found.group(), end)
+            end = len(text) if close < 0 else close + end - position
+        elif group == "string" and backslashes and text[position : position + 1] == b"'":
+            again = _BACKSLASH_STRING.match(text, position)
+            end = again.end() if again else end
+        token = text[position:end]
+        if token == b";" and not parentheses and not blocks:
+            if words:
+                statements.append(Statement(start, position, tuple(words)))
+            start, words, atomic = -1, [], False
+        else:
+            if start < 0:
+                start = position
+            if group == "word":
+                blocks, atomic = _body_depth(token.upper(), words, blocks, atomic)
+            parentheses = max(0, parentheses + (token == b"(") - (token == b")"))
+            if len(words) < _WORDS_KEPT:
+                words.append(_word(token, group))
+        position = end
+    if words:
+        statements.append(Statement(start, len(text), tuple(words)))
+    return statements
+
+
+def _comment_end(text: bytes, position: int) -> int:
+    depth = 1
+    while depth:
+        edge = _COMMENT_EDGE.search(text, position)
+        if edge is None:
+            return len(text)
+        depth += 1 if edge.group() == b"/*" else -1
+        position = edge.end()
+    return position
+
+
+def _body_depth(word: bytes, words: list[str], blocks: int, atomic: bool) -> tuple[int, bool]:
+    """How deep in an SQL-standard function body (BEGIN ATOMIC ... END) we are after a word, as psql counts it."""
+    if blocks:
+        return blocks + (word in (b"BEGIN", b"CASE")) - (word == b"END"), False
+    if atomic and word == b"ATOMIC":
+        return 1, False
+    routine = words[:1] == ["CREATE"] and any(w in ("FUNCTION", "PROCEDURE") for w in words[1:4])
+    return 0, routine and word == b"BEGIN"
+
+
+def _word(token: bytes, group: str | None) -> str:
+    text = token.decode("latin-1")
+    if group == "word":
+        return text.upper()
+    if group == "quoted" and text.startswith('"'):
+        return text[1:-1].replace('""', '"')
+    return text
+
+
+def databases_touched(text: bytes, statements: list[Statement]) -> list[str]:
+    """The databases that statements drop, alter or copy, as far as their names are written plainly.
+
+    >>> text = b'drop database if exists "My Shop"'
+    >>> databases_touched(text, split(text))
+    ['My Shop']
+    """
+    names: list[str] = []
+    for statement in statements:
+        words = statement.words
+        if len(words) < 3 or words[0] not in ("CREATE", "ALTER", "DROP") or words[1] != "DATABASE":
+            continue
+        if words[0] == "CREATE":
+            template = re.search(
+                rb'template\s*=?\s*("(?:[^"]|"")*"|[\w$\x80-\xff]+)', text[statement.start : statement.end], re.I
+            )
+            names += [_identifier(template.group(1))] if template else []
+        else:
+            body = text[statement.start : statement.end]
+            name = re.search(rb'database\s+(?:if\s+exists\s+)?("(?:[^"]|"")*"|[\w$\x80-\xff]+)', body, re.I)
+            names += [_identifier(name.group(1))] if name else []
+    return names
+
+
+def _identifier(token: bytes) -> str:
+    text = token.decode("utf-8", "surrogateescape")
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()

@@ -1,0 +1,210 @@
+"""The relayed client connection as an SQL session: how the engine works inside a client's transaction.
+
+Every statement runs in the extended protocol under a name of our own, so that neither the client's unnamed
+statement nor its portals are touched, and ends with Sync, which does not end the transaction, because there
+always is an explicit one around it: the client's or the relay's. What the client has set (search_path,
+encodings, styles) does not reach these statements, see :data:`_PINS`; it is put back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+
+from catalog.session import Row, SqlError, Value
+from server.dialogue import Dialogue
+from server.protocol import messages as m
+from server.protocol import values
+
+NAME = b"__hw"
+"""Name of our statements and portals."""
+CLEAR = m.close_portal(NAME) + m.close_statement(NAME)
+"""Goes before every use of the name: a statement that failed has left its portal behind."""
+
+# Set for the time of injected work. DateStyle keeps its order of day and month: queries are read by it.
+# The last one: PostgreSQL waits idle while Spark works.
+_PINS = {
+    "search_path": "pg_catalog, pg_temp",
+    "client_encoding": "UTF8",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "quote_all_identifiers": "off",
+    "idle_in_transaction_session_timeout": "0",
+}
+_LOOK = "SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
+_SET = "SELECT " + ", ".join(
+    f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true)" for n, name in enumerate(_PINS, 1)
+)
+
+
+class BackendError(SqlError):
+    """An error that PostgreSQL reported; ``response`` is its ErrorResponse."""
+
+    def __init__(self, response: bytes):
+        fields = {k: v.decode("utf-8", "replace") for k, v in m.report_fields(response[5:]).items()}
+        super().__init__(fields.get("C", "XX000"), fields.get("M", ""), detail=fields.get("D"), hint=fields.get("H"))
+        self.response = response
+
+
+class RelayedSession:
+    """Implements ``catalog.session.RequestSession`` on a :class:`Dialogue`."""
+
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        database: str,
+        status: int,
+        check: Callable[[], None],
+        commit: Callable[[], Awaitable[None]],
+    ):
+        self._dialogue = dialogue
+        self._check = check
+        self._commit = commit
+        self.database = database
+        self.status = status
+        """Transaction status after the last statement."""
+        self.autocommit = False
+        self.last_error: BackendError | None = None
+        self.busy = False
+        """Whether PostgreSQL works on a statement of ours."""
+        self._encoding = "utf-8"
+        self._before: list[Value] = []
+
+    # -- RequestSession ----------------------------------------------------------------------------------------
+
+    async def fetch(self, sql: str, *args: Value) -> list[Row]:
+        rows, _ = await self._run(sql, args)
+        return rows
+
+    async def execute(self, sql: str, *args: Value) -> str:
+        _, tag = await self._run(sql, args)
+        return tag
+
+    async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
+        names = ", ".join(_quoted(name) for name in columns)
+        sql = f"COPY {_quoted(schema)}.{_quoted(table)} ({names}) FROM STDIN (FORMAT csv)"
+        self._check()
+        self.busy = True
+        try:
+            start = [CLEAR, m.parse(NAME, sql.encode()), m.bind(NAME, NAME), m.execute(NAME)]
+            await self._dialogue.to_backend(b"".join(start) + m.FLUSH_MESSAGE)
+            while True:
+                kind, data = await self._dialogue.next_from_backend()
+                if kind == m.ERROR:
+                    await self._fail(data)
+                if kind == m.COPY_IN:
+                    break
+            try:
+                async for chunk in source:
+                    await self._dialogue.to_backend(m.message(m.COPY_DATA, chunk))
+            except BaseException:
+                await self._dialogue.to_backend(m.message(m.COPY_FAIL, b"source failed\0") + m.SYNC_MESSAGE)
+                await self._until_ready()
+                raise
+            end = m.COPY_DONE_MESSAGE + m.close_portal(NAME) + m.close_statement(NAME) + m.SYNC_MESSAGE
+            await self._dialogue.to_backend(end)
+            tag = ""
+            while True:
+                kind, data = await self._dialogue.next_from_backend()
+                if kind == m.COMMAND_COMPLETE:
+                    tag = data[5:-1].decode()
+                elif kind == m.ERROR:
+                    await self._until_ready()
+                    raise self._noted(data)
+                elif kind == m.READY:
+                    self.status = data[5]
+                    return int(tag.rpartition(" ")[2] or 0)
+        finally:
+            self.busy = False
+
+    async def restart(self) -> None:
+        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ."""
+        if not self.autocommit:
+            raise SqlError("25001", "cannot commit in the client's transaction")
+        await self._commit()
+        await self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await self.pin()
+
+    # -- around it ---------------------------------------------------------------------------------------------
+
+    async def pin(self) -> None:
+        """Put our own parameters in force until the end of the transaction."""
+        self._encoding = values.codec(self._dialogue.client_encoding)
+        ((*before,),) = await self.fetch(_LOOK)
+        self._before = list(before)
+        self._dialogue.pinned = True
+        await self.fetch(_SET, *_PINS.values())
+        self._encoding = "utf-8"
+
+    async def unpin(self) -> None:
+        """Put the client's parameters in force again."""
+        await self.fetch(_SET, *self._before)
+        self._encoding = values.codec(self._dialogue.client_encoding)
+        self._dialogue.pinned = False
+
+    async def _run(self, sql: str, args: Sequence[Value]) -> tuple[list[Row], str]:
+        self._check()
+        encoding = self._encoding
+        parameters = [values.encode(value, encoding) for value in args]
+        parts = [
+            CLEAR,
+            m.parse(NAME, sql.encode(encoding)),
+            m.bind(NAME, NAME, parameters),
+            m.describe_portal(NAME),
+            m.execute(NAME),
+            m.close_portal(NAME),
+            m.close_statement(NAME),
+            m.SYNC_MESSAGE,
+        ]
+        self.busy = True
+        try:
+            await self._dialogue.to_backend(b"".join(parts))
+            rows: list[Row] = []
+            decoders: list[values.Decoder] = []
+            tag = ""
+            held: list[bytes] = []  # of a row longer than what comes whole
+            error: BackendError | None = None
+            while True:
+                kind, data = await self._dialogue.next_from_backend()
+                if held and kind != 0:
+                    rows.append(values.row(b"".join(held), decoders, encoding))
+                    held = []
+                if kind == m.DATA_ROW and len(data) == int.from_bytes(data[1:5], "big") + 1:
+                    rows.append(values.row(data, decoders, encoding))
+                elif kind in (m.DATA_ROW, 0):
+                    held.append(data)
+                elif kind == m.ROW_DESCRIPTION:
+                    decoders = values.decoders(data)
+                elif kind == m.COMMAND_COMPLETE:
+                    tag = data[5:-1].decode()
+                elif kind == m.ERROR:
+                    error = self._noted(data)
+                elif kind == m.READY:
+                    self.status = data[5]
+                    if error is not None:
+                        raise error
+                    return rows, tag
+        finally:
+            self.busy = False
+
+    def _noted(self, response: bytes) -> BackendError:
+        self.last_error = BackendError(response)
+        return self.last_error
+
+    async def _fail(self, response: bytes) -> None:
+        error = self._noted(response)
+        await self._dialogue.to_backend(m.SYNC_MESSAGE)
+        await self._until_ready()
+        raise error
+
+    async def _until_ready(self) -> None:
+        while True:
+            kind, data = await self._dialogue.next_from_backend()
+            if kind == m.READY:
+                self.status = data[5]
+                return
+
+
+def _quoted(identifier: str) -> str:
+    return '"' + identifier.replace('"', '""') + '"'
