@@ -72,6 +72,17 @@ BEGIN
         RETURN format('a child of "%s" is also a child of "%s", through which it can be changed unseen',
                       title, pgtrickle._qualified(other));
     END IF;
+    -- Rows that come through the parent do not say which child's expression makes them.
+    SELECT child.attrelid INTO other
+    FROM pg_attribute a
+    JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    JOIN pg_attribute child ON child.attrelid = ANY (pgtrickle._relations(source)) AND child.attname = a.attname
+    JOIN pg_attrdef cd ON cd.adrelid = child.attrelid AND cd.adnum = child.attnum
+    WHERE a.attrelid = source AND a.attgenerated = 'v'
+      AND pg_get_expr(cd.adbin, cd.adrelid) <> pg_get_expr(d.adbin, d.adrelid);
+    IF FOUND THEN
+        RETURN format('"%s" generates a virtual column otherwise than "%s"', pgtrickle._qualified(other), title);
+    END IF;
     RETURN NULL;
 END $$;
 

@@ -37,23 +37,43 @@ BEGIN
 END $$;
 
 
+-- How a captured column is read from a transition table with the given alias. A virtual generated column is NULL there:
+-- PostgreSQL computes it for relations only, so its expression is used.
+CREATE OR REPLACE FUNCTION pgtrickle._captured_value(source oid, column_name text, alias text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN a.attgenerated = 'v'
+                THEN format('(%s)', (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
+                                     WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum))
+                ELSE format('%I.%I', alias, column_name) END
+    FROM pg_attribute a
+    WHERE a.attrelid = source AND a.attname = column_name AND a.attnum > 0 AND NOT a.attisdropped
+$$;
+
+
 -- (Re)write the four trigger functions of a source for the given columns. The bodies hold no operator and no
--- unqualified name (transition tables come before any relation), so no search_path need be pinned at every call.
--- The statement is numbered, by a subquery that runs once, only if there are rows.
+-- unqualified name (transition tables come before any relation), so no search_path need be pinned at every call; it is
+-- where expressions of virtual columns bring operators in. The statement is numbered by a subquery that runs once, and
+-- only if there are rows.
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_functions(source oid, columns text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    targets text := coalesce((SELECT string_agg(format(', %I', name), '' ORDER BY place)
-                              FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
-    old_values text := coalesce((SELECT string_agg(format(', o.%I', name), '' ORDER BY place)
-                                 FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
-    new_values text := coalesce((SELECT string_agg(format(', n.%I', name), '' ORDER BY place)
-                                 FROM unnest(columns) WITH ORDINALITY AS c(name, place)), '');
+    targets text;
+    old_values text;
+    new_values text;
     number text := 'pg_catalog.nextval(''pgtrickle_changes.change_id_seq''::pg_catalog.regclass)';
-    into_buffer text := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w"%s)',
-                               'changes_' || source, targets);
+    into_buffer text;
+    pinned text := '';
     r record;
 BEGIN
+    SELECT coalesce(string_agg(format(', %I', name), '' ORDER BY place), ''),
+           coalesce(string_agg(', ' || pgtrickle._captured_value(source, name, 'o'), '' ORDER BY place), ''),
+           coalesce(string_agg(', ' || pgtrickle._captured_value(source, name, 'n'), '' ORDER BY place), '')
+    INTO targets, old_values, new_values
+    FROM unnest(columns) WITH ORDINALITY AS c(name, place);
+    into_buffer := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w"%s)', 'changes_' || source, targets);
+    IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated = 'v') THEN
+        pinned := 'SET search_path = pg_catalog, pg_temp';
+    END IF;
     FOR r IN
         SELECT t.event, t.name, CASE t.event
             WHEN 'INSERT' THEN format('%s SELECT (SELECT %s), 1::pg_catalog.int2%s FROM __pgt_new n',
@@ -71,8 +91,8 @@ BEGIN
         FROM pgtrickle._capture_triggers(source) t
     LOOP
         EXECUTE format(
-            'CREATE OR REPLACE FUNCTION pgtrickle_changes.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS %L',
-            r.name, format(E'#variable_conflict use_column\nBEGIN\n    %s;\n    RETURN NULL;\nEND', r.statement));
+            'CREATE OR REPLACE FUNCTION pgtrickle_changes.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %L',
+            r.name, pinned, format(E'#variable_conflict use_column\nBEGIN\n    %s;\n    RETURN NULL;\nEND', r.statement));
         EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_changes.%I() FROM PUBLIC', r.name);
     END LOOP;
 END $$;

@@ -49,7 +49,8 @@ BEGIN
         intact := capture.source_relid IS NOT NULL AND capture.relations = relations
                   AND capture.trigger_state = pgtrickle._trigger_state(source, relations)
                   AND capture.system = pgtrickle._system();
-        covered := intact AND capture.captured_columns @> columns AND pgtrickle._buffer_fits(source, columns);
+        covered := intact AND capture.captured_columns @> columns
+                   AND capture.fingerprint = pgtrickle._fingerprint(source, capture.captured_columns);
         EXIT WHEN covered OR attempt = 2;
         -- Only now is a lock needed. What was found without it is looked at again.
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(source));
@@ -80,10 +81,11 @@ BEGIN
             PERFORM pgtrickle._drop_capture_triggers(source, gone)
             FROM unnest(capture.relations) AS gone WHERE NOT gone = ANY (relations);
         END IF;
-        INSERT INTO pgtrickle.pgt_captures AS c (source_relid, captured_columns, relations, trigger_state, system)
-        VALUES (source, all_columns, relations, pgtrickle._trigger_state(source, relations), pgtrickle._system())
+        INSERT INTO pgtrickle.pgt_captures AS c (source_relid, captured_columns, fingerprint, relations, trigger_state, system)
+        VALUES (source, all_columns, pgtrickle._fingerprint(source, all_columns), relations,
+                pgtrickle._trigger_state(source, relations), pgtrickle._system())
         ON CONFLICT (source_relid) DO UPDATE
-        SET captured_columns = excluded.captured_columns, relations = excluded.relations,
+        SET captured_columns = excluded.captured_columns, fingerprint = excluded.fingerprint, relations = excluded.relations,
             trigger_state = excluded.trigger_state, system = excluded.system,
             generation = CASE WHEN intact THEN c.generation ELSE gen_random_uuid() END
         RETURNING * INTO capture;

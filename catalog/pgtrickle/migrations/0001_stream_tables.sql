@@ -129,6 +129,8 @@ GRANT SELECT ON pgtrickle.pgt_refresh_history TO PUBLIC;
 CREATE TABLE pgtrickle.pgt_captures (
     source_relid      oid         NOT NULL PRIMARY KEY,
     captured_columns  text[]      NOT NULL,
+    -- What those columns were when the trigger functions were written.
+    fingerprint       text        NOT NULL,
     -- The source and every partition or child of it, each with triggers of its own.
     relations         oid[]       NOT NULL,
     -- Identity of those triggers: differs as soon as one was dropped, disabled, or disabled and enabled again.

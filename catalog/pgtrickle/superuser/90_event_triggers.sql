@@ -2,8 +2,8 @@
 -- Without them a refresh finds out by itself, but a column must not be dropped or retyped while it is captured.
 
 
--- After DDL. Where a captured column is gone or has another type, the trigger functions are rewritten at once, in the
--- same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
+-- After DDL. Where a captured column is gone, has another type or is generated otherwise, the trigger functions are
+-- rewritten at once, in the same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
 -- source already locked, could deadlock with a refresh.
 CREATE OR REPLACE FUNCTION pgtrickle._on_ddl_end() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -12,7 +12,7 @@ DECLARE
     kept text[];
 BEGIN
     FOR capture IN
-        SELECT k.source_relid, k.captured_columns
+        SELECT k.source_relid, k.captured_columns, k.fingerprint
         FROM pgtrickle.pgt_captures k
         WHERE EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
                       WHERE e.classid = 'pg_class'::regclass AND e.objid = ANY (k.relations))
@@ -21,9 +21,11 @@ BEGIN
                       WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = capture.source_relid AND a.attname = name
                                     AND a.attnum > 0 AND NOT a.attisdropped)
                         AND pgtrickle._buffer_fits(capture.source_relid, ARRAY[name]));
-        IF kept <> capture.captured_columns THEN
+        IF capture.fingerprint <> pgtrickle._fingerprint(capture.source_relid, capture.captured_columns) THEN
             PERFORM pgtrickle._write_capture_functions(capture.source_relid, kept);
-            UPDATE pgtrickle.pgt_captures k SET captured_columns = kept WHERE k.source_relid = capture.source_relid;
+            UPDATE pgtrickle.pgt_captures k
+            SET captured_columns = kept, fingerprint = pgtrickle._fingerprint(k.source_relid, kept)
+            WHERE k.source_relid = capture.source_relid;
         END IF;
     END LOOP;
     -- A table's partitions, columns or policies: reinitialise what reads it.

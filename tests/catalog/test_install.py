@@ -1,0 +1,138 @@
+"""Installing and upgrading: repeatable, safe beside others, exact about missing rights."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+
+from catalog.install import Script, Scripts, bundled_scripts
+from catalog.session import SqlError
+from tests.catalog.conftest import PASSWORD, Connect, install_into
+
+
+def test_second_install_changes_nothing(dsn: str) -> None:
+    first, second = install_into(dsn), install_into(dsn)
+    assert first.changed and not second.changed
+    assert first.state == second.state
+    assert first.warnings == ()
+
+
+def test_versions_are_recorded(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn)
+    rows = bare_connect().execute("SELECT version, description FROM pgtrickle.pgt_schema_version ORDER BY 1").fetchall()
+    assert [version for version, _ in rows] == ["0001_stream_tables", "functions"]
+    assert rows[0][1].startswith("The catalog of stream tables")
+
+
+def test_two_servers_install_at_once(dsn: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: install_into(dsn), range(4)))
+    assert sum(result.changed for result in results) == 1
+    assert len({result.state for result in results}) == 1
+
+
+def test_a_failing_script_leaves_nothing_behind(dsn: str, bare_connect: Connect) -> None:
+    scripts = bundled_scripts()
+    broken = Scripts(scripts.migrations, (*scripts.functions, Script("99", "SELECT 1/0")), ())
+    with pytest.raises(SqlError) as failure:
+        install_into(dsn, broken)
+    assert failure.value.sqlstate == "22012"
+    row = bare_connect().execute("SELECT to_regnamespace('pgtrickle') IS NULL").fetchone()
+    assert row == (True,)
+
+
+def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_connect: Connect) -> None:
+    old = bundled_scripts()
+    install_into(dsn, old)
+    connection = bare_connect()
+    connection.execute("INSERT INTO pgtrickle.pgt_source_gates (source_relid) VALUES (1)")
+    new = Scripts(
+        (*old.migrations, Script("0002_more", "-- More.\nALTER TABLE pgtrickle.pgt_source_gates ADD COLUMN more int")),
+        (*old.functions, Script("99", "CREATE FUNCTION pgtrickle._more() RETURNS int LANGUAGE sql AS 'SELECT 2'")),
+        old.superuser,
+    )
+    assert install_into(dsn, new).changed
+    assert not install_into(dsn, new).changed
+    assert connection.execute(
+        "SELECT source_relid, more, pgtrickle._more() FROM pgtrickle.pgt_source_gates"
+    ).fetchall() == [(1, None, 2)]
+    assert connection.execute(
+        "SELECT description FROM pgtrickle.pgt_schema_version WHERE version = '0002_more'"
+    ).fetchone() == ("More.",)
+
+
+def test_an_older_server_refuses_a_newer_catalog(dsn: str) -> None:
+    old = bundled_scripts()
+    newer = Scripts((*old.migrations, Script("0002_more", "-- More.\nSELECT 1")), old.functions, old.superuser)
+    install_into(dsn, newer)
+    with pytest.raises(SqlError) as failure:
+        install_into(dsn, old)
+    assert failure.value.sqlstate == "0A000"
+    assert "0002_more" in failure.value.message
+
+
+def test_missing_right_to_create_is_named(dsn: str, bare_connect: Connect) -> None:
+    bare_connect()
+    with pytest.raises(SqlError) as failure:
+        install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD))
+    assert failure.value.sqlstate == "42501"
+    assert 'role "catalog_alice" lacks CREATE' in failure.value.message
+    assert failure.value.hint is not None and failure.value.hint.startswith("GRANT CREATE ON DATABASE")
+
+
+def test_ordinary_role_installs_without_event_triggers(dsn: str, database: str, bare_connect: Connect) -> None:
+    admin = bare_connect()
+    admin.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO catalog_alice").format(sql.Identifier(database)))
+    result = install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD))
+    assert result.changed
+    assert (
+        len(result.warnings) == 1 and "event triggers" in result.warnings[0] and "catalog_alice" in result.warnings[0]
+    )
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (0,)
+    # A superuser's server adds what was missing; the ordinary one is content with that.
+    assert install_into(dsn).changed
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (3,)
+    assert not install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD)).changed
+
+
+def test_schema_of_another_role_is_left_alone(dsn: str, database: str, bare_connect: Connect) -> None:
+    admin = bare_connect()
+    admin.execute("CREATE SCHEMA pgtrickle AUTHORIZATION catalog_bob")
+    admin.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO catalog_alice").format(sql.Identifier(database)))
+    with pytest.raises(SqlError) as failure:
+        install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD))
+    assert failure.value.sqlstate == "42501"
+    assert "schema pgtrickle exists" in failure.value.message
+
+
+def test_catalog_can_be_read_but_not_written_by_everybody(connect: Connect) -> None:
+    alice = connect("catalog_alice")
+    tables = alice.execute(
+        "SELECT format('pgtrickle.%I', relname), relkind::text FROM pg_class "
+        "WHERE relnamespace = 'pgtrickle'::regnamespace AND relkind IN ('r', 'v')"
+    ).fetchall()
+    assert len(tables) > 10
+    for table, kind in tables:
+        alice.execute(f"SELECT * FROM {table} LIMIT 0")
+        if kind == "r" and table != "pgtrickle.pgt_requests":
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                alice.execute(f"DELETE FROM {table}")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        alice.execute("CREATE TABLE pgtrickle.mine ()")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        alice.execute("CREATE TABLE pgtrickle_changes.mine ()")
+
+
+def test_every_privileged_function_pins_its_search_path(connect: Connect) -> None:
+    loose = (
+        connect()
+        .execute(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'pgtrickle'::regnamespace AND prosecdef "
+            "AND NOT 'search_path=pg_catalog, pg_temp' = ANY (coalesce(proconfig, '{}'))"
+        )
+        .fetchall()
+    )
+    assert loose == []
