@@ -102,7 +102,10 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
 
 def opaque(definition: Definition) -> PlanInputs:
     """Plan inputs of a definition that is only ever computed as a whole."""
-    return PlanInputs(definition.canonical, definition.output, (), (), frozenset(), differentiable=False)
+    sources: tuple[Source, ...] = ()
+    if all(dependency.trackable for dependency in definition.dependencies):
+        sources = tuple(dependency.source for dependency in definition.dependencies)
+    return PlanInputs(definition.canonical, definition.output, sources, (), frozenset(), differentiable=False)
 
 
 async def _guard(session: SqlSession, definition: Definition) -> None:

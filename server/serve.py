@@ -11,8 +11,8 @@ import asyncio
 import os
 import signal
 import ssl
-from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,10 +22,17 @@ from typing import Any
 import structlog
 import uvloop
 
+from engine.mirror import Mirror
+from engine.on_spark import DatabaseOnSpark
+from engine.placement import NoSpark, Spark
+from engine.pool import DatabasePool
+from engine.service import Engine
+from engine.spark_executor import SparkExecutor
+from engine.spark_sessions import SparkSessions
 from server import __version__
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
-from server.hooks import Backend, NoEngine
+from server.hooks import Backend
 from server.postgres_url import PostgresUrl
 from server.relay import Relay
 
@@ -125,7 +132,7 @@ async def _run(
 ) -> int:
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
-        engine = _engine(options, data, storage)
+        engine = Engine(storage.login, await stack.enter_async_context(_spark(options, data)), storage.database)
         stack.push_async_callback(engine.stop)
         await engine.start()
         relay = Relay(storage.backend, engine, tls, options.host, options.port)
@@ -143,22 +150,19 @@ async def _run(
         return await _until_stopped(stopping, storage)
 
 
-class _NoEngineYet(NoEngine):
-    async def start(self) -> None:
-        pass
-
-    async def stop(self) -> None:
-        pass
-
-
-def _engine(options: ServeOptions, data: DataDirectory, storage: Storage) -> Any:
+@asynccontextmanager
+async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Callable[[DatabasePool], Spark]]:
+    """The Spark of this server, for each database; it is started by the first refresh that needs it."""
+    if options.spark == "off":
+        switched_off = NoSpark("the server runs with --spark off")
+        yield lambda pool: switched_off
+        return
+    sessions = SparkSessions(options.spark, data.path / "spark")
+    executor = SparkExecutor(sessions, Mirror(data.path / "mirror"))
     try:
-        from engine.placement import NoSpark
-        from engine.service import Engine
-    except ImportError as error:
-        log.warning("no engine yet", error=str(error))
-        return _NoEngineYet()
-    return Engine(storage.login, lambda pool: NoSpark("not yet"), storage.database)
+        yield lambda pool: DatabaseOnSpark(executor, pool)
+    finally:
+        await sessions.stop()
 
 
 async def _until_stopped(stopping: asyncio.Event, storage: Storage) -> int:

@@ -1,0 +1,57 @@
+"""Full refreshes on Spark, as a refresh sees them: for one database, with a reason where Spark does not compute."""
+
+from __future__ import annotations
+
+import structlog
+
+from catalog.session import SqlSession
+from engine.context import RefreshContext
+from engine.placement import NotOnSpark, SparkRows
+from engine.plans import PlanInputs, compiled
+from engine.pool import DatabasePool
+from engine.spark_executor import SparkExecutor
+from engine.spark_sessions import SparkJobFailed, SparkUnavailable
+from sql.spark import NotExpressible
+
+logger = structlog.get_logger(__name__)
+
+# Text in byte order: the C collations of the C library and of PostgreSQL itself.
+_BINARY_ORDER = """
+SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
+                           WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
+                           ELSE false END
+FROM pg_catalog.pg_database d WHERE datname = pg_catalog.current_database()
+"""
+
+
+class DatabaseOnSpark:
+    """Implements `placement.Spark` for the stream tables of one database."""
+
+    def __init__(self, executor: SparkExecutor, pool: DatabasePool):
+        self._executor = executor
+        self._pool = pool
+
+    async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
+        """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
+        if not plan.sources:
+            raise NotOnSpark("a source is not an ordinary table")
+        ((binary_order,),) = await session.fetch(_BINARY_ORDER)
+        core = compiled(plan).core
+        try:
+            result = await self._executor.run(
+                session,
+                database=self._pool.database,
+                connect=self._pool.connect,
+                query=core.query,
+                sources=plan.sources,
+                owner=context.owner,
+                description=f"refresh of stream table {context.schema}.{context.name}",
+                names=core.names,
+                binary_order=bool(binary_order),
+            )
+        except NotExpressible as reason:
+            raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
+        except (SparkUnavailable, SparkJobFailed) as error:
+            logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
+            raise NotOnSpark(f"Spark failed: {error.message}") from error
+        return SparkRows(result.staging, result.snapshot, result.rows, result.detail)
