@@ -172,7 +172,7 @@ def _answer(running: Running) -> str:
             user=running.user,
             dbname=running.database,
             connect_timeout=5,
-            passfile="/dev/null",
+            passfile="/nonexistent",
         ).close()
     except psycopg.OperationalError as error:
         message = " ".join(str(error).split())

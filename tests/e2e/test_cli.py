@@ -208,8 +208,8 @@ def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--port", "70000"], "70000"),
-        (["--port", "http"], "http"),
+        (["--port", "70000"], "--port"),
+        (["--port", "http"], "--port"),
         (["--spark", "yarn"], "yarn"),
         (["--postgres", "mysql://root@localhost/db"], "postgresql://"),
         (["--postgres", "postgresql://u@h/d?channel_binding=require"], "channel_binding"),
