@@ -128,10 +128,7 @@ class Engine:
 
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
-        database = session.database
-        entry = self._databases.get(database)
-        if entry is None:
-            raise SqlError("55000", f'the engine does not serve database "{database}" at the moment')
+        entry = await self._entry(session.database)
         spark: Spark = entry.spark if session.autocommit else IN_TRANSACTION
         created = await requests.carry_out_all(session, spark)
         if not created:
@@ -156,6 +153,14 @@ class Engine:
             # The client is gone: what it created half is not wanted.
             await asyncio.shield(asyncio.ensure_future(self._undo(entry.pool, created)))
             raise
+
+    async def _entry(self, database: str) -> _Database:
+        """The database as it is served, taken up again if it was released. Raises SqlError."""
+        warning = await self.database_ready(database)
+        entry = self._databases.get(database)
+        if entry is None:
+            raise SqlError("55000", warning or f'the engine does not serve database "{database}" at the moment')
+        return entry
 
     async def _undo(self, pool: DatabasePool, created: list[int]) -> None:
         async with pool.session() as own, own.transaction("read_committed"):
