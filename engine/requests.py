@@ -38,25 +38,23 @@ class Request:
         return cls(int(request_id), str(kind), json.loads(arguments), str(search_path), str(requested_by))
 
 
-async def pending(session: SqlSession) -> list[Request]:
-    """The requests that the session's transaction has made and that have not been carried out, in order."""
+async def take(session: SqlSession) -> list[Request]:
+    """The requests that the session's transaction has made, in order; they are deleted.
+
+    They come back if the transaction does not commit. Deleting comes before carrying out, since the deferred trigger
+    that looks for requests left behind may fire early.
+    """
     rows = await session.fetch(
-        "SELECT request_id, kind, arguments, search_path, requested_by FROM pgtrickle._pending_requests()"
+        "SELECT request_id, kind, arguments, search_path, requested_by"
+        " FROM pgtrickle._pending_requests() AS r, LATERAL pgtrickle._finish_request(r.request_id) ORDER BY request_id"
     )
     return [Request.from_row(row) for row in rows]
 
 
-async def finish(session: SqlSession, requests: list[Request]) -> None:
-    """Delete requests; they come back if the transaction does not commit.
-
-    This comes before they are carried out: the deferred trigger that looks for requests left behind may fire early.
-    """
-    for request in requests:
-        await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
-
-
-async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_two_steps: bool) -> int | None:
-    """Carry out one request.
+async def carry_out(
+    session: SqlSession, request: Request, spark: Spark, *, in_two_steps: bool, alone: bool = False
+) -> int | None:
+    """Carry out one request; `alone` says that its transaction does nothing else.
 
     Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
     that capture's lock on the sources is not held while the table is filled. Raises SqlError.
@@ -70,7 +68,7 @@ async def carry_out(session: SqlSession, request: Request, spark: Spark, *, in_t
         case "drop":
             await drop(session, request)
         case "refresh":
-            await refresh_now(session, await resolve(session, request), Initiator.MANUAL, spark)
+            await refresh_now(session, await resolve(session, request), Initiator.MANUAL, spark, alone=alone)
         case "alter":
             await alter(session, request, spark)
         case "resume":
@@ -91,11 +89,18 @@ async def resolve(session: SqlSession, request: Request) -> int:
     return int(pgt_id)
 
 
-async def refresh_now(session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark) -> RefreshOutcome:
-    """Refresh a stream table in the session's transaction, whatever its isolation level."""
+async def refresh_now(
+    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, alone: bool = False
+) -> RefreshOutcome:
+    """Refresh a stream table in the session's transaction, whatever its isolation level.
+
+    Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
+    """
     context = await begin(session, pgt_id)
     if must_be_repaired(context):
         context = await repair(session, context)
+    if alone and is_fresh(context):
+        await session.fetch("SELECT pg_catalog.set_config('synchronous_commit', 'off', true)")
     return await refresh(session, context, initiator=initiator, spark=spark)
 
 
@@ -168,17 +173,17 @@ async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
     second fails (`undo_creation`).
     """
-    requests = await pending(session)
-    await finish(session, requests)
+    requests = await take(session)
     two_steps = session.autocommit and any(
         request.kind == "create" and request.arguments.get("initialize", True) for request in requests
     )
+    alone = session.autocommit and len(requests) == 1
     created = [
         pgt_id
         for request in requests
-        if (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps)) is not None
+        if (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)) is not None
     ]
     return created if two_steps else []
 
 
-__all__ = ["Request", "carry_out", "carry_out_all", "pending", "refresh_now", "undo_creation"]
+__all__ = ["Request", "carry_out", "carry_out_all", "refresh_now", "take", "undo_creation"]

@@ -197,7 +197,7 @@ class Engine:
                         if not rows:
                             return
                         request = Request.from_row(rows[0])
-                        await requests.finish(session, [request])
+                        await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
                         async with acting_as(session, request.requested_by):
                             await requests.carry_out(session, request, spark, in_two_steps=True)
                 except SqlError as error:
