@@ -231,9 +231,12 @@ WITH RECURSIVE views(relid) AS (
 )
 SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384, p.prokind IN ('a', 'w') OR p.proretset,
        pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
-FROM called c JOIN pg_catalog.pg_proc p ON p.oid = c.oid JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+FROM called c
+JOIN pg_catalog.pg_proc p ON p.oid = c.oid
+JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 UNION ALL
-SELECT 'pg_catalog', 'CURRENT_TIMESTAMP and its like', 's', false, false, '' FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
+SELECT 'pg_catalog', 'CURRENT_TIMESTAMP and its like', 's', false, false, ''
+FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
 ORDER BY 1, 2
 """
 

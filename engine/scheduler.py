@@ -35,6 +35,9 @@ REST = 0.05
 
 CLEANUP_INTERVAL = 1.0
 
+POPULATION_GRACE = 5.0
+"""Seconds after its creation for which an empty stream table is left to the session that creates it."""
+
 
 class Turn(Enum):
     """How a stream table's turn went."""
@@ -135,6 +138,9 @@ class Scheduler:
                 settled_table = table.is_populated and not table.needs_reinit and not table.untracked
                 idle = quiet and not worked and settled_table
                 if idle or table.status == "SUSPENDED":
+                    continue
+                if not table.is_populated and table.age_seconds < POPULATION_GRACE:
+                    waiting = True
                     continue
                 pace = self._paces.setdefault(table.pgt_id, _Pace())
                 if pace.due > now:

@@ -102,7 +102,8 @@ class Engine:
         spark = self.spark_for(pool)
 
         async def refresh(session: PooledSession, table: StreamTable) -> Turn:
-            return await self._scheduled_refresh(session, table, spark)
+            initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
+            return await self._refresh(session, table.pgt_id, initiator, spark)
 
         async def strays() -> None:
             await self._carry_out_strays(pool, spark)
@@ -167,22 +168,22 @@ class Engine:
             for pgt_id in created:
                 await undo_creation(own, pgt_id)
 
-    async def _scheduled_refresh(self, session: PooledSession, table: StreamTable, spark: Spark) -> Turn:
-        initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
+    async def _refresh(self, session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
+        """Refresh in a transaction of its own; a failure is written down. Raises SqlError."""
         try:
             try:
                 async with session.transaction("repeatable_read"):
-                    outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark)
+                    outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark)
             except CaptureBroken as broken:
-                logger.warning("capture is repaired", stream_table=f"{table.schema}.{table.name}", reason=str(broken))
+                logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
                 async with session.transaction("read_committed"):
-                    await prepare(session, await begin(session, table.pgt_id, wait=False))
+                    await prepare(session, await begin(session, pgt_id, wait=False))
                 async with session.transaction("repeatable_read"):
-                    outcome = await requests.refresh_scheduled(session, table.pgt_id, initiator, spark, repaired=True)
+                    outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark, repaired=True)
         except SqlError as error:
             if error.sqlstate in CONTENTION:
                 return Turn.AGAIN
-            await record_failure(session, table.pgt_id, initiator, error)
+            await record_failure(session, pgt_id, initiator, error)
             raise
         return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
 
@@ -199,9 +200,11 @@ class Engine:
                         request = Request.from_row(rows[0])
                         await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
                         async with acting_as(session, request.requested_by):
-                            await requests.carry_out(session, request, spark, in_two_steps=True)
+                            created = await requests.carry_out(session, request, spark, in_two_steps=True)
+                    if created is not None:
+                        await self._refresh(session, created, Initiator.INITIAL, spark)
                 except SqlError as error:
-                    if request is None:
+                    if request is None or error.sqlstate[:2] in ("08", "57"):
                         raise
                     logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
                     await session.fetch(
