@@ -79,7 +79,7 @@ class Watcher:
 
 def refresh_table(refreshes: Sequence[Refresh], committed: datetime) -> Table:
     """The refreshes after one commit."""
-    table = Table(pad_edge=False, box=None)
+    table = Table(pad_edge=False, box=None, padding=(0, 1, 0, 0))
     table.add_column("stream table", min_width=22)
     table.add_column("refresh", min_width=12)
     table.add_column("executor", min_width=8)

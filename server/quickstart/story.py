@@ -96,6 +96,7 @@ def _create_stream_tables(connection: Connection, watcher: Watcher, spark: str, 
     for heading, justify in (("stream table", "left"), ("executor", "left"), ("rows", "right"), ("s", "right")):
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     table.add_column("what it holds")
+    reasons: list[str] = []
     with _progress(console) as progress:
         task = progress.add_task("populating", total=len(STREAM_TABLES))
         for stream_table in STREAM_TABLES:
@@ -109,16 +110,17 @@ def _create_stream_tables(connection: Connection, watcher: Watcher, spark: str, 
             created = [refresh for refresh in watcher.new() if refresh.name == stream_table.name]
             if not created:
                 raise QuickstartError(f"the initial population of {stream_table.name} is not in the refresh history")
-            table.add_row(
-                stream_table.name,
-                created[-1].executor,
-                f"{created[-1].rows_out:,}",
-                f"{seconds:.1f}",
-                stream_table.purpose,
-            )
+            done = created[-1]
+            table.add_row(done.name, done.executor, f"{done.rows_out:,}", f"{seconds:.1f}", stream_table.purpose)
+            if done.executor != "spark" and spark != "off":
+                reasons.append(f"{done.name}: {done.executor_reason}")
             progress.advance(task)
         progress.update(task, description="populated")
     console.print(table)
+    if reasons:
+        console.print("\nWhat PostgreSQL did itself, and why (it is in the refresh history):")
+        for reason in reasons:
+            console.print(f"  {reason}", style="dim", markup=False, highlight=False)
     console.print()
 
 
