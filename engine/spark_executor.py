@@ -7,6 +7,7 @@ afterwards gets a temporary table filled by COPY.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import io
 import itertools
 import time
@@ -15,23 +16,27 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import structlog
 
 from catalog.session import SqlSession
 from engine.mirror import Connect, Mirror, MirrorVersion, Snapshot
 from engine.mirror_copy import arrow_type
-from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
+from engine.spark_sessions import Session, SparkJobFailed, SparkSessions, SparkUnavailable
 from sql.columns import Column, Source
 from sql.render import quote
 from sql.spark import NotExpressible, SparkQuery, render_spark, view_name
-from sql.spark_expressions import identifier
 from sql.spark_types import column_type
+from sql.spark_values import identifier
 
 log = structlog.get_logger(__name__)
 
 CSV_ROWS = 16384
 """Rows in one chunk of COPY data."""
+
+_FIRST_DAY = (datetime.date.min - datetime.date(1970, 1, 1)).days
+_LAST_DAY = (datetime.date.max - datetime.date(1970, 1, 1)).days
 
 _staging_numbers = itertools.count(1)
 
@@ -194,7 +199,18 @@ def _typed(table: pa.Table, query: SparkQuery) -> pa.Table:
         (f"c{n}", table.schema.field(n).type if column.type == "numeric" else arrow_type(column_type(column.type)))
         for n, column in enumerate(query.columns)
     ]
-    return table.cast(pa.schema(fields))
+    table = table.cast(pa.schema(fields))
+    for column in table.columns:
+        if pa.types.is_temporal(column.type) and not _in_years_1_to_9999(column):
+            raise SparkJobFailed("Spark job gave a date outside the years 1 to 9999")
+    return table
+
+
+def _in_years_1_to_9999(column: pa.ChunkedArray) -> bool:
+    """Dates and timestamps outside have no CSV text that PostgreSQL reads back."""
+    extremes = pc.min_max(column.cast(pa.date32()))
+    low, high = extremes["min"].cast(pa.int32()).as_py(), extremes["max"].cast(pa.int32()).as_py()
+    return low is None or (low >= _FIRST_DAY and high <= _LAST_DAY)
 
 
 async def csv_chunks(table: pa.Table) -> AsyncIterator[bytes]:

@@ -15,8 +15,9 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from .columns import Column, Source
-from .spark_expressions import Expressions, Typed, identifier, unify
+from .spark_expressions import Expressions
 from .spark_types import NotExpressible, SparkType, column_type
+from .spark_values import Typed, identifier, unify
 
 __all__ = ["NotExpressible", "SparkQuery", "render_spark", "view_name"]
 

@@ -1,16 +1,12 @@
 """Scalar and aggregate expressions in Spark's dialect, each with the type that it has in both systems.
 
-Every construct has a rule of its own; one without a rule raises NotExpressible and names itself. The renderer writes
-decimals with explicit casts, so that Spark never derives a scale of its own.
+Every construct has a rule of its own, `RULES`; one without a rule, or with a part that its rule does not know, raises
+NotExpressible and names itself.
 """
 
 from __future__ import annotations
 
-import datetime
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlglot import exp
@@ -20,26 +16,28 @@ from .spark_types import (
     BIGINT,
     BOOLEAN,
     DATE,
-    INTEGER,
-    INTEGERS,
     TEXT,
     TIMESTAMP,
     UNKNOWN,
     NotExpressible,
     SparkType,
-    base_type,
     column_type,
     numeric,
+    sqlglot_type,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """An expression in Spark SQL and its type."""
-
-    sql: str
-    type: SparkType
-
+from .spark_values import (
+    Typed,
+    arithmetic,
+    as_type,
+    check_comparable,
+    constant,
+    converted,
+    date_arithmetic,
+    number,
+    string,
+    unify,
+    wider,
+)
 
 Resolve = Callable[[exp.Column], Typed]
 
@@ -49,47 +47,9 @@ _COMPARISONS: dict[type[Any], str] = {
 }  # fmt: skip
 _EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
 _FUNCTIONS = {function.name: function for function in equality.FUNCTIONS}
-_SQLGLOT_NAMES: dict[type[exp.Expression], str] = {
-    exp.Abs: "abs", exp.Length: "length", exp.Trim: "btrim", exp.Left: "left", exp.Right: "right",
-    exp.ByteLength: "octet_length",
+_NAMES: dict[type[Any], str] = {
+    exp.Abs: "abs", exp.Length: "length", exp.Left: "left", exp.Right: "right", exp.ByteLength: "octet_length",
 }  # fmt: skip
-
-
-def string(text: str) -> str:
-    """A string literal of Spark SQL, in which backslashes escape.
-
-    >>> print(string("it's a \\\\"))
-    'it\\'s a \\\\'
-    """
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def identifier(name: str) -> str:
-    """A quoted name of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def unify(types: Sequence[SparkType], what: str) -> SparkType:
-    """The common type of a CASE's branches or a column of a UNION ALL. Raises NotExpressible.
-
-    Numerics must have one scale: PostgreSQL keeps each value's own.
-    """
-    known = [type_ for type_ in types if type_ != UNKNOWN]
-    if not known:
-        return TEXT
-    first = known[0]
-    if any(type_.name != first.name for type_ in known):
-        raise NotExpressible(f"{what} of different types")
-    if first.name == "numeric":
-        if len({type_.scale for type_ in known}) > 1:
-            raise NotExpressible(f"{what} of numerics with different scales")
-        first = numeric(max(type_.digits for type_ in known), first.scale)
-    return replace(
-        first,
-        equatable=all(t.equatable for t in known),
-        ordered=all(t.ordered for t in known),
-        groupable=all(t.groupable for t in known),
-    )
 
 
 class Expressions:
@@ -100,20 +60,14 @@ class Expressions:
 
     def render(self, node: Any) -> Typed:
         """The expression in Spark SQL. Raises NotExpressible."""
-        if isinstance(node, exp.Paren):
-            inner = self.render(node.this)
-            return Typed(f"({inner.sql})", inner.type)
-        if isinstance(node, exp.Dot) and node.this.name == "pg_catalog" and isinstance(node.expression, exp.Func):
-            return self.render(node.expression)
-        if type(node) in _COMPARISONS:
-            return self._comparison(node)
-        if (name := self._function_name(node)) is not None:
-            return self._function(name, node)
-        for kind in type(node).__mro__:
-            rule = getattr(self, f"_{kind.__name__.lower()}", None)
-            if rule is not None:
-                return rule(node)  # type: ignore[no-any-return]
-        raise NotExpressible(_named(node))
+        rule = RULES.get(type(node))
+        if rule is None:
+            raise NotExpressible(_named(node))
+        method, parts = rule
+        for part, value in node.args.items():
+            if value and part not in parts and part not in _MEANINGLESS:
+                raise NotExpressible(f"{_named(node)} with {part.replace('_', ' ').strip()}")
+        return method(self, node)
 
     def boolean(self, node: Any) -> str:
         """A condition."""
@@ -123,6 +77,14 @@ class Expressions:
         return rendered.sql
 
     # Values
+
+    def _paren(self, node: exp.Paren) -> Typed:
+        return self.render(node.this)
+
+    def _qualified(self, node: exp.Dot) -> Typed:
+        if node.this.name != "pg_catalog" or not isinstance(node.expression, exp.Func):
+            raise NotExpressible(node.sql("postgres"))
+        return self.render(node.expression)
 
     def _column(self, node: exp.Column) -> Typed:
         return self._resolve(node)
@@ -136,94 +98,52 @@ class Expressions:
     def _literal(self, node: exp.Literal) -> Typed:
         if node.is_string:
             return Typed(string(node.name), TEXT)
-        return _number(node.name)
+        return number(node.name)
 
     def _cast(self, node: exp.Cast) -> Typed:
-        declared = node.to.sql("postgres").lower()
-        target = column_type(
-            "numeric(38,0)"
-            if base_type(_postgres_name(declared)) == "numeric" and not node.to.expressions
-            else _postgres_name(declared)
-        )
-        if target.name == "text" and node.to.expressions:
-            raise NotExpressible(f"cast to {declared}")
+        bare = not node.to.expressions
+        declared = sqlglot_type(node.to.sql("postgres"))
+        target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
+        if target.is_text:
+            if not bare:
+                raise NotExpressible(f"cast to {declared}")
+            target = TEXT
         value = node.this.unnest()
         if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal) and not value.this.is_string:
             value = exp.Literal.string("-" + value.this.name)
         if isinstance(value, exp.Literal):
-            return self._constant(value.name, target, bool(node.to.expressions))
+            return constant(value.name, target, not bare)
         inner = self.render(value)
         if inner.type == UNKNOWN:
-            kept = target if target.name != "numeric" or node.to.expressions else UNKNOWN
-            return Typed(f"CAST(NULL AS {target.spark})", kept)
-        if target.name == "numeric" and inner.type.is_number and not node.to.expressions:
+            # A NULL numeric has no scale; it takes that of its surroundings.
+            return (
+                Typed("NULL", UNKNOWN)
+                if bare and target.name == "numeric"
+                else Typed(f"CAST(NULL AS {target.spark})", target)
+            )
+        if bare and target.name == "numeric" and inner.type.is_number:
             target = inner.type.as_numeric()
-        return self._converted(inner, target)
-
-    def _converted(self, inner: Typed, target: SparkType) -> Typed:
-        source = inner.type
-        if source.name == target.name and source.name != "numeric":
-            return inner
-        if source.is_number and target.is_number:
-            if source.name == "numeric" and target.scale < source.scale:
-                # PostgreSQL rounds half away from zero; Spark's cast to an integer would truncate.
-                inner = Typed(f"round({inner.sql}, {target.scale})", source)
-            return Typed(f"CAST({inner.sql} AS {target.spark})", target)
-        template = equality.CASTS.get((source.name, target.name))
-        if template is None:
-            raise NotExpressible(f"cast from {source.name} to {target.name}")
-        return Typed(template.format(inner.sql), target)
-
-    def _constant(self, text: str, target: SparkType, has_modifier: bool) -> Typed:
-        """A literal of a type, `'…'::type`."""
-        try:
-            if target.name == "numeric" and not has_modifier:
-                return _number(text.strip())
-            if target.is_number:
-                return self._converted(_number(text.strip()), target)
-            if target.name == "date":
-                return Typed(f"DATE '{datetime.date.fromisoformat(text)}'", target)
-            if target.name.startswith("timestamp"):
-                moment = datetime.datetime.fromisoformat(text)
-                zoned = moment.tzinfo is not None
-                if zoned != (target.name == "timestamp with time zone"):
-                    raise NotExpressible(f"literal '{text}' of type {target.name}")
-                utc = (moment.astimezone(datetime.UTC) if zoned else moment).replace(tzinfo=None)
-                keyword = "TIMESTAMP_LTZ" if zoned else "TIMESTAMP_NTZ"
-                return Typed(f"{keyword} '{utc.isoformat(' ', 'microseconds')}'", target)
-            if target.name == "uuid":
-                return Typed(string(str(uuid.UUID(text))), target)
-            if target.name == "boolean" and text in ("t", "f", "true", "false"):
-                return Typed("TRUE" if text[0] == "t" else "FALSE", target)
-        except (ValueError, OverflowError):
-            raise NotExpressible(f"literal '{text}' of type {target.name}") from None
-        if target.is_text:
-            return Typed(string(text), target)
-        if target.name in ("real", "double precision"):
-            return Typed(f"CAST({string(text)} AS {target.spark})", target)
-        raise NotExpressible(f"literal of type {target.name}")
+        return converted(inner, target)
 
     # Operators
 
     def _comparison(self, node: exp.Binary) -> Typed:
-        member = node.right.unnest() if not isinstance(node.right, exp.Any | exp.All) else node.right
-        if isinstance(member, exp.Any | exp.All):
-            return self._quantified(node, member)
-        left, right = self.render(node.left), self.render(node.right)
-        _check_comparable(left.type, right.type, ordering=not isinstance(node, _EQUALITIES))
-        sql = f"({left.sql} {_COMPARISONS[type(node)]} {right.sql})"
+        right = node.right
+        if isinstance(right, exp.Any | exp.All) or (isinstance(right, exp.Anonymous) and right.name.upper() == "ALL"):
+            return self._quantified(node, right)
+        a, b = self.render(node.left), self.render(right)
+        check_comparable(a.type, b.type, ordering=not isinstance(node, _EQUALITIES))
+        sql = f"({a.sql} {_COMPARISONS[type(node)]} {b.sql})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
 
-    def _quantified(self, node: exp.Binary, member: exp.Any | exp.All) -> Typed:
-        array = member.this.unnest()
+    def _quantified(self, node: exp.Binary, member: Any) -> Typed:
+        array = (member.expressions[0] if isinstance(member, exp.Anonymous) else member.this).unnest()
         wanted = exp.EQ if isinstance(member, exp.Any) else exp.NEQ
         if not isinstance(array, exp.Array) or type(node) is not wanted:
             raise NotExpressible("ANY or ALL over anything but a list of values with = or <>")
         return self._member(node.left, array.expressions, negated=wanted is exp.NEQ)
 
     def _in(self, node: exp.In) -> Typed:
-        if node.args.get("query") or node.args.get("unnest") or not node.expressions:
-            raise NotExpressible("IN with a subquery")
         return self._member(node.this, node.expressions, negated=False)
 
     def _member(self, this: Any, items: Sequence[Any], *, negated: bool) -> Typed:
@@ -231,16 +151,14 @@ class Expressions:
         if not values:
             raise NotExpressible("an empty list of values")
         for value in values:
-            _check_comparable(left.type, value.type, ordering=False)
+            check_comparable(left.type, value.type, ordering=False)
         operator = "NOT IN" if negated else "IN"
         return Typed(f"({left.sql} {operator} ({', '.join(value.sql for value in values)}))", BOOLEAN)
 
     def _between(self, node: exp.Between) -> Typed:
         this, low, high = (self.render(node.args[name]) for name in ("this", "low", "high"))
-        if node.args.get("symmetric"):
-            raise NotExpressible("BETWEEN SYMMETRIC")
         for bound in (low, high):
-            _check_comparable(this.type, bound.type, ordering=True)
+            check_comparable(this.type, bound.type, ordering=True)
         return Typed(f"({this.sql} BETWEEN {low.sql} AND {high.sql})", BOOLEAN)
 
     def _and(self, node: exp.And) -> Typed:
@@ -257,9 +175,9 @@ class Expressions:
         if isinstance(node.expression, exp.Null):
             if node.this.unnest().find(exp.Tuple):
                 raise NotExpressible("IS NULL of a row")
-            return Typed(f"({this.sql} IS NULL)", BOOLEAN)
+            return _negated(node, f"({this.sql} IS NULL)")
         if isinstance(node.expression, exp.Boolean) and this.type == BOOLEAN:
-            return Typed(f"({this.sql} <=> {'TRUE' if node.expression.this else 'FALSE'})", BOOLEAN)
+            return _negated(node, f"({this.sql} <=> {'TRUE' if node.expression.this else 'FALSE'})")
         raise NotExpressible("IS")
 
     def _like(self, node: exp.Like) -> Typed:
@@ -269,7 +187,7 @@ class Expressions:
             raise NotExpressible("LIKE with a pattern that is not a literal without backslashes")
         if not text.type.is_text or not text.type.equatable:
             raise NotExpressible("LIKE under a collation that is not deterministic")
-        return Typed(f"({text.sql} LIKE {string(literal.name)})", BOOLEAN)
+        return _negated(node, f"({text.sql} LIKE {string(literal.name)})")
 
     def _dpipe(self, node: exp.DPipe) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
@@ -292,17 +210,17 @@ class Expressions:
     def _plus_minus(self, node: exp.Binary, operator: str) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
-            return _date_arithmetic(left, right, operator)
-        return _arithmetic(left, right, operator)
+            return date_arithmetic(left, right, operator)
+        return arithmetic(left, right, operator)
 
     def _mul(self, node: exp.Mul) -> Typed:
-        return _arithmetic(self.render(node.left), self.render(node.right), "*")
+        return arithmetic(self.render(node.left), self.render(node.right), "*")
 
     def _div(self, node: exp.Div) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
         if not (left.type.is_integer and right.type.is_integer):
             raise NotExpressible("division of anything but integers")
-        type_ = _wider(left.type, right.type)
+        type_ = wider(left.type, right.type)
         # Spark's div is a bigint whatever its operands; the cast fails where PostgreSQL's own division overflows.
         wide = (f"CAST({side.sql} AS BIGINT)" for side in (left, right))
         return Typed(f"CAST(({' div '.join(wide)}) AS {type_.spark})", type_)
@@ -311,7 +229,7 @@ class Expressions:
         left, right = self.render(node.left), self.render(node.right)
         if not (left.type.is_integer and right.type.is_integer):
             raise NotExpressible("remainder of anything but integers")
-        type_ = _wider(left.type, right.type)
+        type_ = wider(left.type, right.type)
         return Typed(f"CAST(({left.sql} % {right.sql}) AS {type_.spark})", type_)
 
     # Conditional expressions
@@ -326,8 +244,8 @@ class Expressions:
         whens = []
         for branch, value in zip(node.args["ifs"], values, strict=False):
             condition = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
-            whens.append(f"WHEN {self.boolean(condition)} THEN {_as(value, type_)}")
-        default = f" ELSE {_as(values[-1], type_)}" if node.args.get("default") is not None else ""
+            whens.append(f"WHEN {self.boolean(condition)} THEN {as_type(value, type_)}")
+        default = f" ELSE {as_type(values[-1], type_)}" if node.args.get("default") is not None else ""
         return Typed(f"(CASE {' '.join(whens)}{default} END)", type_)
 
     def _coalesce(self, node: exp.Coalesce) -> Typed:
@@ -344,28 +262,27 @@ class Expressions:
         type_ = unify([value.type for value in values], name.upper())
         if ordering and not (type_.ordered and type_.groupable):
             raise NotExpressible(f"{name.upper()} of {type_.name}")
-        return Typed(f"{name}({', '.join(_as(value, type_) for value in values)})", type_)
+        return Typed(f"{name}({', '.join(as_type(value, type_) for value in values)})", type_)
 
     def _nullif(self, node: exp.Nullif) -> Typed:
         left, right = self.render(node.this), self.render(node.expression)
-        _check_comparable(left.type, right.type, ordering=False)
+        check_comparable(left.type, right.type, ordering=False)
         return Typed(f"nullif({left.sql}, {right.sql})", left.type)
 
     # Functions
 
-    def _function_name(self, node: Any) -> str | None:
-        if isinstance(node, exp.Anonymous):
-            return str(node.name).lower()
-        if isinstance(node, exp.Trim):
-            if node.expression or node.args.get("collation"):
-                raise NotExpressible("trim of other characters than blanks")
-            return {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or "").upper(), "btrim")
-        return _SQLGLOT_NAMES.get(type(node))
+    def _trim(self, node: exp.Trim) -> Typed:
+        names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+        return self._call(names[str(node.args.get("position") or "").upper()], [node.this])
 
-    def _function(self, name: str, node: exp.Expression) -> Typed:
+    def _function(self, node: exp.Func) -> Typed:
+        if isinstance(node, exp.Anonymous):
+            return self._call(str(node.name).lower(), node.expressions)
+        arguments = [node.this, node.args.get("expression")]
+        return self._call(_NAMES[type(node)], [argument for argument in arguments if argument is not None])
+
+    def _call(self, name: str, nodes: Sequence[Any]) -> Typed:
         function = _FUNCTIONS.get(name)
-        nodes = node.expressions if isinstance(node, exp.Anonymous) else [node.this, node.args.get("expression")]
-        nodes = [argument for argument in nodes if argument is not None]
         if function is None or len(nodes) != len(function.arguments):
             raise NotExpressible(f"function {name}")
         rendered = []
@@ -396,7 +313,7 @@ class Expressions:
 
     def _whole(self, node: exp.Expression, name: str) -> Typed:
         this = self.render(node.this)
-        if this.type.name != "numeric" or node.args.get("decimals"):
+        if this.type.name != "numeric":
             raise NotExpressible(f"{name} of {this.type.name}")
         type_ = numeric(this.type.digits + 1, 0)
         return Typed(f"CAST({name}({this.sql}) AS {type_.spark})", type_)
@@ -415,9 +332,9 @@ class Expressions:
         while isinstance(unit, exp.Cast):
             unit = unit.this.unnest()
         name = unit.name.lower()
-        if this.type != TIMESTAMP or name not in equality.TRUNCATIONS or node.args.get("zone"):
+        if this.type != TIMESTAMP or name not in equality.TRUNCATIONS:
             raise NotExpressible(f"date_trunc('{name}', {this.type.name})")
-        return Typed(f"CAST(date_trunc('{name.upper()}', {this.sql}) AS TIMESTAMP_NTZ)", TIMESTAMP)
+        return Typed(equality.TRUNCATIONS[name].format(this.sql), TIMESTAMP)
 
     # Aggregates
 
@@ -443,8 +360,6 @@ class Expressions:
         return "", self.render(node.this)
 
     def _count(self, node: exp.Count) -> Typed:
-        if node.expressions:
-            raise NotExpressible("count of several columns")
         if isinstance(node.this, exp.Star):
             return Typed("count(*)", BIGINT)
         distinct, value = self._argument(node)
@@ -486,90 +401,8 @@ class Expressions:
         return Typed(f"bool_or({self.boolean(node.this)})", BOOLEAN)
 
 
-def _number(text: str) -> Typed:
-    """A number literal: integer, bigint or numeric as PostgreSQL reads it."""
-    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
-    whole, point, fraction = digits.partition(".")
-    if not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or (point and not whole):
-        raise NotExpressible(f"number {text}")
-    if not point:
-        value = int(sign + whole)
-        for name, bits in (("integer", 31), ("bigint", 63)):
-            if -(1 << bits) <= value < 1 << bits:
-                return Typed(f"CAST({value} AS {SparkType(name).spark})", SparkType(name))
-    type_ = numeric(max(len(whole.lstrip("0")), 1), len(fraction))
-    return Typed(f"CAST('{text}' AS {type_.spark})", type_)
-
-
-def _as(value: Typed, type_: SparkType) -> str:
-    """The value with exactly this type, for branches that Spark would otherwise unify by itself."""
-    if value.type == UNKNOWN or type_.name == "numeric":
-        return f"CAST({value.sql} AS {type_.spark})"
-    return value.sql
-
-
-def _wider(left: SparkType, right: SparkType) -> SparkType:
-    return max((SparkType(left.name), SparkType(right.name)), key=lambda t: list(INTEGERS).index(t.name))
-
-
-def _arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
-    a, b = left.type, right.type
-    if not (a.is_number and b.is_number):
-        raise NotExpressible(f"{a.name} {operator} {b.name}")
-    if a.is_integer and b.is_integer:
-        type_ = _wider(a, b)
-        sides = (f"CAST({side.sql} AS {type_.spark})" if side.type != type_ else side.sql for side in (left, right))
-        return Typed(f"({f' {operator} '.join(sides)})", type_)
-    a, b = a.as_numeric(), b.as_numeric()
-    if operator == "*":
-        type_ = numeric(a.digits + b.digits, a.scale + b.scale)
-        if a.precision + b.precision + 1 > 38:  # what Spark derives before our cast
-            raise NotExpressible("product of numerics with more than 37 digits")
-    else:
-        type_ = numeric(max(a.digits, b.digits) + 1, max(a.scale, b.scale))
-    operation = f"CAST({left.sql} AS {a.spark}) {operator} CAST({right.sql} AS {b.spark})"
-    return Typed(f"CAST(({operation}) AS {type_.spark})", type_)
-
-
-def _date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
-    if right.type == DATE and operator == "-":
-        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER)
-    # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
-    literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
-    if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:
-        return Typed(f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})", DATE)
-    raise NotExpressible(f"date {operator} anything but a date or an integer literal")
-
-
-def _check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
-    if UNKNOWN in (a, b):
-        return
-    if a.is_number and b.is_number:
-        x, y = a.as_numeric(), b.as_numeric()
-        numeric(max(x.digits, y.digits), max(x.scale, y.scale))
-        return
-    if a.name != b.name:
-        raise NotExpressible(f"comparison of {a.name} with {b.name}")
-    if not (a.equatable and b.equatable):
-        raise NotExpressible("comparison under a collation that is not deterministic")
-    if ordering and not (a.ordered and b.ordered):
-        raise NotExpressible("order of text under a collation other than C")
-
-
-def _postgres_name(declared: str) -> str:
-    """The type's PostgreSQL name from how sqlglot writes it."""
-    head, bracket, rest = declared.partition("(")
-    names = {
-        "int": "integer", "decimal": "numeric", "timestamp": "timestamp without time zone",
-        "timestamptz": "timestamp with time zone", "varchar": "character varying", "double": "double precision",
-    }  # fmt: skip
-    name = names.get(head.strip(), head.strip())
-    modifier = (bracket + rest).replace(" ", "")
-    return (
-        name + modifier
-        if "time zone" not in name
-        else reduce(lambda t, p: t.replace(*p), [(" with", modifier + " with")], name)
-    )
+def _negated(node: exp.Expression, sql: str) -> Typed:
+    return Typed(f"(NOT {sql})" if node.args.get("negate") else sql, BOOLEAN)
 
 
 def _named(node: Any) -> str:
@@ -578,6 +411,60 @@ def _named(node: Any) -> str:
         return "subquery in an expression"
     if isinstance(node, exp.Window):
         return "window function"
+    if isinstance(node, exp.Anonymous):
+        return f"function {node.name.lower()}"
     if isinstance(node, exp.Func):
         return f"function {node.sql_name().lower()}"
     return str(node.key).replace("_", " ") if hasattr(node, "key") else type(node).__name__
+
+
+_MEANINGLESS = frozenset(("typed", "safe", "big_int", "value_constructor"))
+"""Notes of the parser to itself."""
+
+_BINARY = ("this", "expression")
+
+RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, ...]]] = {
+    exp.Paren: (Expressions._paren, ("this",)),
+    exp.Dot: (Expressions._qualified, _BINARY),
+    exp.Column: (Expressions._column, ("this", "table")),
+    exp.Null: (Expressions._null, ()),
+    exp.Boolean: (Expressions._boolean, ("this",)),
+    exp.Literal: (Expressions._literal, ("this", "is_string")),
+    exp.Cast: (Expressions._cast, ("this", "to")),
+    **{kind: (Expressions._comparison, _BINARY) for kind in _COMPARISONS},
+    exp.In: (Expressions._in, ("this", "expressions")),
+    exp.Between: (Expressions._between, ("this", "low", "high")),
+    exp.And: (Expressions._and, _BINARY),
+    exp.Or: (Expressions._or, _BINARY),
+    exp.Not: (Expressions._not, ("this",)),
+    exp.Is: (Expressions._is, (*_BINARY, "negate")),
+    exp.Like: (Expressions._like, (*_BINARY, "negate")),
+    exp.DPipe: (Expressions._dpipe, _BINARY),
+    exp.Neg: (Expressions._neg, ("this",)),
+    exp.Add: (Expressions._add, _BINARY),
+    exp.Sub: (Expressions._sub, _BINARY),
+    exp.Mul: (Expressions._mul, _BINARY),
+    exp.Div: (Expressions._div, _BINARY),
+    exp.Mod: (Expressions._mod, _BINARY),
+    exp.Case: (Expressions._case, ("this", "ifs", "default")),
+    exp.Coalesce: (Expressions._coalesce, ("this", "expressions")),
+    exp.Greatest: (Expressions._greatest, ("this", "expressions", "ignore_nulls")),
+    exp.Least: (Expressions._least, ("this", "expressions", "ignore_nulls")),
+    exp.Nullif: (Expressions._nullif, _BINARY),
+    exp.Trim: (Expressions._trim, ("this", "position")),
+    exp.Anonymous: (Expressions._function, ("this", "expressions")),
+    **{kind: (Expressions._function, _BINARY) for kind in _NAMES},
+    exp.Round: (Expressions._round, ("this", "decimals")),
+    exp.Ceil: (Expressions._ceil, ("this",)),
+    exp.Floor: (Expressions._floor, ("this",)),
+    exp.Extract: (Expressions._extract, _BINARY),
+    exp.TimestampTrunc: (Expressions._timestamptrunc, ("this", "unit")),
+    exp.Filter: (Expressions._filter, _BINARY),
+    exp.Count: (Expressions._count, ("this",)),
+    exp.Sum: (Expressions._sum, ("this",)),
+    exp.Min: (Expressions._min, ("this",)),
+    exp.Max: (Expressions._max, ("this",)),
+    exp.LogicalAnd: (Expressions._logicaland, ("this",)),
+    exp.LogicalOr: (Expressions._logicalor, ("this",)),
+}
+"""By construct: how it is rendered, and the parts of it that the rendering looks at."""

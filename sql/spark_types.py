@@ -156,3 +156,26 @@ def base_type(declared: str) -> str:
     """
     name = re.sub(r"\([^)]*\)", "", declared)
     return _ALIASES.get(name, name)
+
+
+def sqlglot_type(declared: str) -> str:
+    """PostgreSQL's name of a type from the name that sqlglot writes.
+
+    >>> sqlglot_type("TIMESTAMPTZ"), sqlglot_type("DECIMAL(10, 2)")
+    ('timestamp with time zone', 'numeric(10,2)')
+    """
+    head, bracket, rest = declared.lower().partition("(")
+    name = _SQLGLOT_NAMES.get(head.strip(), head.strip())
+    if bracket and "time zone" in name:
+        raise NotExpressible(f"type {declared.lower()}")
+    return name + (bracket + rest).replace(" ", "")
+
+
+_SQLGLOT_NAMES = {
+    "int": "integer",
+    "decimal": "numeric",
+    "timestamp": "timestamp without time zone",
+    "timestamptz": "timestamp with time zone",
+    "varchar": "character varying",
+    "double": "double precision",
+}

@@ -1,0 +1,235 @@
+"""The edge-case table, the queries over it, and their comparison on PostgreSQL and on one Spark target.
+
+Run as a program, in a process of its own so that a Spark of another kind is not in its way:
+``python spark_edge_cases.py TARGET WORK_DIR``, with the connection options of a database (JSON) on standard input. It
+prints the differences as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import structlog
+
+from catalog.install import install
+from catalog.session import SqlError
+from engine.mirror import Mirror
+from engine.pool import SESSION_SETTINGS, PooledSession
+from engine.spark_executor import SparkExecutor
+from engine.spark_sessions import SparkJobFailed, SparkSessions
+from sql import Column, Source, spark_equality
+
+COLUMNS = (
+    "k integer",
+    "b boolean",
+    "i2 smallint",
+    "i4 integer",
+    "i8 bigint",
+    "n numeric(10,2)",
+    "n2 numeric(8,3)",
+    't text COLLATE "C"',
+    "d date",
+    "ts timestamp",
+    "tz timestamptz",
+    "u uuid",
+    "f double precision",
+    "r real",
+)
+
+VALUES: dict[str, tuple[str | None, ...]] = {
+    "b": ("t", "f", None),
+    "i2": ("0", "1", "-1", "7", "-7", "32767", "-32768", None),
+    "i4": ("0", "1", "-1", "7", "-7", "2147483647", "-2147483648", "100000", None, "8"),
+    "i8": ("0", "1", "-1", "9223372036854775807", "-9223372036854775808", "1234567890123", None, "3000000000"),
+    "n": ("0", "0.01", "-0.01", "0.05", "-0.05", "0.50", "-0.50", "1.45", "-1.45", "2.50", "99999999.99",
+          "-99999999.99", None, "12.00"),
+    "n2": ("0", "0.001", "-0.005", "0.005", "1.045", "2.500", "-2.500", "99999.999", "-99999.999", None, "0.500"),
+    "t": ("", " ", "a", "A", "ab", "abc", "Z", "z", "é", "e\u0301", "ß", "😀", "😀x", "  pad  ", "it's \"quoted\"",
+          "back\\slash", "tab\there", "new\nline", "_b", "%", "x_b", "NULL", "\\N", "a,b", None, "\u00a0x", "nul"),
+    "d": ("2024-02-29", "2000-01-01", "1970-01-01", "1969-12-31", "1900-03-01", "1582-10-10", "0002-03-01",
+          "9999-11-30", "2020-12-31", "2021-01-03", None),
+    "ts": ("2013-07-01 12:00:00", "2013-03-10 02:30:00", "1969-12-31 23:59:59.999999", "0001-01-01 00:00:00",
+           "1582-10-10 10:10:10.1", "1899-12-31 23:59:59.000001", "9999-12-31 23:59:59.999999", "2020-12-31 23:00:00.5",
+           "2021-01-03 00:00:00", "2024-02-29 13:59:59.123456", None),
+    "tz": ("2013-07-01 12:00:00+00", "2013-03-10 02:30:00-05", "1969-12-31 23:59:59.999999+00",
+           "0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00", "2024-02-29 13:59:59.123456+09:30", None),
+    "u": ("00000000-0000-0000-0000-000000000001", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+          "123e4567-e89b-12d3-a456-426614174000", None),
+    "f": ("0", "-0", "1", "0.1", "-2.5", "1e308", "5e-324", "NaN", "Infinity", "-Infinity", "0.3333333333333333", None),
+    "r": ("0", "-0", "1", "0.1", "-2.5", "3e38", "1e-45", "NaN", "Infinity", "-Infinity", "0.33333334", None),
+}  # fmt: skip
+
+ROWS = 60
+
+STRUCTURES = (
+    "SELECT DISTINCT b, n, d FROM edge",
+    "SELECT a.k, c.k AS other, a.t FROM edge a JOIN edge c ON a.i4 = c.i2 AND a.k <> c.k",
+    "SELECT a.k, c.k AS other FROM edge a LEFT JOIN edge c ON a.n = c.n2",
+    "SELECT a.k, c.k AS other FROM edge a FULL JOIN edge c ON a.k = c.i4",
+    "SELECT a.k, c.k AS other FROM edge a, edge c, edge e WHERE a.t = c.t AND e.k = a.k AND c.k > 10",
+    "SELECT a.k, e.k AS other FROM (edge a JOIN edge c ON a.k = c.i4) RIGHT JOIN edge e ON e.k = c.k + 1",
+    "SELECT a.k, x.k AS other FROM edge a LEFT JOIN (edge c JOIN edge x ON c.k = x.i2) ON a.i4 = c.k",
+    "SELECT k, t FROM edge UNION ALL SELECT i4, NULL FROM edge WHERE b",
+    "SELECT n, 1 AS one FROM edge UNION ALL SELECT sum(n), 2 FROM edge GROUP BY b",
+    "WITH w AS (SELECT b, count(*) AS c FROM edge GROUP BY b), x AS (SELECT * FROM w WHERE c > 1)"
+    " SELECT w.b, x.c FROM w JOIN x ON w.c = x.c",
+    "SELECT s.b, sum(s.c) AS total FROM (SELECT b, t, count(*) AS c FROM edge GROUP BY b, t) s GROUP BY s.b",
+    'SELECT s."Select", s."select" FROM (SELECT k AS "Select", i4 AS "select" FROM edge) s',
+    "SELECT count(*) AS n FROM edge",
+    "SELECT count(*) AS n, sum(i4) AS s, min(t) AS m FROM edge WHERE k < 0",
+    "SELECT b, count(*) AS n FROM edge WHERE k < 0 GROUP BY b",
+    "SELECT EXTRACT(year FROM ts) AS y, date_trunc('month', ts) AS m, count(*) AS c FROM edge GROUP BY 1, 2",
+    "SELECT t, i2 % 3::smallint AS g, sum(i8) AS s FROM edge GROUP BY t, i2 % 3::smallint HAVING count(*) > 1",
+    "SELECT k FROM edge WHERE b AND NOT (i4 > 0 OR t IS NULL)",
+)
+
+
+def examples() -> dict[str, str]:
+    """Every row-wise example of the list by the name of its column."""
+    texts = [example for function in spark_equality.FUNCTIONS for example in function.examples]
+    texts += [f"EXTRACT({part} FROM ts)" for part in spark_equality.EXTRACT_PARTS]
+    texts += [
+        f"EXTRACT({part} FROM d)" for part in spark_equality.EXTRACT_PARTS if part not in spark_equality.TIME_PARTS
+    ]
+    texts += [f"date_trunc('{unit}', ts)" for unit in spark_equality.TRUNCATIONS]
+    texts += [*spark_equality.CAST_EXAMPLES, *spark_equality.OPERATOR_EXAMPLES]
+    return {f"x{number}": text for number, text in enumerate(texts)}
+
+
+class Comparison:
+    """Runs queries on PostgreSQL and through the Spark executor, and compares the texts of all values."""
+
+    def __init__(self, connection: asyncpg.Connection, options: dict[str, Any], executor: SparkExecutor):
+        self._connection = connection
+        self._session = PooledSession(connection)
+        self._options = options
+        self._executor = executor
+        self._source = Source(0, "", "", ())
+        self.differences: list[str] = []
+
+    async def prepare(self) -> None:
+        connection = self._connection
+        await install(self._session)
+        await connection.execute(f"CREATE TABLE public.edge ({', '.join(COLUMNS)})")
+        rows = [
+            (k, *(values[(k * (3 + n) + k // len(values)) % len(values)] for n, values in enumerate(VALUES.values())))
+            for k in range(ROWS)
+        ]
+        fields = ", ".join(f"${n + 1}::text::{c.split()[1]}" for n, c in enumerate(COLUMNS[1:], start=1))
+        fields = fields.replace("::double", "::double precision")
+        await connection.executemany(
+            f"INSERT INTO public.edge SELECT $1::text::integer, {fields}", [(str(row[0]), *row[1:]) for row in rows]
+        )
+        described = await connection.fetch(
+            "SELECT attname, format_type(atttypid, atttypmod), attrelid::bigint FROM pg_attribute"
+            " WHERE attrelid = 'public.edge'::regclass AND attnum > 0 ORDER BY attnum"
+        )
+        columns = tuple(Column(name, type_) for name, type_, _ in described)
+        self._source = Source(described[0][2], "public", "edge", columns)
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(**self._options, server_settings=SESSION_SETTINGS)
+
+    async def _spark(self, canonical: str) -> str:
+        result = await self._executor.run(
+            self._session,
+            database="test",
+            connect=self._connect,
+            query=canonical,
+            sources=[self._source],
+            owner=self._options["user"],
+            description="equality",
+            binary_order=True,
+        )
+        return result.staging
+
+    async def compare(self, query: str, label: str) -> None:
+        """Note a difference between the rows of `query` on PostgreSQL and on Spark, as texts."""
+        try:
+            async with self._session.transaction():
+                await self._connection.execute("SET LOCAL search_path = public")
+                await self._connection.execute(f"CREATE TEMPORARY VIEW canonical AS {query}")
+                await self._connection.execute("SET LOCAL search_path = ''")
+                canonical = await self._connection.fetchval("SELECT pg_get_viewdef('pg_temp.canonical'::regclass)")
+                canonical = canonical.rstrip(";")
+                staging = await self._spark(canonical)
+                await self._connection.execute("SET LOCAL timezone = 'UTC'")
+                for one, other, where in (
+                    (canonical, f"TABLE {staging}", "PostgreSQL"),
+                    (f"TABLE {staging}", canonical, "Spark"),
+                ):
+                    rows = await self._connection.fetch(
+                        f"SELECT (x.*)::text AS row FROM ({one}) x EXCEPT ALL SELECT (x.*)::text FROM ({other}) x"
+                    )
+                    if rows:
+                        self.differences.append(f"{label}: only {where} has {[row[0] for row in rows[:5]]}")
+                raise _Undo
+        except _Undo:
+            return
+        except Exception as error:
+            self.differences.append(f"{label}: {type(error).__name__}: {error}")
+
+    async def compare_all(self, items: Sequence[str], template: str) -> None:
+        """All items in one query, for speed; one by one if that differs, to name the culprit."""
+        before = len(self.differences)
+        columns = ", ".join(f"{item} AS x{number}" for number, item in enumerate(items))
+        await self.compare(template.format(columns), "all")
+        if len(self.differences) > before:
+            del self.differences[before:]
+            for item in items:
+                await self.compare(template.format(f"{item} AS x"), item)
+
+    async def check_error(self, expression: str) -> None:
+        """PostgreSQL raises an error; Spark must fail, too, and not answer."""
+        query = f"SELECT {expression} AS x FROM public.edge"
+        try:
+            await self._connection.fetch(query)
+        except asyncpg.PostgresError:
+            pass
+        else:
+            self.differences.append(f"{expression}: PostgreSQL does not fail")
+        try:
+            async with self._session.transaction():
+                await self._spark(query)
+            self.differences.append(f"{expression}: Spark does not fail")
+        except SparkJobFailed:
+            return
+        except SqlError as error:
+            self.differences.append(f"{expression}: {error.sqlstate} {error}")
+
+
+class _Undo(Exception):
+    """Rolls a comparison's transaction back."""
+
+
+async def compare_everything(target: str, work_dir: Path, options: dict[str, Any]) -> list[str]:
+    """Every entry of the equality list on PostgreSQL and `target`; what differs."""
+    sessions = SparkSessions(target, work_dir / "spark")
+    connection = await asyncpg.connect(**options, server_settings=SESSION_SETTINGS)
+    comparison = Comparison(connection, options, SparkExecutor(sessions, Mirror(work_dir / "mirror")))
+    try:
+        await comparison.prepare()
+        await comparison.compare_all(list(examples().values()), "SELECT k, {} FROM edge")
+        for grouping in ("", " GROUP BY b", " GROUP BY i2", " GROUP BY n"):
+            await comparison.compare_all(spark_equality.AGGREGATE_EXAMPLES, f"SELECT {{}} FROM edge{grouping}")
+        for query in STRUCTURES:
+            await comparison.compare(query, query)
+        for expression in spark_equality.ERROR_EXAMPLES:
+            await comparison.check_error(expression)
+    finally:
+        await sessions.stop()
+        await connection.close()
+    return comparison.differences
+
+
+if __name__ == "__main__":
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    found = asyncio.run(compare_everything(sys.argv[1], Path(sys.argv[2]), json.load(sys.stdin)))
+    print(json.dumps(found, indent=1, ensure_ascii=False))
