@@ -1,0 +1,306 @@
+"""A whole server for the tests: `headwater serve` as users start it, spoken to by real clients through the wire."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+from psycopg.rows import dict_row
+
+START_SECONDS = 60.0
+TEMPLATE = "e2e_template"
+_numbers = count(1)
+
+# What creating a stream table leaves in a database, apart from the functions that run queries with a role's rights.
+TRACES = """
+SELECT 'stream table ' || pgt_schema || '.' || pgt_name FROM pgtrickle.pgt_stream_tables
+UNION ALL SELECT 'dependency of ' || pgt_id FROM pgtrickle.pgt_dependencies
+UNION ALL SELECT 'history of ' || pgt_id FROM pgtrickle.pgt_refresh_history
+UNION ALL SELECT 'request ' || request_id FROM pgtrickle.pgt_requests
+UNION ALL SELECT 'capture of ' || source_relid::regclass FROM pgtrickle.pgt_captures
+UNION ALL SELECT 'relation ' || c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgtrickle', 'pg_toast') AND n.nspname !~ '^pg_toast_temp'
+UNION ALL SELECT 'trigger ' || tgname || ' on ' || tgrelid::regclass FROM pg_trigger
+    WHERE NOT tgisinternal AND tgrelid::regclass::text NOT LIKE 'pgtrickle.%%'
+UNION ALL SELECT 'function ' || p.oid::regprocedure FROM pg_proc p
+    WHERE pronamespace = 'pgtrickle_changes'::regnamespace AND proname !~ '^as_'
+ORDER BY 1
+"""
+
+
+class Headwater:
+    """A `headwater serve` process on a data directory."""
+
+    def __init__(self, data: Path, *options: str):
+        self.data = data
+        self._options = options
+        self.process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self) -> Headwater:
+        """Start the server and wait for its `ready:` line."""
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "server", "serve"),
+                *("--data", str(self.data), "--port", "0", "--spark", "off", *self._options),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=(self.data.parent / "server.log").open("a"),
+            text=True,
+        )
+        url = _ready_line(self.process).removeprefix("ready: ")
+        self.port = int(conninfo.conninfo_to_dict(url)["port"])
+        return self
+
+    @property
+    def log(self) -> str:
+        """What the server wrote to stderr, over all its starts."""
+        return (self.data.parent / "server.log").read_text()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel does when memory is short."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def dsn(self, database: str = "postgres", **options: Any) -> str:
+        """A connection string that leads through the server."""
+        return conninfo.make_conninfo(
+            **{"host": "127.0.0.1", "port": self.port, "dbname": database, **self._login(), **options}
+        )
+
+    def direct_dsn(self, database: str = "postgres", **options: Any) -> str:
+        """A connection string that bypasses the server, over the Unix socket of its PostgreSQL."""
+        lines = (self.data / "postgres" / "postmaster.pid").read_text().splitlines()
+        return conninfo.make_conninfo(
+            **{"host": lines[4], "port": lines[3], "dbname": database, **self._login(), **options}
+        )
+
+    def _login(self) -> dict[str, str]:
+        user, password = (self.data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+        return {"user": user, "password": password}
+
+
+def _ready_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if selector.select(START_SECONDS):
+            line = process.stdout.readline().strip()
+            if line.startswith("ready: "):
+                return line
+    process.kill()
+    raise RuntimeError(f"the server did not become ready; exit status {process.wait(10)}")
+
+
+class Database:
+    """A database of its own behind a server, and a connection (autocommit, through the server) to it."""
+
+    def __init__(self, server: Headwater, name: str):
+        self.server = server
+        self.name = name
+        self._connections: list[psycopg.Connection[Any]] = []
+        self.connection = self.connect()
+
+    def connect(self, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        """One more connection through the server; closed when the test ends."""
+        return self._opened(self.server.dsn(self.name, **options), autocommit)
+
+    def bypass(self, *, autocommit: bool = True, **options: Any) -> psycopg.Connection[Any]:
+        """A connection to PostgreSQL itself, past the server."""
+        return self._opened(self.server.direct_dsn(self.name, **options), autocommit)
+
+    def _opened(self, dsn: str, autocommit: bool) -> psycopg.Connection[Any]:
+        connection = psycopg.connect(dsn, autocommit=autocommit)
+        self._connections.append(connection)
+        return connection
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
+
+    def run(self, statement: str, *parameters: Any) -> psycopg.Cursor[Any]:
+        return self.connection.execute(statement, parameters or None)  # type: ignore[arg-type]
+
+    def rows(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return self.run(statement, *parameters).fetchall()
+
+    def value(self, statement: str, *parameters: Any) -> Any:
+        ((value,),) = self.rows(statement, *parameters)
+        return value
+
+    def create(self, name: str, query: str, **arguments: Any) -> None:
+        """`pgtrickle.create_stream_table` with named arguments; no schedule but that of its dependents unless said."""
+        arguments = {"name": name, "query": query, **arguments}
+        named = ", ".join(f"{key} => %s" for key in arguments)
+        self.run(f"SELECT pgtrickle.create_stream_table({named})", *arguments.values())
+
+    def refresh(self, name: str) -> None:
+        self.run("SELECT pgtrickle.refresh_stream_table(%s)", name)
+
+    def state(self, name: str) -> dict[str, Any]:
+        """The row of `pgt_stream_tables`."""
+        with self.connection.cursor(row_factory=dict_row) as cursor:
+            row = cursor.execute(
+                "SELECT * FROM pgtrickle.pgt_stream_tables WHERE pgt_id = pgtrickle._resolve(%s)", [name]
+            ).fetchone()
+        assert row is not None
+        return row
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """Rows of `pgt_refresh_history`, the oldest first."""
+        with self.connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(
+                "SELECT * FROM pgtrickle.pgt_refresh_history WHERE pgt_id = pgtrickle._resolve(%s) ORDER BY refresh_id",
+                [name],
+            ).fetchall()
+
+    def last(self, name: str) -> tuple[str, int, int, int]:
+        """(action, rows inserted, updated, deleted) of the last refresh."""
+        row = self.history(name)[-1]
+        return row["action"], row["rows_inserted"], row["rows_updated"], row["rows_deleted"]
+
+    def difference(self, name: str) -> list[tuple[Any, ...]]:
+        """Rows that the stream table lacks ('missing') or has in excess ('extra'), compared as text."""
+        state = self.state(name)
+        columns = self.rows(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+            " AND attname NOT LIKE '\\_\\_pgt\\_%%' ORDER BY attnum",
+            state["pgt_relid"],
+        )
+        places = sql.SQL(", ").join(sql.Identifier(f"c{n}") for n in range(len(columns)))
+        texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(f"c{n}")) for n in range(len(columns)))
+        stored = sql.SQL("SELECT {} FROM (SELECT {} FROM {}.{}) AS s({})").format(
+            texts,
+            sql.SQL(", ").join(sql.Identifier(name) for (name,) in columns),
+            sql.Identifier(state["pgt_schema"]),
+            sql.Identifier(state["pgt_name"]),
+            places,
+        )
+        query = sql.SQL("SELECT {} FROM ({}) AS q({})").format(texts, sql.SQL(state["defining_query"]), places)
+        return self.connection.execute(
+            sql.SQL(
+                "(SELECT 'missing', * FROM ({query} EXCEPT ALL {stored}) AS m)"
+                " UNION ALL (SELECT 'extra', * FROM ({stored} EXCEPT ALL {query}) AS e)"
+            ).format(query=query, stored=stored)
+        ).fetchall()
+
+    def assert_current(self, *names: str) -> None:
+        """The stream tables equal their queries, as multisets."""
+        for name in names:
+            assert self.difference(name) == []
+
+    def assert_refreshed(self, *names: str) -> None:
+        """After a refresh of each, the stream tables equal their queries."""
+        for name in names:
+            self.refresh(name)
+            self.assert_current(name)
+
+    def traces(self) -> list[str]:
+        """Everything that stream tables have left in the database, and the user's relations."""
+        return [text for (text,) in self.rows(TRACES)]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
+    """One server for the whole run."""
+    running = Headwater(tmp_path_factory.mktemp("server") / "data").start()
+    with psycopg.connect(running.dsn(), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {TEMPLATE}")
+    psycopg.connect(running.dsn(TEMPLATE)).close()
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[Headwater]:
+    """A server of the test's own, to be killed and started again."""
+    running = Headwater(tmp_path / "data").start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def live_db(server: Headwater) -> Iterator[Database]:
+    """A fresh database, made and dropped through the server, with its scheduler at work."""
+    yield from _database(server)
+
+
+@pytest.fixture
+def db(live_db: Database) -> Database:
+    """A fresh database in which nothing is refreshed but by hand."""
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
+    return live_db
+
+
+@pytest.fixture
+def own_db(own_server: Headwater) -> Iterator[Database]:
+    """A fresh database behind the test's own server."""
+    database = Database(own_server, "postgres")
+    yield database
+    database.close()
+
+
+def _database(server: Headwater) -> Iterator[Database]:
+    name = f"e2e_{next(_numbers)}"
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        # Copied from one in which the catalog is installed; what copies and drops makes the engine let go of both.
+        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, TEMPLATE))))
+        database = Database(server, name)
+        try:
+            yield database
+        finally:
+            database.close()
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def eventually() -> Callable[..., Any]:
+    """Wait until a condition holds, and return what it returned; fail at the deadline."""
+
+    def wait(condition: Callable[[], Any], seconds: float = 15.0, what: str = "the condition") -> Any:
+        deadline = time.monotonic() + seconds
+        while not (result := condition()):
+            assert time.monotonic() < deadline, f"{what} did not hold within {seconds} s"
+            time.sleep(0.01)
+        return result
+
+    return wait
+
+
+@pytest.fixture
+def role(db: Database) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
+    """Make a plain login role, and a connection of it through the server: `role("alice")`."""
+    made: list[str] = []
+
+    def make(name: str, options: str = "") -> psycopg.Connection[Any]:
+        unique = f"{name}_{os.getpid()}_{next(_numbers)}"
+        db.run(f"CREATE ROLE {unique} LOGIN PASSWORD 'secret' {options}")
+        db.run(f"GRANT CREATE, USAGE ON SCHEMA public TO {unique}")
+        made.append(unique)
+        return db.connect(user=unique, password="secret")
+
+    yield make
+    db.close()
+    with psycopg.connect(db.server.dsn(db.name), autocommit=True) as connection:
+        for name in made:
+            connection.execute(f"DROP OWNED BY {name} CASCADE")
+            connection.execute(f"DROP ROLE {name}")

@@ -1,0 +1,458 @@
+"""Engine requests from everywhere a statement can come from, each carried out in that statement's transaction."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from server.embedded import binaries
+
+CREATE = "SELECT pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')"
+EXISTS = "SELECT to_regclass('public.copy') IS NOT NULL"
+
+
+@pytest.fixture(autouse=True)
+def source(db: Any) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+
+
+def psql(db: Any, script: str, *options: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(binaries() / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", *options, db.server.dsn(db.name, **settings)],
+        input=script,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_plain_call_through_psql(db: Any) -> None:
+    done = psql(db, f"{CREATE};\nSELECT id, v FROM copy ORDER BY id;\n")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "1|a\n2|b", "")
+
+
+def test_error_through_psql_has_message_and_hint(db: Any) -> None:
+    done = psql(
+        db, "\\set VERBOSITY verbose\nSELECT pgtrickle.create_stream_table('c', 'SELECT id FROM t', '5 parsecs');"
+    )
+    assert done.returncode != 0
+    assert 'ERROR:  22023: invalid schedule "5 parsecs"' in done.stderr
+    assert "HINT:" in done.stderr
+
+
+def test_call_in_from_clause(db: Any) -> None:
+    db.run("SELECT * FROM pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')")
+    db.assert_current("copy")
+
+
+def test_prepared_statement_with_parameters(db: Any) -> None:
+    statement = "SELECT pgtrickle.create_stream_table(name => %s, query => %s, schedule => %s)"
+    for n in range(7):  # psycopg prepares on the server along the way
+        db.connection.execute(statement, [f"c{n}", f"SELECT id + {n} AS id FROM t", "1h"], prepare=n > 2)
+    for n in range(7):
+        db.assert_current(f"c{n}")
+
+
+async def test_prepared_statement_of_asyncpg_executed_repeatedly(db: Any) -> None:
+    connection = await asyncpg.connect(_url(db))
+    try:
+        create = await connection.prepare("SELECT pgtrickle.create_stream_table($1, $2)")
+        for n in range(3):
+            await create.fetch(f"c{n}", f"SELECT id + {n} AS id FROM t")
+            assert await connection.fetchval(f"SELECT count(*) FROM c{n}") == 2
+        drop = await connection.prepare("SELECT pgtrickle.drop_stream_table($1)")
+        for n in range(3):
+            await drop.fetch(f"c{n}")
+        with pytest.raises(asyncpg.UndefinedTableError):
+            await drop.fetch("c0")
+        assert await connection.fetchval("SELECT 1") == 1
+    finally:
+        await connection.close()
+
+
+def _url(db: Any) -> str:
+    parts = psycopg.conninfo.conninfo_to_dict(db.server.dsn(db.name))
+    return f"postgresql://{parts['user']}:{parts['password']}@{parts['host']}:{parts['port']}/{parts['dbname']}"
+
+
+def test_sql_level_prepare_and_execute(db: Any) -> None:
+    db.run("PREPARE make (text) AS SELECT pgtrickle.create_stream_table($1, 'SELECT id, v FROM t')")
+    db.run("EXECUTE make('copy')")
+    db.assert_current("copy")
+    db.run("EXECUTE make('again')")
+    db.assert_current("again")
+    with pytest.raises(psycopg.errors.DuplicateTable):
+        db.run("EXECUTE make('again')")
+
+
+def test_drop_over_several_rows(db: Any) -> None:
+    before = db.traces()
+    for n in range(3):
+        db.create(f"c{n}", "SELECT id FROM t")
+    rows = db.rows(
+        "SELECT pgt_name, pgtrickle.drop_stream_table(pgt_schema || '.' || pgt_name) FROM pgtrickle.pgt_stream_tables"
+    )
+    assert sorted(name for name, _ in rows) == ["c0", "c1", "c2"]
+    assert db.traces() == before
+
+
+def test_create_over_several_rows(db: Any) -> None:
+    db.run(
+        "SELECT pgtrickle.create_stream_table('c' || n, format('SELECT id + %%s AS id FROM t', n))"
+        " FROM generate_series(1, 3) AS n WHERE n <> %s",
+        2,
+    )
+    db.assert_current("c1", "c3")
+    assert db.value("SELECT to_regclass('c2')") is None
+
+
+def test_one_failing_row_of_several_undoes_all(db: Any) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.run(
+            "SELECT pgtrickle.create_stream_table('c' || n, CASE n WHEN 3 THEN 'SELECT 1 FROM nothing'"
+            " ELSE 'SELECT id FROM t' END) FROM generate_series(1, 3) AS n"
+        )
+    assert db.traces() == before
+
+
+def test_do_block(db: Any) -> None:
+    db.run("DO $$ BEGIN PERFORM pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t'); END $$")
+    db.assert_current("copy")
+
+
+def test_do_block_that_names_no_function_in_its_text(db: Any) -> None:
+    db.run(
+        "DO $$ BEGIN EXECUTE 'SELECT pgtrickle.create_st' || 'ream_table(''copy'', ''SELECT id, v FROM t'')'; END $$"
+    )
+    db.assert_current("copy")
+
+
+def test_plpgsql_function(db: Any) -> None:
+    db.run(
+        "CREATE FUNCTION make(name text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM pgtrickle.create_stream_table(name, 'SELECT id, v FROM t'); RETURN 7; END $$"
+    )
+    assert db.value("SELECT make('copy')") == 7
+    assert db.connection.execute("SELECT make(%s)", ["again"], prepare=True).fetchone() == (7,)
+    db.assert_current("copy", "again")
+
+
+def test_plpgsql_function_that_catches_its_own_error(db: Any) -> None:
+    db.run(
+        "CREATE FUNCTION careful() RETURNS text LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM pgtrickle.create_stream_table('c', 'SELECT id FROM t', 'no schedule');"
+        " RETURN 'created'; EXCEPTION WHEN invalid_parameter_value THEN RETURN 'refused'; END $$"
+    )
+    assert db.value("SELECT careful()") == "refused"
+    assert db.rows("SELECT * FROM pgtrickle.pgt_requests") == []
+
+
+def test_request_undone_by_an_exception_block_is_not_carried_out(db: Any) -> None:
+    db.run(
+        "DO $$ BEGIN BEGIN PERFORM pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t');"
+        " RAISE division_by_zero; EXCEPTION WHEN division_by_zero THEN NULL; END; END $$"
+    )
+    assert db.value(EXISTS) is False
+
+
+def test_call_in_a_trigger(db: Any) -> None:
+    db.run(
+        "CREATE TABLE tenants (name text); CREATE FUNCTION add_tenant() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " PERFORM pgtrickle.create_stream_table('st_' || NEW.name, 'SELECT id, v FROM t'); RETURN NEW; END $$;"
+        "CREATE TRIGGER add AFTER INSERT ON tenants FOR EACH ROW EXECUTE FUNCTION add_tenant()"
+    )
+    db.run("INSERT INTO tenants VALUES ('one'), ('two')")
+    db.assert_current("st_one", "st_two")
+
+
+def test_writable_statement_that_returns_rows_and_makes_a_request(db: Any) -> None:
+    db.run("CREATE TABLE log (name text)")
+    rows = db.rows(
+        "WITH l AS (INSERT INTO log VALUES ('copy') RETURNING name)"
+        " SELECT name, pgtrickle.create_stream_table(name, 'SELECT id, v FROM t') FROM l"
+    )
+    assert [row[0] for row in rows] == ["copy"]
+    assert db.rows("SELECT name FROM log") == [("copy",)]
+    db.assert_current("copy")
+
+
+def test_failing_request_undoes_the_rest_of_its_statement(db: Any) -> None:
+    db.run("CREATE TABLE log (name text)")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.rows(
+            "WITH l AS (INSERT INTO log VALUES ('copy') RETURNING name)"
+            " SELECT name, pgtrickle.create_stream_table(name, 'SELECT id FROM missing') FROM l"
+        )
+    assert db.rows("SELECT name FROM log") == []
+
+
+class TestTransactionBlock:
+    def test_created_table_is_there_at_once_and_gone_after_rollback(self, db: Any) -> None:
+        before = db.traces()
+        connection = db.connect(autocommit=False)
+        connection.execute(CREATE)
+        assert connection.execute("SELECT id FROM copy ORDER BY id").fetchall() == [(1,), (2,)]
+        connection.rollback()
+        assert db.traces() == before
+
+    def test_commit_keeps_it_and_capture_works(self, db: Any) -> None:
+        connection = db.connect(autocommit=False)
+        connection.execute("INSERT INTO t VALUES (3, 'c')")
+        connection.execute(CREATE)
+        connection.execute("INSERT INTO t VALUES (4, 'd')")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+        assert connection.execute("SELECT count(*) FROM copy").fetchone() == (4,)
+        connection.execute("INSERT INTO t VALUES (5, 'e')")
+        connection.commit()
+        db.assert_refreshed("copy")
+        assert db.value("SELECT count(*) FROM copy") == 5
+
+    def test_savepoints(self, db: Any) -> None:
+        connection = db.connect()
+        for statement in [
+            "BEGIN",
+            "SAVEPOINT a",
+            CREATE,
+            "ROLLBACK TO a",
+            "SELECT pgtrickle.create_stream_table('kept', 'SELECT id FROM t')",
+            "SAVEPOINT b",
+            "INSERT INTO t VALUES (3, 'c')",
+            "SELECT pgtrickle.refresh_stream_table('kept')",
+            "ROLLBACK TO b",
+            "INSERT INTO t VALUES (4, 'd')",
+            "SELECT pgtrickle.refresh_stream_table('kept')",
+            "COMMIT",
+        ]:
+            connection.execute(statement)
+        assert db.value(EXISTS) is False
+        assert db.rows("SELECT id FROM kept ORDER BY id") == [(1,), (2,), (4,)]
+        db.assert_refreshed("kept")
+
+    def test_error_aborts_the_transaction_like_any_other(self, db: Any) -> None:
+        connection = db.connect()
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO t VALUES (3, 'c')")
+        connection.execute("SAVEPOINT s")
+        with pytest.raises(psycopg.errors.UndefinedColumn):
+            connection.execute("SELECT pgtrickle.create_stream_table('copy', 'SELECT nothing FROM t')")
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("SELECT 1")
+        connection.execute("ROLLBACK TO s")
+        connection.execute(CREATE)
+        connection.execute("COMMIT")
+        assert db.value("SELECT count(*) FROM copy") == 3
+
+    @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+    def test_every_isolation_level(self, db: Any, isolation: str) -> None:
+        connection = db.connect()
+        connection.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+        connection.execute("INSERT INTO t VALUES (3, 'c')")
+        connection.execute(CREATE)
+        connection.execute("DELETE FROM t WHERE id = 1")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+        connection.execute("UPDATE t SET v = 'z'")
+        connection.execute("COMMIT")
+        db.assert_refreshed("copy")
+
+    def test_read_only_transaction_is_refused(self, db: Any) -> None:
+        connection = db.connect()
+        connection.execute("BEGIN READ ONLY")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            connection.execute(CREATE)
+        connection.execute("ROLLBACK")
+
+    def test_drop_and_create_again_in_one_transaction(self, db: Any) -> None:
+        db.run(CREATE)
+        connection = db.connect(autocommit=False)
+        connection.execute("SELECT pgtrickle.drop_stream_table('copy')")
+        connection.execute("SELECT pgtrickle.create_stream_table('copy', 'SELECT v FROM t')")
+        connection.commit()
+        db.run("INSERT INTO t VALUES (3, 'c')")
+        db.assert_refreshed("copy")
+
+    def test_plpgsql_function_and_do_block_inside(self, db: Any) -> None:
+        db.run(
+            "CREATE FUNCTION make(name text) RETURNS void LANGUAGE sql AS"
+            " $$ SELECT pgtrickle.create_stream_table(name, 'SELECT id, v FROM t') $$"
+        )
+        connection = db.connect(autocommit=False)
+        connection.execute("SELECT make('copy')")
+        assert connection.execute("SELECT count(*) FROM copy").fetchone() == (2,)
+        connection.execute("DO $$ BEGIN PERFORM make('again'); END $$")
+        assert connection.execute("SELECT count(*) FROM again").fetchone() == (2,)
+        connection.commit()
+        db.assert_current("copy", "again")
+
+
+class TestMultiStatementString:
+    def test_next_statement_reads_the_new_table(self, db: Any) -> None:
+        cursor = db.connection.execute(f"{CREATE}; SELECT count(*) FROM copy; INSERT INTO t VALUES (3, 'c')")
+        results = []
+        while True:
+            results.append((cursor.statusmessage, cursor.fetchall() if cursor.description else None))
+            if not cursor.nextset():
+                break
+        assert [status for status, _ in results] == ["SELECT 1", "SELECT 1", "INSERT 0 1"]
+        assert results[1][1] == [(2,)]
+        db.assert_refreshed("copy")
+
+    def test_is_one_transaction(self, db: Any) -> None:
+        before = db.traces()
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            db.run(f"INSERT INTO t VALUES (3, 'c'); {CREATE}; SELECT 1 / 0")
+        assert db.traces() == before
+        assert db.value("SELECT count(*) FROM t") == 2
+
+    def test_failing_request_undoes_what_came_before(self, db: Any) -> None:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            db.run("INSERT INTO t VALUES (3, 'c'); SELECT pgtrickle.create_stream_table('c', 'SELECT 1 FROM nothing')")
+        assert db.value("SELECT count(*) FROM t") == 2
+
+    def test_explicit_transaction_inside(self, db: Any) -> None:
+        db.run(f"BEGIN; {CREATE}; COMMIT; SELECT pgtrickle.create_stream_table('again', 'SELECT v FROM t'); BEGIN;"
+               "SELECT pgtrickle.drop_stream_table('copy'); ROLLBACK")  # fmt: skip
+        db.assert_current("copy", "again")
+
+    def test_semicolons_in_quotes_and_comments(self, db: Any) -> None:
+        db.run(
+            "SELECT 'a;b', $q$;$q$ /* ; /* nested ; */ */ -- ;\n; "
+            "SELECT pgtrickle.create_stream_table('copy', $$SELECT id, v || ';' AS v FROM t$$); SELECT E'\\';'"
+        )
+        db.assert_current("copy")
+
+    def test_function_body_with_begin_atomic(self, db: Any) -> None:
+        db.run(
+            "CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; SELECT 2; END;"
+            " SELECT pgtrickle.create_stream_table('copy', 'SELECT id, f() AS two FROM t', refresh_mode => 'FULL')"
+        )
+        assert db.rows("SELECT id, two FROM copy ORDER BY id") == [(1, 2), (2, 2)]
+
+
+class TestPipeline:
+    def test_next_statement_reads_the_new_table(self, db: Any) -> None:
+        with db.connection.pipeline():
+            db.connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", ["copy", "SELECT id, v FROM t"])
+            cursor = db.connection.execute("SELECT count(*) FROM copy WHERE id > %s", [0])
+            last = db.connection.execute("SELECT pgtrickle.drop_stream_table(%s)", ["copy"])
+        assert cursor.fetchone() == (2,)
+        assert last.statusmessage == "SELECT 1"
+        assert db.value(EXISTS) is False
+
+    def test_everything_before_one_sync_is_one_transaction(self, db: Any) -> None:
+        with pytest.raises(psycopg.errors.DivisionByZero), db.connection.pipeline():
+            db.connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", ["copy", "SELECT id, v FROM t"])
+            db.connection.execute("SELECT 1 / %s", [0])
+        assert db.value(EXISTS) is False
+
+    def test_failing_request_fails_its_statement_and_the_rest_is_skipped(self, db: Any) -> None:
+        with pytest.raises(psycopg.errors.UndefinedTable), db.connection.pipeline():
+            db.connection.execute("INSERT INTO t VALUES (%s, 'c')", [3])
+            db.connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", ["nothing"])
+            db.connection.execute("INSERT INTO t VALUES (%s, 'd')", [4])
+        assert db.value("SELECT count(*) FROM t") == 2
+
+    def test_in_a_transaction_block(self, db: Any) -> None:
+        connection = db.connect()
+        with connection.pipeline(), connection.transaction():
+            connection.execute("INSERT INTO t VALUES (%s, 'c')", [3])
+            connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", ["copy", "SELECT id, v FROM t"])
+            cursor = connection.execute("SELECT count(*) FROM copy")
+        assert cursor.fetchone() == (3,)
+        db.assert_current("copy")
+
+    def test_function_that_hides_the_request(self, db: Any) -> None:
+        db.run(
+            "CREATE FUNCTION make(name text) RETURNS void LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pgtrickle.create_stream_table(name, 'SELECT id, v FROM t'); END $$"
+        )
+        with db.connection.pipeline():
+            db.connection.execute("SELECT make(%s)", ["copy"])
+            db.connection.execute("SELECT %s", [1])
+        db.assert_current("copy")
+
+
+def test_client_min_messages_error(db: Any) -> None:
+    db.run("SET client_min_messages = error")
+    db.run(CREATE)
+    db.assert_current("copy")
+    db.run("DO $$ BEGIN PERFORM pgtrickle.create_stream_table('again', 'SELECT v FROM t'); END $$")
+    db.assert_current("again")
+
+
+def test_no_message_of_the_servers_own_reaches_the_client(db: Any) -> None:
+    notices: list[str] = []
+    db.connection.add_notice_handler(
+        lambda diagnostic: notices.append(f"{diagnostic.sqlstate} {diagnostic.message_primary}")
+    )
+    db.run("SET client_min_messages = debug1")
+    db.run("RESET client_min_messages")
+    db.run(CREATE)
+    db.run("SELECT pgtrickle.refresh_stream_table('copy')")
+    db.run("SELECT pgtrickle.drop_stream_table('copy')")
+    assert notices == []
+
+
+def test_connection_that_bypasses_the_server(db: Any, eventually: Callable[..., Any]) -> None:
+    bypass = db.bypass()
+    bypass.execute(CREATE)
+    eventually(lambda: db.value(EXISTS) and db.state("copy")["is_populated"], what="creation")
+    db.assert_current("copy")
+    bypass.execute("INSERT INTO t VALUES (3, 'c')")
+    bypass.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+    eventually(lambda: db.value("SELECT count(*) FROM copy") == 3, what="refresh")
+    bypass.execute("SELECT pgtrickle.drop_stream_table('copy')")
+    eventually(lambda: not db.value(EXISTS), what="drop")
+    assert db.rows("SELECT * FROM pgtrickle.pgt_requests") == []
+
+
+def test_failure_of_a_request_that_bypassed_the_server_is_kept(db: Any, eventually: Callable[..., Any]) -> None:
+    bypass = db.bypass()
+    bypass.execute("SELECT pgtrickle.create_stream_table('c', 'SELECT nothing FROM t')")
+    rows = eventually(lambda: db.rows("SELECT error_state, error FROM pgtrickle.pgt_request_errors"))
+    assert rows[0][0] == "42703" and "nothing" in rows[0][1]
+
+
+def test_rolled_back_request_that_bypassed_the_server_is_nothing(db: Any) -> None:
+    bypass = db.bypass(autocommit=False)
+    bypass.execute(CREATE)
+    bypass.rollback()
+    assert db.rows("SELECT * FROM pgtrickle.pgt_requests") == []
+
+
+def test_cursor_over_a_request(db: Any) -> None:
+    connection = db.connect(autocommit=False)
+    with connection.cursor(name="makers") as cursor:
+        cursor.execute(
+            "SELECT n, pgtrickle.create_stream_table('c' || n, 'SELECT id FROM t') FROM generate_series(1, 2) AS n"
+        )
+        assert [row[0] for row in cursor.fetchall()] == [1, 2]
+    connection.commit()
+    db.assert_current("c1", "c2")
+
+
+def test_statement_after_the_request_in_the_same_connection_works(db: Any) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.refresh("nothing")
+    assert db.value("SELECT 1") == 1
+    db.run(CREATE)
+    with db.connection.cursor() as cursor, cursor.copy("COPY t FROM STDIN") as copy:
+        copy.write_row((10, "copied"))
+    db.assert_refreshed("copy")
+    assert db.last("copy")[:2] == ("DIFFERENTIAL", 1)
+
+
+def test_settings_and_roles_of_the_client_are_left_alone(db: Any) -> None:
+    db.run("SET search_path = public, pg_catalog; SET datestyle = 'German'; SET statement_timeout = '30s'")
+    before = db.rows("SELECT name, setting FROM pg_settings WHERE source = 'session' ORDER BY name")
+    db.run(CREATE)
+    db.refresh("copy")
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        db.refresh("nothing")
+    assert db.rows("SELECT name, setting FROM pg_settings WHERE source = 'session' ORDER BY name") == before
+    assert db.value("SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()") == 0

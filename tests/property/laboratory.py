@@ -1,0 +1,207 @@
+"""A database in which random queries meet random changes: the engine in this process, PostgreSQL's sessions real."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import asyncpg
+
+from catalog.install import install
+from catalog.session import SqlError
+from engine import requests
+from engine.decision import Action
+from engine.placement import NoSpark, Spark
+from engine.pool import PooledSession
+from engine.refresh import Initiator, RefreshOutcome
+from engine.requests import Request
+from server.embedded import EmbeddedPostgres
+from tests.property.changes import Step
+from tests.property.queries import CREATE_TABLES, Query
+
+T = TypeVar("T")
+
+SESSIONS = 4
+EXPECTED = frozenset(
+    {
+        "23505",  # unique violation
+        "23514",  # no partition for this row
+        "25P02",  # in a failed transaction
+        "25P01",  # no transaction
+        "3B001",  # no such savepoint
+        "40001",  # serialization failure
+        "40P01",  # deadlock
+        "55P03",  # lock not available
+        "21000",  # ON CONFLICT twice
+    }
+)
+"""What interleaved transactions may run into; the statement has no effect then."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTable:
+    """A stream table of the present example."""
+
+    pgt_id: int
+    name: str
+    query: Query
+    columns: tuple[str, ...]
+
+
+class Laboratory:
+    """Sessions of one database, and the engine driven through them. Session 0 is the scheduler's."""
+
+    def __init__(self, cluster: EmbeddedPostgres, database: str):
+        self._runner = asyncio.Runner()
+        self._cluster, self._database = cluster, database
+        self.connections: list[asyncpg.Connection] = []
+        self.stream_tables: list[StreamTable] = []
+        self.spark: Spark = NoSpark("not here")
+        self.do(self._open())
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def close(self) -> None:
+        self.do(self._close())
+        self._runner.close()
+
+    async def _open(self) -> None:
+        self.connections = [await self._connect() for _ in range(SESSIONS)]
+        await install(self.session(0))
+        await self.connections[0].execute(CREATE_TABLES)
+
+    async def _connect(self) -> asyncpg.Connection:
+        return await asyncpg.connect(
+            host=str(self._cluster.socket_dir),
+            port=self._cluster.port,
+            user=self._cluster.user,
+            password=self._cluster.password,
+            database=self._database,
+            statement_cache_size=0,
+            server_settings={"lock_timeout": "20ms", "client_min_messages": "error", "statement_timeout": "20s"},
+        )
+
+    async def _close(self) -> None:
+        for connection in self.connections:
+            await connection.close()
+
+    def session(self, number: int) -> PooledSession:
+        return PooledSession(self.connections[number])
+
+    async def reset(self, tables: Sequence[str], rows: Sequence[str]) -> None:
+        """No stream tables, and these rows in these tables."""
+        for number, connection in enumerate(self.connections):
+            if connection.is_closed():
+                self.connections[number] = await self._connect()
+            elif connection.is_in_transaction():
+                await connection.execute("ROLLBACK")
+        owner = self.session(0)
+        names = await owner.fetch("SELECT pgt_name FROM pgtrickle.pgt_stream_tables ORDER BY pgt_id DESC")
+        for (name,) in names:
+            async with owner.transaction("read_committed"):
+                await requests.drop(owner, Request(0, "drop", {"name": f"public.{name}"}, "public", "postgres"))
+        self.stream_tables = []
+        await self.connections[0].execute(f"TRUNCATE {', '.join(tables)}")
+        for statement in rows:
+            await self.run(0, statement)
+
+    async def run(self, session: int, statement: str) -> bool:
+        """Run a statement; False if it ran into what interleaved transactions may run into."""
+        try:
+            await self.connections[session].execute(statement)
+        except asyncpg.PostgresError as error:
+            if error.sqlstate not in EXPECTED:
+                raise
+            return False
+        return True
+
+    async def valid(self, query: Query) -> bool:
+        """Whether PostgreSQL itself can compute the query."""
+        try:
+            await self.connections[0].execute(query.text)
+        except asyncpg.PostgresError:
+            return False
+        return True
+
+    async def create(self, name: str, query: Query, mode: str = "DIFFERENTIAL") -> StreamTable:
+        """Create and populate a stream table, as the server does it in two steps."""
+        session = self.session(0)
+        arguments = {"name": name, "query": query.text, "refresh_mode": mode, "schedule": "1s", "initialize": True}
+        async with session.transaction("read_committed"):
+            request = Request(0, "create", arguments, "public", "postgres")
+            created = await requests.carry_out(session, request, self.spark, in_two_steps=True)
+        assert created is not None
+        async with session.transaction():
+            await requests.refresh_now(session, created, Initiator.INITIAL, self.spark)
+        table = StreamTable(created, name, query, tuple(column for column, _ in query.columns))
+        self.stream_tables.append(table)
+        await self.check(0, table)
+        return table
+
+    async def refresh(self, session: int, table: StreamTable) -> RefreshOutcome | None:
+        """Refresh, compare in the same snapshot; None if another session has the stream table, or this one failed."""
+        own = self.session(session)
+        try:
+            if session == 0:
+                async with own.transaction():
+                    outcome = await requests.refresh_scheduled(own, table.pgt_id, Initiator.SCHEDULER, self.spark)
+                    await self.check(session, table)
+                    return outcome
+            inside = self.connections[session].is_in_transaction()
+            if not inside:
+                await self.connections[session].execute("BEGIN")
+            outcome = await requests.refresh_now(own, table.pgt_id, Initiator.MANUAL, self.spark)
+            await self.check(session, table)
+            if not inside:
+                await self.connections[session].execute("COMMIT")
+            return outcome
+        except SqlError as error:
+            if session and not inside and self.connections[session].is_in_transaction():
+                await self.connections[session].execute("ROLLBACK")
+            if error.sqlstate not in EXPECTED:
+                raise
+            return None
+
+    async def check(self, session: int, table: StreamTable) -> None:
+        """The stream table equals its query, as multisets, in the session's snapshot."""
+        columns = ", ".join(table.columns)
+        found = await self._difference(session, f"SELECT {columns} FROM {table.name}", table.query.text)
+        if not found and table.query.exact:
+            texts = ", ".join(f"{column}::text" for column in table.columns)
+            found = await self._difference(
+                session, f"SELECT {texts} FROM {table.name}", f"SELECT {texts} FROM ({table.query.text}) AS q"
+            )
+        assert found == [], f"{table.name}: {table.query.text}"
+
+    async def _difference(self, session: int, stored: str, query: str) -> list[tuple[Any, ...]]:
+        rows = await self.connections[session].fetch(
+            f"(SELECT 'missing' AS what, m::text FROM (({query}) EXCEPT ALL ({stored})) AS m)"
+            f" UNION ALL (SELECT 'extra', e::text FROM (({stored}) EXCEPT ALL ({query})) AS e)"
+        )
+        return [tuple(row) for row in rows]
+
+    async def play(self, steps: Sequence[Step]) -> None:
+        """Run a script; at its end everything is committed, refreshed in order, and then up to date."""
+        truncated = False
+        for step in steps:
+            if step.refresh is not None:
+                outcome = await self.refresh(step.session, self.stream_tables[step.refresh % len(self.stream_tables)])
+                if outcome is not None and not truncated:
+                    assert outcome.action in (Action.NO_DATA, Action.DIFFERENTIAL)
+            elif step.statement.startswith("TRUNCATE") and self.connections[step.session].is_in_transaction():
+                continue  # its lock would keep everybody else out
+            else:
+                truncated = truncated or step.statement.startswith("TRUNCATE")
+                await self.run(step.session, step.statement)
+        for connection in self.connections:
+            if connection.is_in_transaction():
+                await connection.execute("COMMIT")
+        for table in self.stream_tables:
+            await self.refresh(0, table)
+        for table in self.stream_tables:
+            outcome = await self.refresh(0, table)
+            assert outcome is None or outcome.action is Action.NO_DATA, "refreshed without changes"
+            await self.check(0, table)

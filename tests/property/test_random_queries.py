@@ -1,0 +1,77 @@
+"""Whatever the query, the rows and the changes: after a refresh a stream table equals its query, as a multiset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from tests.property.changes import Step, initial_rows, scripts
+from tests.property.laboratory import Laboratory
+from tests.property.queries import BASE_TABLES, Query, Relation, queries
+
+TABLES = tuple(relation.text for relation in BASE_TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Rows, stream tables, and what happens to them."""
+
+    rows: list[str]
+    queries: list[Query]
+    steps: list[Step]
+
+
+@st.composite
+def examples(draw: DrawFn, depth: int, stream_tables: int, size: int) -> Example:
+    relations = draw(st.lists(st.sampled_from(BASE_TABLES), min_size=1, max_size=3, unique=True))
+    tables = tuple(relation.text for relation in relations)
+    chosen: list[Query] = []
+    for n in range(stream_tables):
+        query = draw(queries(tuple(relations), depth))
+        chosen.append(query)
+        relations = [Relation(f"st{n}", query.columns), *relations]
+    return Example(draw(initial_rows(tables)), chosen, draw(scripts(tables, stream_tables, size=size)))
+
+
+def hold(laboratory: Laboratory, example: Example) -> None:
+    async def run() -> None:
+        await laboratory.reset(TABLES, example.rows)
+        for n, query in enumerate(example.queries):
+            if not await laboratory.valid(query):
+                assume(False)
+            await laboratory.create(f"st{n}", query)
+        await laboratory.play(example.steps)
+
+    laboratory.do(run())
+
+
+@settings(max_examples=120)
+@given(examples(depth=2, stream_tables=1, size=12))
+def test_stream_table_equals_its_query(laboratory: Laboratory, example: Example) -> None:
+    hold(laboratory, example)
+
+
+@settings(max_examples=60)
+@given(examples(depth=1, stream_tables=3, size=16))
+def test_stream_tables_over_stream_tables_equal_their_queries(laboratory: Laboratory, example: Example) -> None:
+    hold(laboratory, example)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@settings(max_examples=4000)
+@given(examples(depth=3, stream_tables=1, size=24))
+def test_stream_table_equals_its_query_at_length(laboratory: Laboratory, example: Example) -> None:
+    hold(laboratory, example)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@settings(max_examples=2000)
+@given(examples(depth=2, stream_tables=4, size=40))
+def test_stream_tables_over_stream_tables_at_length(laboratory: Laboratory, example: Example) -> None:
+    hold(laboratory, example)
