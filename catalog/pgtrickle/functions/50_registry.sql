@@ -56,7 +56,6 @@ BEGIN
             LANGUAGE plpgsql VOLATILE SECURITY DEFINER
             SET search_path = pg_catalog, pg_temp
             SET row_security = off
-            SET pgtrickle.maintenance = 'on'
             SET datestyle = 'ISO, YMD'
             SET timezone = 'UTC'
             SET intervalstyle = 'postgres'
@@ -66,9 +65,13 @@ BEGIN
             DECLARE
                 result jsonb;
             BEGIN
+                -- Not a SET clause of the function: only a superuser could create one with a parameter of our own.
+                PERFORM set_config('pgtrickle.maintenance', 'on', true);
                 EXECUTE sql INTO result USING parameters;
+                PERFORM set_config('pgtrickle.maintenance', 'off', true);
                 IF session_user <> current_user THEN
                     SET CONSTRAINTS ALL IMMEDIATE;
+                    SET CONSTRAINTS pgtrickle.request_left DEFERRED;
                 END IF;
                 RETURN result;
             END $body$ $fn$, runner);
