@@ -43,6 +43,10 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('role "%s" does not exist', role);
     ELSIF NOT pgtrickle._may_act_for(owner) THEN
         RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be member of role "%s"', role);
+    ELSIF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
+            HINT = format('GRANT %I TO %I;', role, current_user);
     END IF;
     SELECT p.proowner INTO present
     FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
