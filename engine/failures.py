@@ -14,6 +14,10 @@ from engine.refresh import Initiator
 logger = structlog.get_logger(__name__)
 
 
+LASTING = frozenset({"0A000", "42P01", "42703", "42704", "42883", "3F000"})
+"""Errors that trying again does not mend: something the query needs is gone, or is not what it was."""
+
+
 async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
     """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended."""
     result = {
@@ -22,6 +26,7 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
         "initiated_by": initiator,
         "error_message": f"{error.sqlstate}: {error.message}",
         "executor": "postgres",
+        "permanent": error.sqlstate in LASTING,
     }
     try:
         async with session.transaction("read_committed"):
