@@ -28,9 +28,28 @@ _WIDE = {
     "timestamp with time zone": "timestamptz_send",
 }
 
+# hash_numeric and hashfloat8 answer their seed for 0, and hash_numeric for NaN and infinity, too. Texts of equal
+# numbers are made equal instead.
+_NORMALISED = {
+    "numeric": "pg_catalog.trim_scale({})",
+    "real": "({} + 0::real)",
+    "double precision": "({} + 0::double precision)",
+}
+
 _WELL_HASHED = frozenset(
-    """smallint integer text character boolean uuid date bytea oid name numeric real inet cidr jsonb""".split()
-) | {"character varying", "double precision"}
+    {"smallint", "integer", "text", "character", "character varying", "boolean", "uuid", "date", "bytea", "oid"}
+    | {"name", "inet", "cidr", "jsonb"}
+)
+
+
+def keyable(field: Described) -> bool:
+    """Whether `key_hash` tells different values of a column apart, but for chance.
+
+    >>> keyable(Column("n", "numeric", faithful=False)), keyable(Column("i", "interval", faithful=False))
+    (True, False)
+    """
+    base = base_type(field.type)
+    return field.faithful or base in _NORMALISED or base in _WELL_HASHED or base.endswith(".citext")
 
 
 def _columns(fields: Sequence[Described], alias: str | None) -> list[str]:
@@ -47,9 +66,10 @@ def _hashed(reference: str, field: Described, *, by_content: bool) -> str:
     base = base_type(field.type)
     if base in _WIDE:
         return f"pg_catalog.{_WIDE[base]}({reference})"
-    if field.hashable and (field.faithful or not by_content) and (base in _WELL_HASHED or not field.faithful):
-        return reference
-    return _as_text(reference)
+    if by_content or field.faithful or not field.hashable:
+        well_hashed = field.hashable and field.faithful and base in _WELL_HASHED
+        return reference if well_hashed else _as_text(reference)
+    return _as_text(_NORMALISED[base].format(reference)) if base in _NORMALISED else reference
 
 
 def _hash(parts: Sequence[str], salt: str) -> str:

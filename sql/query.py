@@ -13,6 +13,7 @@ from .build import Builder, Relation
 from .columns import Column, Field, Source
 from .compiled import Compiled, Core
 from .errors import NotDifferentiable
+from .identity import keyable
 from .operators import Aggregate, Distinct, Filter, Join, Operator, Project, Scan
 from .plan import Plan
 from .render import derived, quote, select
@@ -139,7 +140,7 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
     by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
     aggregate = root_aggregate(root)
     if aggregate is not None:
-        if not all(key.name in by_field for key in aggregate.keys):
+        if not all(key.name in by_field and keyable(key) for key in aggregate.keys):
             return Bag(rows, output, root, fields)
         key = tuple(by_field[key.name] for key in aggregate.keys)
         over = root
@@ -153,7 +154,7 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
         by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
         if all(origin in by_origin for origin in primary):
             key = tuple(by_origin[origin] for origin in primary)
-            if all(column.hashable or column.faithful for column in key):
+            if all(keyable(column) for column in key):
                 return KeyedRows(rows, output, key, fields, root)
     return Bag(rows, output, root, fields)
 

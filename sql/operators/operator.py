@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..columns import WEIGHT, Field
 from ..identity import key_hash, same_key
@@ -104,7 +104,7 @@ def restricted(query: str, columns: Sequence[str], only: Restriction, nullable: 
     pairs = only.pairs
     plain = [(c, f) for c, f in pairs if f.builtin]
     other = [(c, f) for c, f in pairs if not f.builtin]
-    maybe_null = [(c, f) for c, f in pairs if c in nullable]
+    maybe_null = [(c, f) for c, f in plain if c in nullable]
     equal = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain]
     branches = []
     recheck = [_hash_match(other)] if other else []
@@ -126,7 +126,7 @@ def restricted(query: str, columns: Sequence[str], only: Restriction, nullable: 
 
 
 def _hash_match(pairs: Sequence[tuple[str, Field]]) -> str:
-    left = [Field(c, f.type, hashable=f.hashable) for c, f in pairs]
+    left = [replace(f, name=c) for c, f in pairs]
     right = [f for _, f in pairs]
     rows = ", ".join(f"r.{quote(f.name)}" for f in left), ", ".join(f"k.{quote(f.name)}" for f in right)
     return (

@@ -18,11 +18,13 @@ from .shape import ROW_ID, Shape, W, net_delta
 
 HASH = quote("__pgt_hash")
 ORDINAL = quote("__pgt_ordinal")
+ORDINAL_SEED = 0x517CC1B727220A95
 
 
 def _row_id(content: str, ordinal: str) -> str:
-    # PostgreSQL's hash of a bigint has but 32 bits of its argument; the content's 64 must not go through it.
-    return f"{content} # pg_catalog.hashint8extended({ordinal}, {SALT})"
+    # PostgreSQL's hash of a bigint has but 32 bits of its argument; the content's 64 must not go through it. Another
+    # seed than the content's: else row (1) with ordinal 1 and row (2) with ordinal 2 would both come to 0.
+    return f"{content} # pg_catalog.hashint8extended({ordinal}, {SALT} # {ORDINAL_SEED})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,10 @@ def report(done: Mapping[str, str], sources: Sequence[int], own: Sequence[int] =
     if "missing" in done:
         entries.append(f"'missing', (SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)")
     current = "pg_catalog.pg_current_xact_id_if_assigned()"
-    changes = [f"(SELECT pg_catalog.max(c.\"__pgt_change_id\") FROM {buffer(oid)} AS c WHERE c.\"__pgt_xid\" = {current})" for oid in own]
+    changes = [
+        f'(SELECT pg_catalog.max(c."__pgt_change_id") FROM {buffer(oid)} AS c WHERE c."__pgt_xid" = {current})'
+        for oid in own
+    ]
     before = f"CASE WHEN ($1->>'xid') = {current}::text THEN ($1->>'change_id')::bigint END"
     entries += [
         "'snapshot', pg_catalog.pg_current_snapshot()::text",

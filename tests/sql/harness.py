@@ -41,15 +41,17 @@ def source(connection: Connection, name: str, schema: str = "public") -> Source:
         " WHERE i.indrelid = $1::oid AND i.indisprimary ORDER BY a.attnum",
         [oid],
     ).fetchall()
+    connection.execute("SET search_path = ''")
     columns = describe(connection, oid)
+    connection.execute("RESET search_path")
     quoted = ", ".join(psycopg.sql.Identifier(c.name).as_string(connection) for c in columns)
     buffer = f"pgtrickle_changes.changes_{oid}"
     connection.execute(
-        f"CREATE TABLE {buffer} AS SELECT 0::bigint AS \"__pgt_change_id\", pg_current_xact_id() AS \"__pgt_xid\", 0::smallint AS \"__pgt_w\","
-        f" {quoted} FROM {relation} WITH NO DATA;"
+        f'CREATE TABLE {buffer} AS SELECT 0::bigint AS "__pgt_change_id", pg_current_xact_id() AS "__pgt_xid",'
+        f' 0::smallint AS "__pgt_w", {quoted} FROM {relation} WITH NO DATA;'
     )
-    connection.execute(f"ALTER TABLE {buffer} ALTER \"__pgt_xid\" SET DEFAULT pg_current_xact_id()")
-    insert = f"INSERT INTO {buffer} (\"__pgt_change_id\", \"__pgt_w\", {quoted}) SELECT __change, %s, {quoted} FROM %s;"
+    connection.execute(f'ALTER TABLE {buffer} ALTER "__pgt_xid" SET DEFAULT pg_current_xact_id()')
+    insert = f'INSERT INTO {buffer} ("__pgt_change_id", "__pgt_w", {quoted}) SELECT __change, %s, {quoted} FROM %s;'
     new, old = insert % ("1", "new_rows"), insert % ("-1", "old_rows")
     for event, body, tables in (
         ("INSERT", new, "NEW TABLE AS new_rows"),
@@ -106,6 +108,11 @@ class StreamTable:
             self.compiled = parsed.compile({probe: self._view(probe)[1] for probe in parsed.probes})
         for statement in self.compiled.create_storage_sql(self.storage):
             connection.execute(statement)
+        self.reset()
+
+    def reset(self) -> None:
+        """Empty the storage and populate it again."""
+        self.connection.execute(f"TRUNCATE {self.storage}")
         self.frontier: dict[str, Any] = {}
         self.populate()
 
@@ -148,7 +155,7 @@ class StreamTable:
 
     def changed(self) -> frozenset[int]:
         """The sources with changes that are not visible in the frontier."""
-        pending = "NOT pg_visible_in_snapshot(\"__pgt_xid\", $1::text::pg_snapshot)"
+        pending = 'NOT pg_visible_in_snapshot("__pgt_xid", $1::text::pg_snapshot)'
         return frozenset(
             s.oid
             for s in self.compiled.sources
@@ -163,10 +170,10 @@ class StreamTable:
         """A differential refresh."""
         return self.run(self.compiled.refresh_sql(self.storage, self.changed()))
 
-    def difference(self) -> list[tuple[Any, ...]]:
-        """Rows that the stream table lacks (+) or has too many (-), compared by what they look like."""
+    def difference(self, *, looks: bool = True) -> list[tuple[Any, ...]]:
+        """Rows that the stream table lacks (+) or has too many (-), compared by what they look like, or else by =."""
         names = [psycopg.sql.Identifier(c.name).as_string(self.connection) for c in self.compiled.output]
-        texts = ", ".join(f"{name}::text" for name in names) or "1"
+        texts = ", ".join(f"{name}::text" if looks else name for name in names)
         expected = f"SELECT {texts} FROM ({self.canonical}) AS q"
         actual = f"SELECT {texts} FROM {self.storage}"
         return self.connection.execute(

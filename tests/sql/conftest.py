@@ -1,0 +1,64 @@
+"""Sources to write queries over: no keys, names that need quotes, types whose equal values differ in looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from server.embedded import EmbeddedPostgres
+from sql import Source
+
+from .harness import Connection, StreamTable, connect, source
+
+TABLES = """
+CREATE EXTENSION IF NOT EXISTS citext;
+CREATE TABLE item (id int PRIMARY KEY, grp int, val int, amount numeric(8,2), free numeric, label text, wide bigint);
+CREATE TABLE tag (grp int, note json, rank int);
+CREATE TABLE "Select" ("from" int, "a ""b" text, person citext, PRIMARY KEY ("from"));
+CREATE TABLE cell (x int, y int, v double precision, at timestamptz, PRIMARY KEY (x, y));
+"""
+NAMES = ("item", "tag", "Select", "cell")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A database with the sources, and the stream tables made over them."""
+
+    connection: Connection
+    sources: tuple[Source, ...]
+
+    def stream(self, name: str, query: str) -> StreamTable:
+        """A populated stream table."""
+        return StreamTable(self.connection, name, query, self.sources)
+
+    def execute(self, *statements: str) -> None:
+        """Change the sources, one transaction a statement."""
+        for statement in statements:
+            self.connection.execute(statement)
+
+
+def open_workspace(cluster: EmbeddedPostgres, name: str) -> Iterator[Workspace]:
+    """A fresh database with the sources."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        admin.execute(f"CREATE DATABASE {name}")
+    with connect(cluster.dsn(name)) as connection:
+        connection.execute(TABLES)
+        yield Workspace(connection, tuple(source(connection, table) for table in NAMES))
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def workspace(cluster: EmbeddedPostgres) -> Iterator[Workspace]:
+    """A database of the test's own."""
+    yield from open_workspace(cluster, "sql_test")
+
+
+@pytest.fixture(scope="module")
+def shared_workspace(cluster: EmbeddedPostgres) -> Iterator[Workspace]:
+    """A database of the module's own."""
+    yield from open_workspace(cluster, "sql_shared")
