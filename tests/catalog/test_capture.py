@@ -180,7 +180,8 @@ def test_odd_names_and_types(engine: Engine) -> None:
         'CREATE SCHEMA "Odd ""one"; CREATE DOMAIN "Odd ""one".small AS int NOT NULL CHECK (value < 100); '
         "CREATE DOMAIN pairs AS int[]; CREATE TYPE pair AS (x int, y text); CREATE TYPE mood AS ENUM ('sad', 'ok'); "
         'CREATE TABLE "Odd ""one"."select ""from" (id int GENERATED ALWAYS AS IDENTITY, '
-        '"order" text COLLATE "C", "a ""b" "Odd ""one".small, xid bigint, w int, change_id int, new text, "old" text, tg_op text, p pair, m mood, '
+        '"order" text COLLATE "C", "a ""b" "Odd ""one".small, '
+        'xid bigint, w int, change_id int, new text, "old" text, tg_op text, p pair, m mood, '
         "d pairs, twice int GENERATED ALWAYS AS (w * 2) STORED, dropped int)"
     )
     engine.connection.execute('ALTER TABLE "Odd ""one"."select ""from" DROP COLUMN dropped')

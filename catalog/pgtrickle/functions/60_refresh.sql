@@ -229,20 +229,18 @@ END $$;
 
 -- Where the database's changes stand: the number of the last captured statement, and whether every transaction that
 -- captured anything up to it has ended. As long as the number stands still after that, nothing has changed.
--- At READ COMMITTED alone: the second query must see what the number already counts. (A transaction that writes has its
--- id before its statement is numbered, and a lock on the buffer until it ends.)
+-- A transaction keeps its lock on the buffer, taken before its statement is numbered, until it has committed visibly;
+-- so locks are looked at after the number is read. (Snapshots do not tell: a transaction in progress whose id is the
+-- newest is in none of them.)
 CREATE OR REPLACE FUNCTION pgtrickle._change_position(OUT change_position bigint, OUT settled boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    SELECT last_value INTO change_position FROM pgtrickle_changes.change_id_seq;
-    settled := pg_snapshot_xmin(pg_current_snapshot()) = pg_snapshot_xmax(pg_current_snapshot());
-    IF NOT settled THEN
-        SELECT NOT EXISTS (
-            SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-            WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-              AND c.relnamespace = 'pgtrickle_changes'::regnamespace) INTO settled;
-    END IF;
+    SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO change_position FROM pgtrickle_changes.change_id_seq;
+    SELECT NOT EXISTS (
+        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+        WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND c.relnamespace = 'pgtrickle_changes'::regnamespace) INTO settled;
 END $$;
 
 

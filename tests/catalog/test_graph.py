@@ -1,0 +1,60 @@
+"""Order, cycles and schedules of stream tables that read each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from catalog.graph import DependencyGraph
+from catalog.stream_tables import StreamTable
+
+BASE = 999
+"""A plain table."""
+
+
+def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> StreamTable:
+    """A stream table whose storage has the OID 100 + pgt_id, reading others by id, or BASE."""
+    return StreamTable(
+        pgt_id=pgt_id,
+        schema="public",
+        name=f"st{pgt_id}",
+        relid=100 + pgt_id,
+        status="ACTIVE",
+        refresh_mode="DIFFERENTIAL",
+        is_populated=True,
+        needs_reinit=False,
+        age_seconds=100.0,
+        schedule_seconds=schedule,
+        default_seconds=1.0,
+        sources=tuple(source if source == BASE else 100 + source for source in reads),
+        untracked=False,
+    )
+
+
+def test_generations_follow_what_is_read() -> None:
+    graph = DependencyGraph([stream_table(1, 3, 2), stream_table(2, 3), stream_table(3, BASE), stream_table(4, BASE)])
+    assert [[table.pgt_id for table in generation] for generation in graph.generations()] == [[3, 4], [2], [1]]
+    assert graph.upstream(1) == {2, 3}
+    assert graph.downstream(3) == {1, 2}
+
+
+def test_calculated_takes_the_shortest_schedule_downstream() -> None:
+    graph = DependencyGraph(
+        [stream_table(1, BASE), stream_table(2, 1, schedule=60), stream_table(3, 1), stream_table(4, 3, schedule=10)]
+    )
+    assert graph.effective_schedules() == {1: 10, 2: 60, 3: 10, 4: 10}
+
+
+def test_calculated_without_readers_takes_the_default() -> None:
+    lonely = replace(stream_table(2, 1), default_seconds=7.0)
+    assert DependencyGraph([stream_table(1, BASE, schedule=5), lonely]).effective_schedules() == {1: 5, 2: 7.0}
+
+
+def test_cycles_are_named() -> None:
+    graph = DependencyGraph([stream_table(1, BASE), stream_table(2, 1), stream_table(3, 2)])
+    assert graph.would_cycle(101, [103]) == ["public.st1", "public.st2", "public.st3"]
+    assert graph.would_cycle(101, [101]) == ["public.st1"]
+    assert graph.would_cycle(103, [101, BASE]) is None
+    with pytest.raises(ValueError, match=r"cycle: public\.st1 -> public\.st2"):
+        DependencyGraph([stream_table(1, 2), stream_table(2, 1)]).generations()

@@ -1,0 +1,173 @@
+"""Whose stream table it is: nobody acts for a role he is not a member of, however he calls the functions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.catalog.conftest import Connect, Connection, Engine, sqlstate
+
+
+@pytest.fixture
+def alice(connect: Connect) -> Engine:
+    """Alice, with a stream table st (id 1) over her table t."""
+    engine = Engine(connect("catalog_alice"))
+    engine.connection.execute("CREATE TABLE t (id int)")
+    engine.refresh(engine.create("st", t=["id"]))
+    return engine
+
+
+@pytest.fixture
+def bob(alice: Engine, connect: Connect) -> Connection:
+    return connect("catalog_bob")
+
+
+def as_owner(connection: Connection, owner: str, statement: str, parameters: Any = None) -> Any:
+    """Run a statement with a role's rights, as the engine does."""
+    row = connection.execute("SELECT pgtrickle._runner(%s)", [owner]).fetchone()
+    assert row is not None
+    result = connection.execute(f"SELECT {row[0]}(%s, %s)", [statement, json.dumps(parameters or {})]).fetchone()
+    assert result is not None
+    return result[0]
+
+
+CALLS = [
+    "_begin_refresh(1)",
+    '_finish_refresh(1, \'{"status": "COMPLETED", "action": "FULL"}\')',
+    '_set_state(1, \'{"status": "SUSPENDED"}\')',
+    "_set_dependencies(1, '[]')",
+    "_unregister(1)",
+    "_track_source(1, 'public.t'::regclass, '{id}')",
+    "_install_guard('public.t'::regclass)",
+    "_runner('catalog_alice')",
+    "_runner('postgres')",
+    "_register(jsonb_build_object('pgt_relid', 'public.t'::regclass::oid::bigint, 'defining_query', ''))",
+    "_cleanup_buffers()",
+    "_claim_stray_request()",
+    "_drop_capture('public.t'::regclass)",
+    "_write_capture_functions('public.t'::regclass, '{id}')",
+    "_note_dependency(1, 'public.t'::regclass, '{}', NULL)",
+    "_own_stream_table(1)",
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_another_role_can_do_nothing(bob: Connection, call: str, dsn: str) -> None:
+    call = call.replace("'postgres'", "'" + psycopg.conninfo.conninfo_to_dict(dsn)["user"] + "'")
+    assert sqlstate(bob, f"SELECT pgtrickle.{call}") == "42501"
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if "_runner" not in call])
+def test_a_defining_query_cannot_act_for_others(alice: Engine, bob: Connection, connect: Connect, call: str) -> None:
+    # The engine, a superuser, refreshes bob's stream table under bob's role; his query calls the kernel.
+    engine = connect(autocommit=False)
+    bob.execute(
+        "CREATE FUNCTION sneaky(call text) RETURNS text LANGUAGE plpgsql AS "
+        "$$ DECLARE r text; BEGIN EXECUTE 'SELECT pgtrickle.' || call INTO r; RETURN r; END $$"
+    )
+    engine.execute("SET LOCAL ROLE catalog_bob")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        as_owner(engine, "catalog_bob", "SELECT to_jsonb(public.sneaky($1->>'call'))", {"call": call})
+
+
+@pytest.mark.parametrize("escape", ["RESET ROLE", "SET ROLE catalog_alice", "SET SESSION AUTHORIZATION DEFAULT"])
+def test_nobody_leaves_the_role_a_query_runs_with(
+    alice: Engine, bob: Connection, connect: Connect, escape: str
+) -> None:
+    bob.execute(
+        "CREATE FUNCTION escape(statement text) RETURNS text LANGUAGE plpgsql AS "
+        "$$ BEGIN EXECUTE statement; RETURN current_user; END $$"
+    )
+    engine = connect(autocommit=False)
+    assert as_owner(engine, "catalog_bob", "SELECT to_jsonb(current_user::text)") == "catalog_bob"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        as_owner(engine, "catalog_bob", "SELECT to_jsonb(public.escape($1->>'s'))", {"s": escape})
+
+
+def test_deferred_triggers_of_a_query_fire_with_its_rights(bob: Connection, connect: Connect) -> None:
+    bob.execute(
+        "CREATE TABLE trap (who text); CREATE TABLE caught (who text); GRANT ALL ON caught TO PUBLIC; "
+        "CREATE FUNCTION spring() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN NULL; END $$; "
+        "CREATE CONSTRAINT TRIGGER spring AFTER INSERT ON trap DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION spring()"
+    )
+    engine = connect(autocommit=False)
+    insert = "WITH i AS (INSERT INTO public.trap VALUES ('x') RETURNING 1) SELECT to_jsonb(count(*)) FROM i"
+    as_owner(engine, "catalog_bob", insert)
+    engine.commit()
+    assert bob.execute("SELECT who FROM caught").fetchall() == [("catalog_bob",)]
+
+
+def test_runner_pins_what_a_query_could_see(alice: Engine) -> None:
+    alice.connection.execute("SET search_path = public; SET datestyle = 'German'; SET timezone = 'Asia/Tokyo'")
+    assert as_owner(
+        alice.connection,
+        "catalog_alice",
+        "SELECT to_jsonb(ARRAY[current_setting('search_path'), current_setting('datestyle'), "
+        "current_setting('timezone'), current_setting('row_security'), current_setting('pgtrickle.maintenance')])",
+    ) == ["pg_catalog, pg_temp", "ISO, YMD", "UTC", "off", "on"]
+    assert alice.value("SELECT coalesce(current_setting('pgtrickle.maintenance', true), '')") == ""
+
+
+def test_runner_of_odd_roles(connect: Connect) -> None:
+    admin = connect()
+    admin.execute('DROP ROLE IF EXISTS "Odd ""role"; CREATE ROLE "Odd ""role"')
+    try:
+        assert as_owner(admin, 'Odd "role', "SELECT to_jsonb(current_user::text)") == 'Odd "role'
+        assert as_owner(admin, 'Odd "role', "SELECT to_jsonb(1) LIMIT 0") is None
+        assert sqlstate(admin, "SELECT pgtrickle._runner('nobody at all')") == "42704"
+    finally:
+        admin.execute('DROP OWNED BY "Odd ""role"; DROP ROLE "Odd ""role"')
+
+
+def test_member_of_the_owners_role_may(alice: Engine, bob: Connection, connect: Connect) -> None:
+    admin = connect()
+    admin.execute("GRANT catalog_alice TO catalog_bob")
+    try:
+        Engine(bob).refresh(1)
+    finally:
+        admin.execute("REVOKE catalog_alice FROM catalog_bob")
+    assert sqlstate(bob, "SELECT pgtrickle._begin_refresh(1)") == "42501"
+
+
+def test_superuser_who_took_another_role_has_only_its_rights(alice: Engine, connect: Connect) -> None:
+    admin = connect()
+    admin.execute("SELECT pgtrickle._begin_refresh(1)")
+    admin.execute("SET ROLE catalog_bob")
+    assert sqlstate(admin, "SELECT pgtrickle._begin_refresh(1)") == "42501"
+
+
+def test_buffer_shows_an_owner_only_the_columns_he_may_read(connect: Connect) -> None:
+    admin = Engine(connect())
+    admin.connection.execute("CREATE TABLE t (id int, secret text); GRANT SELECT (id) ON t TO catalog_alice")
+    admin.create("all_of_it", t=["id", "secret"])
+    alice = Engine(connect("catalog_alice"))
+    pgt_id = alice.create("st", t=["id"])
+    buffer = f"pgtrickle_changes.changes_{admin.oid('t')}"
+    alice.connection.execute(f'SELECT "__pgt_change_id", "__pgt_xid", "__pgt_w", id FROM {buffer}')
+    assert sqlstate(alice.connection, f"SELECT secret FROM {buffer}") == "42501"
+    assert sqlstate(alice.connection, f"DELETE FROM {buffer}") == "42501"
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for column secret of table"):
+        alice.track(pgt_id, "t", ["secret"])
+    assert sqlstate(connect("catalog_bob"), f"SELECT id FROM {buffer}") == "42501"
+
+
+def test_storage_of_somebody_elses_cannot_be_registered_or_dropped(alice: Engine, bob: Connection) -> None:
+    assert sqlstate(bob, "INSERT INTO pgtrickle.pgt_stream_tables (pgt_relid) VALUES (1)") == "42501"
+    assert sqlstate(bob, "DELETE FROM pgtrickle.pgt_captures") == "42501"
+    assert sqlstate(bob, "SELECT nextval('pgtrickle_changes.change_id_seq')") == "42501"
+
+
+def test_name_that_exists(alice: Engine) -> None:
+    assert (
+        sqlstate(
+            alice.connection,
+            "SELECT pgtrickle._register("
+            "jsonb_build_object('pgt_relid', 'st'::regclass::oid::bigint, 'defining_query', ''))",
+        )
+        == "42P07"
+    )
