@@ -36,7 +36,10 @@ def configure(level: str) -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+                # Plain tracebacks: the pretty ones print local variables, passwords among them.
+                structlog.dev.ConsoleRenderer(
+                    colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+                ),
             ],
         )
     )
