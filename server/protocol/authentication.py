@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from server.protocol.messages import AUTHENTICATION, message
 
-_OK, _SASL = 0, 10
+_OK, _SASL, _SASL_FINAL = 0, 10, 12
 
 
 def is_ok(body: bytes) -> bool:
     return int.from_bytes(body[:4], "big") == _OK
+
+
+def asks(body: bytes) -> bool:
+    """Whether the client has to answer."""
+    return int.from_bytes(body[:4], "big") not in (_OK, _SASL_FINAL)
 
 
 def without_channel_binding(body: bytes) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Engine requests: carried out inside the statement that made them, in both protocols and in every kind of transaction."""
+"""Engine requests: carried out inside the statement that made them, in both protocols, in every transaction."""
 
 from __future__ import annotations
 
@@ -164,7 +164,8 @@ def test_caught_exception_takes_the_request_back(engaged: Engaged, run: Any) -> 
 def test_multi_statement_string_is_one_implicit_transaction(engaged: Engaged, client: psycopg.Connection[Any]) -> None:
     cursor = psycopg.ClientCursor(client)
     cursor.execute(
-        f"create table x(i int); insert into x values (1), (2); {create('t', 'select * from public.x')}; select count(*) from t"
+        "create table x(i int); insert into x values (1), (2);"
+        f" {create('t', 'select * from public.x')}; select count(*) from t"
     )
     results = []
     while True:
@@ -261,7 +262,8 @@ def test_deferred_constraint_fails_at_our_commit(engaged: Engaged, client: psyco
     run("create table k(i int primary key deferrable initially deferred)")
     with pytest.raises(errors.UniqueViolation):
         run(
-            "with n as (insert into k values (1), (1) returning i) select pgtrickle.create_stream_table('t', 'select 1') from n limit 1"
+            "with n as (insert into k values (1), (1) returning i)"
+            " select pgtrickle.create_stream_table('t', 'select 1') from n limit 1"
         )
     assert client.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
     assert engaged.tables() == {"k"}

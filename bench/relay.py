@@ -1,0 +1,190 @@
+"""What the relay costs: pgbench's select, and a million rows, direct, through Headwater, and through PgBouncer.
+
+    python -m bench.relay [--rounds 3] [--seconds 4]
+
+All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
+installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from server.data_directory import DataDirectory
+from server.embedded import EmbeddedPostgres
+from server.hooks import Backend, NoEngine
+from server.relay import Relay
+from server.unprivileged import choose_identity
+
+MILLION_ROWS = "select n, 'row number ' || n, n / 7.0 from generate_series(1, 1000000) n"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where clients connect."""
+
+    name: str
+    host: str
+    port: int
+
+
+class TcpCluster(EmbeddedPostgres):
+    """The embedded PostgreSQL, listening on TCP as well."""
+
+    port = 15432
+
+
+def serve(backend: Backend, told: Connection) -> None:
+    """Run a relay without an engine in this process until it is killed; sends its port."""
+
+    async def run() -> None:
+        relay = Relay(backend, NoEngine(), None, "127.0.0.1", 0)
+        await relay.start()
+        told.send(relay.port)
+        await asyncio.Event().wait()
+
+    uvloop.run(run())
+
+
+@contextmanager
+def headwater(cluster: EmbeddedPostgres) -> Iterator[tuple[Target, int]]:
+    """A relay in a process of its own; gives the target and the process's id."""
+    here, there = multiprocessing.Pipe()
+    backend = Backend(unix_socket_dir=cluster.socket_dir, port=cluster.port)
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(backend, there), daemon=True)
+    process.start()
+    try:
+        assert process.pid is not None
+        yield Target("headwater", "127.0.0.1", here.recv()), process.pid
+    finally:
+        process.terminate()
+        process.join()
+
+
+@contextmanager
+def pgbouncer(cluster: EmbeddedPostgres) -> Iterator[Target | None]:
+    """PgBouncer in session mode, None where it is not installed."""
+    program = shutil.which("pgbouncer")
+    if program is None:
+        yield None
+        return
+    port = 16432
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+        users = home / "users"
+        users.write_text(f'"{cluster.user}" "{cluster.password}"\n')
+        settings = home / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n* = host={cluster.socket_dir} port={cluster.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {users}\n"
+            "pool_mode = session\ndefault_pool_size = 50\nlogfile =\npidfile =\n"
+        )
+        identity = choose_identity(home, home, cluster.bin_dir)  # PgBouncer does not run as root either
+        process = subprocess.Popen(
+            identity.command([program, "-q", str(settings)], die_with_parent=True),
+        )
+        time.sleep(1)
+        try:
+            yield Target("pgbouncer", "127.0.0.1", port)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def environment(cluster: EmbeddedPostgres, target: Target) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PGHOST": target.host,
+        "PGPORT": str(target.port),
+        "PGUSER": cluster.user,
+        "PGPASSWORD": cluster.password,
+        "PGDATABASE": "postgres",
+    }
+
+
+def transactions(cluster: EmbeddedPostgres, target: Target, protocol: str, clients: int, seconds: int) -> float:
+    """Transactions a second."""
+    command = [str(cluster.bin_dir / "pgbench"), "-n", "-S", "-M", protocol, "-c", str(clients), "-T", str(seconds)]
+    done = subprocess.run(command, env=environment(cluster, target), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"pgbench through {target.name}: {done.stderr}")
+    found = re.search(r"tps = ([0-9.]+)", done.stdout)
+    assert found is not None
+    return float(found.group(1))
+
+
+def rows(cluster: EmbeddedPostgres, target: Target) -> float:
+    """Rows a second of a result of a million rows, read by psql."""
+    command = [str(cluster.psql), "-X", "-A", "-t", "-q", "-o", "/dev/null", "-c", MILLION_ROWS]
+    begin = time.perf_counter()
+    subprocess.run(command, env=environment(cluster, target), check=True)
+    return 1_000_000 / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=4)
+    options = parser.parse_args()
+    measured: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        data = DataDirectory(Path(folder) / "data").create()
+        cluster = TcpCluster(data, {"fsync": "off", "listen_addresses": "127.0.0.1"})
+        cluster.start()
+        try:
+            direct = Target("direct", "127.0.0.1", cluster.port)
+            subprocess.run(
+                [str(cluster.bin_dir / "pgbench"), "-i", "-q", "-s", "10"],
+                env=environment(cluster, direct),
+                check=True,
+                capture_output=True,
+            )
+            with headwater(cluster) as (relay, _), pgbouncer(cluster) as bouncer:
+                targets = [target for target in (direct, relay, bouncer) if target is not None]
+                for _ in range(options.rounds):
+                    for protocol in ("simple", "prepared"):
+                        for clients in (1, 8):
+                            for target in targets:
+                                rate = transactions(cluster, target, protocol, clients, options.seconds)
+                                case = f"select, {protocol}, {clients} client{'s' * (clients > 1)}"
+                                measured.setdefault((case, target.name), []).append(rate)
+                    for target in targets:
+                        measured.setdefault(("1 M rows", target.name), []).append(rows(cluster, target))
+        finally:
+            cluster.stop()
+    report(measured, [target.name for target in targets])
+
+
+def report(measured: dict[tuple[str, str], list[float]], names: list[str]) -> None:
+    table = Table(title="median per second (and ratio to direct)")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right")
+    for case in dict.fromkeys(case for case, _ in measured):
+        medians = {name: statistics.median(measured[case, name]) for name in names}
+        cells = [f"{medians[name]:,.0f} ({medians[name] / medians['direct']:.2f})" for name in names]
+        table.add_row(case, *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""TLS on the client's side: asked for, direct, and refused."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from server.tls import server_context
+from tests.server.conftest import RunningRelay, through
+
+SSL_REQUEST = struct.pack(">II", 8, 80877103)
+GSSENC_REQUEST = struct.pack(">II", 8, 80877104)
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.fixture
+def secure(start_relay: Callable[..., RunningRelay], certificate: tuple[Path, Path]) -> RunningRelay:
+    return start_relay(tls=server_context(*certificate))
+
+
+def dial(relay: RunningRelay) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", relay.port), timeout=10)
+
+
+@pytest.mark.parametrize("negotiation", ["postgres", "direct"])
+def test_login_and_a_large_result_over_tls(secure: RunningRelay, dsn: str, negotiation: str) -> None:
+    options = {"sslmode": "require", "sslnegotiation": negotiation}
+    with psycopg.connect(through(secure, dsn, **options)) as connection:
+        assert connection.pgconn.ssl_in_use
+        rows = connection.execute("select n, repeat('x', 500) from generate_series(1, 40000) n").fetchall()
+        assert (len(rows), sum(row[0] for row in rows)) == (40_000, 800_020_000)
+
+
+def test_certificate_is_verified_by_the_client(secure: RunningRelay, dsn: str, certificate: tuple[Path, Path]) -> None:
+    options = {"sslmode": "verify-full", "sslrootcert": str(certificate[0]), "host": "localhost"}
+    with psycopg.connect(through(secure, dsn), **options) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_plain_login_where_tls_is_possible(secure: RunningRelay, dsn: str) -> None:
+    with psycopg.connect(through(secure, dsn, sslmode="disable")) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+
+
+def test_tls_is_declined_where_there_is_no_certificate(relay: RunningRelay, dsn: str) -> None:
+    with psycopg.connect(through(relay, dsn, sslmode="prefer", gssencmode="prefer")) as connection:
+        assert not connection.pgconn.ssl_in_use
+    with pytest.raises(psycopg.OperationalError, match="server does not support SSL"):
+        psycopg.connect(through(relay, dsn, sslmode="require"))
+
+
+def test_channel_binding_is_not_offered(secure: RunningRelay, dsn: str) -> None:
+    with pytest.raises(psycopg.OperationalError, match="channel binding"):
+        psycopg.connect(through(secure, dsn, sslmode="require", channel_binding="require"))
+
+
+def test_direct_tls_without_alpn_is_ended(secure: RunningRelay) -> None:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with context.wrap_socket(dial(secure)) as connection:
+        assert b"without ALPN" in connection.recv(1000)
+        assert connection.recv(1000) == b""
+
+
+def test_direct_tls_without_a_certificate_is_ended(relay: RunningRelay) -> None:
+    with dial(relay) as connection:
+        connection.sendall(bytes.fromhex("16030100f8010000f40303"))
+        assert b"invalid length of startup packet" in connection.recv(1000)
+        assert connection.recv(1000) == b""
+
+
+@pytest.mark.parametrize("request_packet", [SSL_REQUEST, GSSENC_REQUEST])
+def test_bytes_behind_an_encryption_request_end_the_connection(
+    secure: RunningRelay, relay: RunningRelay, request_packet: bytes
+) -> None:
+    for target in (secure, relay):
+        with dial(target) as connection:
+            connection.sendall(request_packet + b"\0\0\0\x10")
+            answer = connection.recv(1000)
+            assert b"C08P01" in answer and b"unencrypted data" in answer
+            assert connection.recv(1000) == b""
+
+
+def test_ssl_request_follows_a_declined_gssenc_request(secure: RunningRelay) -> None:
+    with dial(secure) as connection:
+        connection.sendall(GSSENC_REQUEST)
+        assert connection.recv(10) == b"N"
+        connection.sendall(SSL_REQUEST)
+        assert connection.recv(10) == b"S"
+
+
+def test_broken_handshakes_harm_nobody_else(secure: RunningRelay, dsn: str) -> None:
+    for _ in range(5):
+        connection = dial(secure)
+        connection.sendall(SSL_REQUEST)
+        connection.recv(1)
+        connection.sendall(b"this is not TLS at all")
+        connection.recv(1000)
+        connection.close()
+        connection = dial(secure)
+        connection.sendall(b"\x16\x03\x01\x00\x05hello")
+        connection.recv(1000)
+        connection.close()
+    with psycopg.connect(through(secure, dsn, sslmode="require")) as good:
+        assert good.execute("select 1").fetchone() == (1,)
+
+
+@pytest.mark.skipif(shutil.which("psql") is None, reason="the bundled psql has no TLS")
+def test_psql_of_the_system(secure: RunningRelay, dsn: str) -> None:
+    done = subprocess.run(
+        ["psql", "-X", "-At", through(secure, dsn, sslmode="require"), "-c", "select 1"], capture_output=True, text=True
+    )
+    assert done.stdout == "1\n", done.stderr
