@@ -13,7 +13,7 @@ OUR_PACKAGES = ("server", "engine", "catalog", "sql")
 
 def configure(level: str) -> None:
     """Log our packages from `level` (one of LEVELS) upwards, and libraries from warnings upwards."""
-    shared = [
+    shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
