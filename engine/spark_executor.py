@@ -98,14 +98,15 @@ class SparkExecutor:
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
-        spark_query = render_spark(query, sources, binary_order=binary_order)
+        collated = await _collated(session, sources) if binary_order else frozenset()
+        spark_query = render_spark(query, sources, binary_order=binary_order, collated=collated)
         by_oid = {source.oid: source for source in sources}
         if not self._sessions.off:
             # Start Spark while the mirror is written.
             warming = asyncio.ensure_future(self._sessions.warm_up())
             warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         ((exported, text),) = await session.fetch(
-            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::text"
+            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::pg_catalog.text"
         )
         snapshot = Snapshot(exported, text)
         async with AsyncExitStack() as held:
@@ -170,13 +171,34 @@ class SparkExecutor:
         name = f"__headwater_staging_{next(_staging_numbers)}"
         staging = quote("pg_temp", name)
         chosen = tuple(names) or tuple(column.name for column in columns)
-        declared = ", ".join(f"{quote(n)} {c.type}" for n, c in zip(chosen, columns, strict=True))
+        declared = ", ".join(f"{quote(n)} {_qualified(c.type)}" for n, c in zip(chosen, columns, strict=True))
         await session.execute(f"CREATE TEMPORARY TABLE {staging} ({declared}) ON COMMIT DROP")
         await session.execute(f"GRANT SELECT ON {staging} TO {quote(owner)}")
         if columns and table.num_rows:
             await session.copy_in("pg_temp", name, list(chosen), csv_chunks(table))
         await session.execute(f"ANALYZE {staging}")
         return staging
+
+
+# Columns with a collation other than the database's own and the ones that compare bytes.
+_COLLATED_SQL = """
+SELECT a.attrelid::pg_catalog.int8, a.attname::pg_catalog.text
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_collation c ON c.oid OPERATOR(pg_catalog.=) a.attcollation
+WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid[])
+  AND NOT c.collname OPERATOR(pg_catalog.=)
+      ANY ('{default,C,POSIX,ucs_basic,pg_c_utf8}'::pg_catalog.name[])
+"""
+
+
+async def _collated(session: SqlSession, sources: Sequence[Source]) -> frozenset[tuple[int, str]]:
+    oids = "{" + ",".join(str(source.oid) for source in sources) + "}"
+    return frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
+
+
+def _qualified(type_: str) -> str:
+    """A type's name that no search_path can redirect; the others are keywords."""
+    return f"pg_catalog.{type_}" if type_ in ("text", "date", "uuid") else type_
 
 
 def _view(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion) -> None:

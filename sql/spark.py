@@ -6,7 +6,7 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +41,18 @@ def view_name(oid: int) -> str:
 
 
 def render_spark(
-    query: str | exp.Expr, sources: Sequence[Source], output: Sequence[Column] = (), *, binary_order: bool = False
+    query: str | exp.Expr,
+    sources: Sequence[Source],
+    output: Sequence[Column] = (),
+    *,
+    binary_order: bool = False,
+    collated: Collection[tuple[int, str]] = (),
 ) -> SparkQuery:
     """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
 
     ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
-    ``binary_order``: the database compares text by its bytes (collation C). Raises NotExpressible.
+    ``binary_order``: the database compares text by its bytes (collation C), all columns but
+    those in ``collated`` (source oid and name), which have a collation of their own. Raises NotExpressible.
 
     >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
     >>> spark = render_spark("SELECT o.region, sum(o.amount) AS total FROM public.orders o GROUP BY o.region", [orders])
@@ -60,7 +66,7 @@ def render_spark(
             query = sqlglot.parse_one(query, read="postgres")
         except SqlglotError as error:
             raise NotExpressible("syntax that is not understood") from error
-    renderer = _Renderer(sources, binary_order)
+    renderer = _Renderer(sources, binary_order, frozenset(collated))
     relation = renderer.query(query, {})
     columns = tuple(Column(name, _declared(type_)) for name, type_ in relation.columns)
     for expected, found in zip(output, columns, strict=False):
@@ -108,9 +114,10 @@ _REFUSED_PARTS = {
 
 
 class _Renderer:
-    def __init__(self, sources: Sequence[Source], binary_order: bool):
+    def __init__(self, sources: Sequence[Source], binary_order: bool, collated: frozenset[tuple[int, str]]):
         self._sources = {(source.schema, source.name): source for source in sources}
         self._binary_order = binary_order
+        self._collated = collated
         self._aliases = 0
         self.reads: dict[int, dict[str, None]] = {}
 
@@ -240,7 +247,8 @@ class _Renderer:
         columns = {}
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
-            columns[name] = _SourceColumn(alias, column, reads, self._binary_order)
+            ordered = self._binary_order and (source.oid, column.name) not in self._collated
+            columns[name] = _SourceColumn(alias, column, reads, ordered)
         self._bind(clause, node.alias or node.name, columns)
         return f"{view_name(source.oid)} AS {alias}"
 

@@ -1,0 +1,146 @@
+"""Rendering for Spark: what is accepted gives PostgreSQL's results, what might not is refused by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from psycopg import conninfo
+
+from sql import Column, Source
+from sql.spark import NotExpressible, render_spark
+
+EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
+
+TABLE = Source(
+    7,
+    "public",
+    "t",
+    (
+        Column("i", "integer"),
+        Column("n", "numeric(10,2)"),
+        Column("wide", "numeric(38,4)"),
+        Column("free", "numeric"),
+        Column("s", "text"),
+        Column("ci", "text", faithful=False),
+        Column("f", "double precision"),
+        Column("ts", "timestamp without time zone"),
+        Column("tz", "timestamp with time zone"),
+        Column("d", "date"),
+        Column("j", "jsonb"),
+        Column("c", "character(3)"),
+        Column("b", "boolean"),
+    ),
+)
+
+
+@pytest.mark.parametrize("target", ["sail", "local[2]"])
+def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
+    target: str, dsn: str, tmp_path: Path
+) -> None:
+    login = conninfo.conninfo_to_dict(dsn)
+    options = {
+        "host": login["host"],
+        "port": int(login["port"]),
+        "user": login["user"],
+        "password": login["password"],
+        "database": login["dbname"],
+    }
+    done = subprocess.run(
+        [sys.executable, EDGE_CASES, target, tmp_path],
+        input=json.dumps(options),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT avg(i) FROM public.t", "function avg"),
+        ("SELECT sum(f) FROM public.t", "sum of double precision"),
+        ("SELECT f, count(*) FROM public.t GROUP BY f", "grouping by f of type double precision"),
+        ("SELECT DISTINCT f FROM public.t", "grouping by f of type double precision"),
+        ("SELECT n / 2::numeric FROM public.t", "division of anything but integers"),
+        ("SELECT free FROM public.t", 'type numeric without precision of column "free"'),
+        ("SELECT sum(wide) FROM public.t", "numeric with more than 38 digits"),
+        ("SELECT wide * wide FROM public.t", "numeric with more than 38 digits"),
+        ("SELECT j FROM public.t", 'type jsonb of column "j"'),
+        ("SELECT c FROM public.t", 'type character(3) of column "c"'),
+        ("SELECT upper(s) FROM public.t", "function upper"),
+        ("SELECT s FROM public.t WHERE s < 'x'::text", "order of text under a collation other than C"),
+        ("SELECT min(s) FROM public.t", "min of text under this collation"),
+        ("SELECT i FROM public.t WHERE ci = 'x'::text", "comparison under a collation that is not deterministic"),
+        ("SELECT ci, count(*) FROM public.t GROUP BY ci", "whose collation is not deterministic"),
+        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ilike"),
+        (r"SELECT s FROM public.t WHERE s ~~ 'a\_%'::text", "LIKE with a pattern"),
+        ("SELECT s FROM public.t WHERE s ~ 'x'::text", "regexp"),
+        ("SELECT i FROM public.t LIMIT 3", "LIMIT"),
+        ("SELECT i FROM public.t ORDER BY i", "ORDER BY"),
+        ("SELECT i FROM public.t FOR UPDATE", "FOR UPDATE"),
+        ("SELECT i FROM ONLY public.t", "TABLE with only"),
+        ("SELECT i FROM public.t TABLESAMPLE system (10)", "TABLESAMPLE"),
+        ("SELECT DISTINCT ON (i) i FROM public.t", "DISTINCT ON"),
+        ("SELECT i FROM public.t UNION SELECT i FROM public.t", "UNION"),
+        ("SELECT i FROM public.t EXCEPT SELECT i FROM public.t", "EXCEPT"),
+        ("SELECT sum(i) OVER () FROM public.t", "window function"),
+        ("SELECT i FROM public.t WHERE EXISTS (SELECT 1 FROM public.t x)", "subquery in an expression"),
+        ("SELECT i FROM public.t WHERE i IN (SELECT 1)", "in with query"),
+        ("SELECT (SELECT 1) FROM public.t", "subquery in an expression"),
+        ("WITH RECURSIVE w AS (SELECT 1) SELECT * FROM w", "WITH RECURSIVE"),
+        ("SELECT i FROM public.t GROUP BY GROUPING SETS ((i), ())", "grouping"),
+        ("SELECT i FROM public.t GROUP BY ROLLUP (i)", "rollup"),
+        ("SELECT x FROM public.t, LATERAL (SELECT 1 AS x) l", "LATERAL"),
+        ("SELECT x FROM generate_series(1, 3) x", "relation"),
+        ("SELECT i FROM public.other", 'relation "other"'),
+        ("SELECT EXTRACT(hour FROM tz) FROM public.t", "EXTRACT(hour FROM timestamp with time zone)"),
+        ("SELECT EXTRACT(second FROM ts) FROM public.t", "EXTRACT(second"),
+        ("SELECT date_trunc('day'::text, tz) FROM public.t", "date_trunc('day', timestamp with time zone)"),
+        ("SELECT ts + '1 day'::interval FROM public.t", "interval"),
+        ("SELECT d + i FROM public.t", "date + anything but a date or an integer literal"),
+        ("SELECT CASE WHEN b THEN n ELSE 0::numeric END FROM public.t", "different scales"),
+        ("SELECT n FROM public.t UNION ALL SELECT 1.5 FROM public.t", "different scales"),
+        ("SELECT s::character varying(2) FROM public.t", "cast to character varying(2)"),
+        ("SELECT f::integer FROM public.t", "cast from double precision to integer"),
+        ("SELECT f + 1::double precision FROM public.t", "double precision +"),
+        ("SELECT i FROM public.t WHERE ts > 'infinity'::timestamp without time zone", "literal 'infinity'"),
+        ("SELECT 'NaN'::numeric FROM public.t", "NaN"),
+        ("SELECT count(DISTINCT f) FROM public.t", "DISTINCT over double precision"),
+        ("SELECT array_agg(i) FROM public.t", "array"),
+        ("SELECT now() FROM public.t", "timestamp"),
+        ("SELECT pg_temp.f(i) FROM public.t", "pg_temp"),
+        ("SELECT random() FROM public.t", "function rand"),
+        ('SELECT i COLLATE "de" FROM public.t', "collate"),
+    ],
+)
+def test_what_might_differ_is_refused_and_named(query: str, reason: str) -> None:
+    with pytest.raises(NotExpressible) as refusal:
+        render_spark(query, [TABLE])
+    assert reason in str(refusal.value)
+
+
+def test_column_with_a_collation_of_its_own_is_not_ordered_in_a_database_of_bytes() -> None:
+    query = "SELECT max(s) AS m FROM public.t"
+    assert render_spark(query, [TABLE], binary_order=True).columns == (Column("m", "text"),)
+    with pytest.raises(NotExpressible):
+        render_spark(query, [TABLE], binary_order=True, collated={(7, "s")})
+
+
+def test_output_of_another_type_than_expected_is_refused() -> None:
+    query = "SELECT sum(i) AS s FROM public.t"
+    assert render_spark(query, [TABLE], [Column("s", "bigint")]).columns == (Column("s", "bigint"),)
+    with pytest.raises(NotExpressible, match="which is numeric but was read as bigint"):
+        render_spark(query, [TABLE], [Column("s", "numeric")])
+
+
+def test_only_columns_in_use_are_read() -> None:
+    spark = render_spark("SELECT count(*) AS n FROM public.t a JOIN public.t b ON a.i = b.i WHERE a.b", [TABLE])
+    assert spark.reads == {7: ("i", "b")}
+    assert render_spark("SELECT count(*) AS n FROM public.t", [TABLE]).reads == {7: ()}
