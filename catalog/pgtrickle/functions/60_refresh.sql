@@ -89,8 +89,8 @@ BEGIN
                 EXECUTE format($q$
                     SELECT count(*), coalesce(bool_or(w = 0), false)
                     FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
-                          WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1)
-                            AND NOT (c."__pgt_xid" IS NOT DISTINCT FROM $2 AND c."__pgt_change_id" <= $3)
+                          WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
+                                     ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
                           LIMIT 1000001) AS pending$q$, 'changes_' || d.oid)
                 INTO pending, truncated
                 USING (st.frontier->>'snapshot')::pg_snapshot, (st.frontier->>'xid')::xid8,
@@ -265,9 +265,13 @@ BEGIN
         CONTINUE WHEN NOT found;
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
                                                     pgtrickle._source_lock_key(c.source_relid));
-        -- With the lock held: no consumer is being added, so these are all.
+        -- With the lock held: no consumer is being added, so these are all. Whether the changes of a frontier's own
+        -- transaction were seen its snapshot does not tell (it may look as if it was over), their numbers do.
         SELECT CASE WHEN bool_and(s.frontier->>'snapshot' IS NOT NULL) THEN
-                   string_agg(DISTINCT format('pg_visible_in_snapshot(c."__pgt_xid", %L)', s.frontier->>'snapshot'), ' AND ')
+                   string_agg(DISTINCT format('CASE WHEN c."__pgt_xid" = %L THEN c."__pgt_change_id" <= %L '
+                                              'ELSE pg_visible_in_snapshot(c."__pgt_xid", %L) END',
+                                              s.frontier->>'xid', coalesce(s.frontier->>'change_id', '0'),
+                                              s.frontier->>'snapshot'), ' AND ')
                END INTO seen
         FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
         WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL;

@@ -36,8 +36,8 @@ BEGIN
         RETURN NULL;
     END IF;
     EXECUTE format($q$SELECT count(*) FROM pgtrickle_changes.%I c
-                      WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1)
-                        AND NOT (c."__pgt_xid" IS NOT DISTINCT FROM $2 AND c."__pgt_change_id" <= $3)$q$,
+                      WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
+                                 ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END$q$,
                    'changes_' || source)
     INTO pending
     USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0);
