@@ -1,0 +1,295 @@
+"""What is wrong is refused with PostgreSQL's own SQLSTATE, by name, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+SETUP = """
+CREATE TABLE t (id int PRIMARY KEY, k int, v text); INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b');
+CREATE FUNCTION roll() RETURNS int VOLATILE LANGUAGE sql AS 'SELECT 4';
+CREATE FUNCTION roll(int, int) RETURNS boolean VOLATILE LANGUAGE sql AS 'SELECT $1 = $2';
+CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = roll);
+CREATE MATERIALIZED VIEW matview AS SELECT id FROM t;
+CREATE SEQUENCE seq;
+"""
+
+
+@pytest.fixture(autouse=True)
+def source(db: Any) -> None:
+    db.run(SETUP)
+
+
+@pytest.fixture(params=["autocommit", "transaction", "differential"])
+def create(request: pytest.FixtureRequest, db: Any) -> Callable[..., None]:
+    """Create a stream table in autocommit, in a transaction block, and in DIFFERENTIAL mode."""
+
+    def make(name: str, query: str, **arguments: Any) -> None:
+        if request.param == "transaction":
+            with db.connection.transaction():
+                db.create(name, query, **arguments)
+        elif request.param == "differential":
+            db.create(name, query, **{"refresh_mode": "DIFFERENTIAL", **arguments})
+        else:
+            db.create(name, query, **arguments)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("query", "sqlstate", "named"),
+    [
+        ("SELEC id FROM t", "42601", "SELEC"),
+        ("SELECT id FROM t WHERE", "42601", ""),
+        ("SELECT id FROM t; DROP TABLE t", "42601", ""),
+        ("SELECT id FROM t) AS x; DROP TABLE t; --", "42601", ""),
+        ("INSERT INTO t VALUES (3) RETURNING id", "42601", ""),
+        ("WITH gone AS (DELETE FROM t RETURNING id) SELECT id FROM gone", "0A000", ""),
+        ("SELECT id FROM missing", "42P01", "missing"),
+        ("SELECT missing FROM t", "42703", "missing"),
+        ("SELECT missing(id) FROM t", "42883", "missing"),
+        ("SELECT id FROM missing.t", "42P01", "missing"),
+        ("SELECT id, count(*) FROM t", "42803", "id"),
+        ("SELECT id, id FROM t", "42701", "id"),
+        ("SELECT $1::int AS p FROM t", "42P02", "$1"),
+        ("SELECT id FROM t LIMIT 5", "0A000", "LIMIT"),
+        ("SELECT id FROM t OFFSET 5", "0A000", "OFFSET"),
+        ("SELECT id FROM t FETCH FIRST 5 ROWS ONLY", "0A000", ""),
+        ("SELECT x.id FROM (SELECT id FROM t LIMIT 1) AS x", "0A000", "LIMIT"),
+        ("SELECT id FROM t FOR UPDATE", "0A000", "FOR UPDATE"),
+        ("SELECT id FROM t FOR SHARE", "0A000", "FOR SHARE"),
+        ("SELECT id FROM t TABLESAMPLE SYSTEM (10)", "0A000", "TABLESAMPLE"),
+        ("SELECT id FROM t TABLESAMPLE BERNOULLI (50) REPEATABLE (1)", "0A000", "TABLESAMPLE"),
+        ("SELECT id AS __pgt_row_id FROM t", "42939", "__pgt_row_id"),
+        ("SELECT FROM t", "42P16", ""),
+        ("SELECT id, ctid FROM t INTO x", "42601", ""),
+    ],
+)
+def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate: str, named: str) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.Error) as caught:
+        create("wrong", query)
+    assert caught.value.sqlstate == sqlstate, caught.value
+    assert named.lower() in str(caught.value).lower()
+    assert db.traces() == before
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("SELECT id, random() AS r FROM t", "random"),
+        ("SELECT id, clock_timestamp() AS c FROM t", "clock_timestamp"),
+        ("SELECT id, gen_random_uuid() AS u FROM t", "gen_random_uuid"),
+        ("SELECT id, roll() AS r FROM t", "roll"),
+        ("SELECT id FROM t WHERE id === 1", "roll"),
+        ("SELECT id, nextval('seq') AS n FROM t", "nextval"),
+        ("SELECT id FROM matview", "matview"),
+        ("SELECT id, (SELECT max(id) FROM t) AS m FROM t", "subquery"),
+        ("SELECT t.id, u.v FROM t LEFT JOIN t u ON u.id = t.k", "left join"),
+        ("SELECT id, row_number() OVER (ORDER BY id) AS n FROM t", "window"),
+        ("SELECT id FROM t UNION SELECT k FROM t", "union"),
+        ("SELECT id FROM t EXCEPT SELECT k FROM t", "except"),
+        ("SELECT id FROM t INTERSECT SELECT k FROM t", "intersect"),
+        ("SELECT DISTINCT ON (k) k, id FROM t ORDER BY k, id", "distinct on"),
+        ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.k = t.id)", "exists"),
+        ("SELECT id FROM t WHERE id IN (SELECT k FROM t)", "subquery"),
+        ("SELECT k, count(*) AS n FROM t GROUP BY ROLLUP (k)", "rollup"),
+        ("WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r", "recursive"),
+        ("SELECT id, n FROM t, LATERAL generate_series(1, id) AS n", "generate_series"),
+        ("SELECT id FROM t ORDER BY id LIMIT 1", "limit"),
+    ],
+)
+def test_differential_refuses_what_auto_computes_in_full(db: Any, query: str, named: str) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught:
+        db.create("wrong", query, refresh_mode="DIFFERENTIAL")
+    assert named in str(caught.value).lower()
+    assert db.traces() == before
+
+    notices: list[str] = []
+    db.connection.add_notice_handler(lambda diagnostic: notices.append((diagnostic.message_primary or "").lower()))
+    db.create("right", query)
+    assert [named in notice for notice in notices] == [True], notices
+    assert db.state("right")["refresh_mode"] == "FULL"
+    db.run("INSERT INTO t VALUES (7, 2, 'c')")
+    db.refresh("right")
+
+
+def test_full_mode_accepts_volatile_functions_without_a_word(db: Any) -> None:
+    notices: list[Any] = []
+    db.connection.add_notice_handler(notices.append)
+    db.create("rolled", "SELECT id, random() AS r FROM t", refresh_mode="FULL")
+    assert db.value("SELECT count(*) FROM rolled") == 2
+    assert notices == []
+
+
+def test_stable_function_warns_in_differential_mode(db: Any) -> None:
+    notices: list[str] = []
+    db.connection.add_notice_handler(lambda d: notices.append(f"{d.severity}: {d.message_primary}"))
+    db.create("stamped", "SELECT id, now() AS at FROM t", refresh_mode="DIFFERENTIAL")
+    assert len(notices) == 1 and notices[0].startswith("WARNING") and "now" in notices[0]
+
+
+@pytest.mark.parametrize("name", ["t", "matview", "seq", "public.t"])
+def test_name_that_exists(db: Any, create: Callable[..., None], name: str) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.errors.DuplicateTable, match=name.removeprefix("public.")):
+        create(name, "SELECT id FROM t")
+    assert db.traces() == before
+
+
+def test_stream_table_that_exists(db: Any, create: Callable[..., None]) -> None:
+    create("copy", "SELECT id FROM t")
+    before = db.traces()
+    with pytest.raises(psycopg.errors.DuplicateTable, match="copy"):
+        create("copy", "SELECT k FROM t")
+    assert db.traces() == before
+    db.assert_refreshed("copy")
+
+
+@pytest.mark.parametrize(
+    ("name", "sqlstate"),
+    [("", "22023"), ("a.b.c", "42601"), ("nowhere.st", "3F000"), ('"unclosed', "42602"), ("x" * 64, "42622"), (None, "22004")],
+)
+def test_impossible_name(db: Any, name: str | None, sqlstate: str) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.Error) as caught:
+        db.create(name, "SELECT id FROM t")
+    assert caught.value.sqlstate == sqlstate, caught.value
+    assert db.traces() == before
+
+
+@pytest.mark.parametrize("schedule", ["", "soon", "5", "5x", "-5s", "0s", "1.5m", "s5", "1h 30", "99999999999999999999s", "60 * * * *"])
+def test_schedule_that_is_none(db: Any, schedule: str) -> None:
+    before = db.traces()
+    with pytest.raises((psycopg.errors.InvalidParameterValue, psycopg.errors.FeatureNotSupported)) as caught:
+        db.create("wrong", "SELECT id FROM t", schedule=schedule)
+    assert caught.value.diag.message_hint
+    assert db.traces() == before
+    db.create("right", "SELECT id FROM t")
+    with pytest.raises((psycopg.errors.InvalidParameterValue, psycopg.errors.FeatureNotSupported)):
+        db.run("SELECT pgtrickle.alter_stream_table('right', schedule => %s)", schedule)
+    assert db.state("right")["schedule"] == "calculated"
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "sqlstate"),
+    [
+        ("refresh_mode", "SOMETIMES", "22023"),
+        ("refresh_mode", "IMMEDIATE", "0A000"),
+        ("diamond_consistency", "quantum", "22023"),
+        ("diamond_schedule_policy", "never", "22023"),
+        ("cdc_mode", "telepathy", "22023"),
+        ("cdc_mode", "wal", "0A000"),
+        ("engine", "steam", "22023"),
+    ],
+)
+def test_unknown_value_of_an_option(db: Any, argument: str, value: str, sqlstate: str) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.Error) as caught:
+        db.create("wrong", "SELECT id FROM t", **{argument: value})
+    assert caught.value.sqlstate == sqlstate
+    assert value.lower() in str(caught.value).lower()
+    assert db.traces() == before
+
+
+def test_alter_with_an_unknown_status_or_mode(db: Any) -> None:
+    db.create("copy", "SELECT id FROM t")
+    for arguments in ("status => 'BROKEN'", "refresh_mode => 'SOMETIMES'"):
+        with pytest.raises(psycopg.errors.InvalidParameterValue):
+            db.run(f"SELECT pgtrickle.alter_stream_table('copy', {arguments})")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO copy (__pgt_row_id, id) VALUES (0, 0)",
+        "UPDATE copy SET id = 5",
+        "DELETE FROM copy",
+        "TRUNCATE copy",
+        "MERGE INTO copy USING t ON false WHEN NOT MATCHED THEN INSERT (__pgt_row_id, id) VALUES (1, 1)",
+        "COPY copy (__pgt_row_id, id) FROM STDIN",
+    ],
+)
+def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
+    db.create("copy", "SELECT id FROM t")
+    with pytest.raises(psycopg.errors.WrongObjectType, match="copy"):
+        if statement.startswith("COPY"):
+            with db.connection.cursor() as cursor, cursor.copy(statement) as copy:
+                copy.write_row((1, 1))
+        else:
+            db.run(statement)
+    db.assert_current("copy")
+
+
+def test_cycle_through_a_view(db: Any) -> None:
+    db.run("CREATE VIEW door AS SELECT id FROM t")
+    db.create("first", "SELECT id FROM door")
+    db.create("second", "SELECT id FROM first")
+    db.run("CREATE OR REPLACE VIEW door AS SELECT id FROM second")
+    with pytest.raises(psycopg.Error) as caught:
+        db.refresh("first")
+    assert caught.value.sqlstate in ("55000", "42P19", "0A000", "42P17"), caught.value
+    assert db.value("SELECT 1") == 1
+
+
+def test_stream_table_over_itself(db: Any) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.errors.UndefinedTable, match="selfish"):
+        db.create("selfish", "SELECT id FROM selfish")
+    assert db.traces() == before
+
+
+def test_population_that_fails_leaves_nothing(db: Any, create: Callable[..., None]) -> None:
+    before = db.traces()
+    db.run("INSERT INTO t VALUES (0, 0, 'zero')")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        create("inverse", "SELECT id, 10 / k AS q FROM t")
+    assert db.traces() == before
+
+
+def test_refresh_that_fails_keeps_the_last_good_rows(db: Any) -> None:
+    db.create("inverse", "SELECT id, 10 / k AS q FROM t")
+    db.run("INSERT INTO t VALUES (3, 0, 'zero')")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        db.refresh("inverse")
+    assert db.value("SELECT count(*) FROM inverse") == 2
+    db.run("UPDATE t SET k = 5 WHERE k = 0")
+    db.assert_refreshed("inverse")
+
+
+def test_cancelled_creation_leaves_nothing(db: Any, eventually: Callable[..., Any]) -> None:
+    before = db.traces()
+    db.run("INSERT INTO t SELECT n, n, 'x' FROM generate_series(10, 5000) n")
+    connection = db.connect()
+    pid = connection.info.backend_pid
+    connection.pgconn.send_query(
+        b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
+        b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
+    )
+    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
+    connection.cancel_safe()
+    results = []
+    while (result := connection.pgconn.get_result()) is not None:
+        results.append(result.error_field(psycopg.pq.DiagnosticField.SQLSTATE))
+    assert results == [b"57014"]
+    assert connection.execute("SELECT 1").fetchone() == (1,)
+    eventually(lambda: db.traces() == before, what="nothing left")
+
+
+def test_client_that_dies_during_creation_leaves_nothing(db: Any, eventually: Callable[..., Any]) -> None:
+    before = db.traces()
+    db.run("INSERT INTO t SELECT n, n, 'x' FROM generate_series(10, 5000) n")
+    connection = db.connect()
+    pid = connection.info.backend_pid
+    connection.pgconn.send_query(
+        b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
+        b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
+    )
+    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
+    connection.close()
+    eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), 30, "the backend's end")
+    eventually(lambda: db.traces() == before, what="nothing left")

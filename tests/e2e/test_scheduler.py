@@ -1,0 +1,188 @@
+"""What the scheduler does by itself: on time, in order, and nothing where nothing has changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Eventually = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def source(live_db: Any) -> None:
+    live_db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t SELECT n, n FROM generate_series(1, 10) n")
+
+
+def test_change_becomes_visible_on_schedule(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    for n in range(3):
+        live_db.run("INSERT INTO t VALUES (%s, 1000)", 100 + n)
+        committed = time.monotonic()
+        eventually(lambda n=n: live_db.value("SELECT s FROM total") == 55 + 1000 * (n + 1), 10)
+        assert time.monotonic() - committed < 3
+    assert live_db.history("total")[-1]["initiated_by"] == "SCHEDULER"
+    assert live_db.last("total")[0] == "DIFFERENTIAL"
+
+
+def test_nothing_is_refreshed_without_changes(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("idle", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run("CREATE TABLE other (id int PRIMARY KEY)")
+    live_db.create("busy", "SELECT count(*) AS n FROM other", schedule="1s")
+    before = live_db.history("idle")
+    for n in range(3):
+        live_db.run("INSERT INTO other VALUES (%s)", n)
+        eventually(lambda n=n: live_db.value("SELECT n FROM busy") == n + 1)
+    assert live_db.history("idle") == before
+    assert [row["action"] for row in live_db.history("busy")].count("NO_DATA") == 0
+
+
+def test_full_mode_is_not_refreshed_without_changes_either(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("full", "SELECT id, row_number() OVER (ORDER BY v) AS n FROM t", schedule="1s")
+    live_db.create("marker", "SELECT count(*) AS n FROM t WHERE id > 100", schedule="1s")
+    live_db.run("INSERT INTO t VALUES (101, 1)")
+    eventually(lambda: live_db.value('SELECT count(*) FROM "full"') == 11)
+    rows = len(live_db.history('"full"'))
+    live_db.run("CREATE TABLE other (id int PRIMARY KEY)")
+    live_db.create("later", "SELECT count(*) AS n FROM other", schedule="1s")
+    for n in range(2):
+        live_db.run("INSERT INTO other VALUES (%s)", n)
+        eventually(lambda n=n: live_db.value("SELECT n FROM later") == n + 1)
+    assert len(live_db.history('"full"')) == rows
+
+
+def test_dependency_order_and_calculated_schedules(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("base", "SELECT id, v * 2 AS v FROM t")  # calculated: as often as who reads it
+    live_db.create("middle", "SELECT id, v FROM base WHERE v > 4", schedule="calculated")
+    live_db.create("top", "SELECT count(*) AS n, sum(v) AS s FROM middle", schedule="1s")
+    live_db.run("UPDATE t SET v = v + 100")
+    eventually(lambda: live_db.value("SELECT s FROM top") == 2 * (55 + 1000), 10)
+    live_db.assert_current("base", "middle", "top")
+    starts = [live_db.history(name)[-1]["start_time"] for name in ("base", "middle", "top")]
+    assert starts == sorted(starts)
+
+
+def test_calculated_without_dependents_is_not_hurried(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("lazy", "SELECT sum(v) AS s FROM t")
+    live_db.create("eager", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run("UPDATE t SET v = 0 WHERE id = 1")
+    eventually(lambda: live_db.value("SELECT s FROM eager") == 54)
+    live_db.assert_refreshed("lazy")
+
+
+def test_long_schedule_is_kept(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("hourly", "SELECT sum(v) AS s FROM t", schedule="1h")
+    live_db.create("eager", "SELECT sum(v) AS s FROM t", schedule="1s")
+    for n in range(2):
+        live_db.run("UPDATE t SET v = v + 1")
+        eventually(lambda n=n: live_db.value("SELECT s FROM eager") == 65 + 10 * n)
+    assert live_db.value("SELECT s FROM hourly") == 55
+    assert len(live_db.history("hourly")) == 1
+
+
+def test_alter_makes_the_schedule_count_at_once(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1h")
+    live_db.run("UPDATE t SET v = v + 1")
+    live_db.run("SELECT pgtrickle.alter_stream_table('total', schedule => '1s')")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 65, 10)
+
+
+def test_suspended_table_is_left_alone_and_taken_up_when_resumed(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("resting", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.create("eager", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run("SELECT pgtrickle.alter_stream_table('resting', status => 'SUSPENDED')")
+    live_db.run("UPDATE t SET v = v + 1")
+    eventually(lambda: live_db.value("SELECT s FROM eager") == 65)
+    assert live_db.value("SELECT s FROM resting") == 55
+    live_db.run("SELECT pgtrickle.resume_stream_table('resting')")
+    eventually(lambda: live_db.value("SELECT s FROM resting") == 65, 10)
+
+
+def test_failures_are_recorded_and_suspend_the_table(live_db: Any, eventually: Eventually) -> None:
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.max_consecutive_errors = 2")
+    live_db.run("LISTEN pg_trickle_alert")
+    live_db.create("inverse", "SELECT id, 100 / v AS q FROM t", schedule="1s")
+    live_db.run("INSERT INTO t VALUES (50, 0)")
+    eventually(lambda: live_db.state("inverse")["status"] == "SUSPENDED", 30)
+    failed = [row for row in live_db.history("inverse") if row["status"] == "FAILED"]
+    assert len(failed) == 2 and all("division by zero" in row["error_message"] for row in failed)
+    assert any("auto_suspended" in note.payload for note in live_db.connection.notifies(timeout=5, stop_after=1))
+    live_db.run("DELETE FROM t WHERE id = 50")
+    live_db.run("SELECT pgtrickle.resume_stream_table('inverse')")
+    live_db.assert_refreshed("inverse")
+    assert live_db.state("inverse")["consecutive_errors"] == 0
+
+
+def test_one_failing_table_does_not_hold_up_the_others(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("inverse", "SELECT id, 100 / v AS q FROM t", schedule="1s")
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    for n in range(3):
+        live_db.run("INSERT INTO t VALUES (%s, 0)", 60 + n)
+        live_db.run("UPDATE t SET v = v + 1 WHERE id = 1")
+        eventually(lambda n=n: live_db.value("SELECT s FROM total") == 56 + n)
+
+
+def test_uninitialised_table_is_populated_by_the_scheduler(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("later", "SELECT sum(v) AS s FROM t", schedule="1s", initialize=False)
+    eventually(lambda: live_db.rows("SELECT s::int FROM later") == [(55,)], 10)
+
+
+def test_changes_that_bypass_the_server_are_found(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.bypass().execute("INSERT INTO t VALUES (70, 1000)")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 1055, 10)
+
+
+def test_commit_of_a_long_transaction_is_found(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    writer = live_db.connect(autocommit=False)
+    writer.execute("INSERT INTO t VALUES (80, 1000)")
+    live_db.run("INSERT INTO t VALUES (81, 1)")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 56)
+    writer.commit()
+    eventually(lambda: live_db.value("SELECT s FROM total") == 1056, 10)
+
+
+def test_buffers_are_emptied_when_everybody_has_seen_the_changes(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run("INSERT INTO t SELECT n, 1 FROM generate_series(1000, 2000) n")
+    buffer = live_db.value("SELECT 'pgtrickle_changes.changes_' || 't'::regclass::oid")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 55 + 1001)
+    eventually(lambda: live_db.value(f"SELECT count(*) FROM {buffer}") == 0, what="cleanup")
+    live_db.run("DELETE FROM t WHERE id > 1500")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 55 + 501)
+
+
+def test_buffer_is_kept_for_a_second_consumer(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("eager", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.create("hourly", "SELECT sum(v) AS s FROM t", schedule="1h")
+    for n in range(3):
+        live_db.run("INSERT INTO t VALUES (%s, 100)", 200 + n)
+        eventually(lambda n=n: live_db.value("SELECT s FROM eager") == 155 + 100 * n)
+    live_db.assert_refreshed("hourly")
+    assert live_db.last("hourly")[0] == "DIFFERENTIAL"
+
+
+def test_scheduler_switched_off_and_on(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
+    rows = len(live_db.history("total"))
+    live_db.run("UPDATE t SET v = v + 1")
+    live_db.assert_refreshed("total")
+    assert len(live_db.history("total")) == rows + 1
+    live_db.run("UPDATE t SET v = v + 1")
+    live_db.run(f"ALTER DATABASE {live_db.name} RESET pg_trickle.enabled")
+    eventually(lambda: live_db.value("SELECT s FROM total") == 75, 10)
+
+
+def test_concurrent_branches_and_a_diamond(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("left_side", "SELECT id, v FROM t WHERE v % 2 = 0", schedule="1s")
+    live_db.create("right_side", "SELECT id, v FROM t WHERE v % 2 = 1", schedule="1s")
+    live_db.create("bottom", "SELECT v FROM left_side UNION ALL SELECT v FROM right_side", schedule="1s")
+    for n in range(3):
+        live_db.run("UPDATE t SET v = v + 1; INSERT INTO t VALUES (%s, 0)" % (300 + n))
+        eventually(lambda n=n: live_db.value("SELECT count(*) FROM bottom") == 11 + n)
+    live_db.run("UPDATE t SET v = 3")
+    eventually(lambda: live_db.difference("bottom") == [] and live_db.value("SELECT min(v) FROM bottom") == 3)
