@@ -89,14 +89,13 @@ def numeric_scale(type_: str) -> int | None:
     return None
 
 
+def faithful(column: Column | Field) -> bool:
+    """Whether equal values of a column look the same; so they do in numeric(p,s), all values having one scale."""
+    return column.faithful or (column.type != "numeric" and numeric_scale(column.type) is not None)
+
+
 def field(name: str, column: Column, origin: tuple[int, str] | None = None) -> Field:
     """The operator column that carries a described column."""
     return Field(
-        name,
-        column.type,
-        column.not_null,
-        column.hashable,
-        column.faithful,
-        origin,
-        numeric_scale(column.type),
+        name, column.type, column.not_null, column.hashable, faithful(column), origin, numeric_scale(column.type)
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .columns import Column, Source
+from .operators import Scan
 from .plan import Plan, delta_name, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
@@ -70,7 +71,8 @@ class Compiled:
 
     def populate_sql(self, storage: str) -> str:
         """Fill the empty storage table."""
-        return self.shape.populate(storage)
+        plan = Plan(frozenset())
+        return self._finished(plan, self.shape.populate(plan, storage))
 
     def full_sql(self, storage: str) -> str:
         """Make the storage equal to the query, touching only rows that differ."""
@@ -82,8 +84,10 @@ class Compiled:
 
     def _full(self, storage: str, rows: str) -> str:
         plan = Plan(frozenset())
-        done = self.shape.apply_full(plan, storage, rows)
-        return plan.statement(report(done, (), [source.oid for source in self.sources]))
+        return self._finished(plan, self.shape.apply_full(plan, storage, rows))
+
+    def _finished(self, plan: Plan, done: Mapping[str, str]) -> str:
+        return plan.statement(report(plan, done, [source.oid for source in self.sources], changes=False))
 
     def refresh_sql(self, storage: str, changed: frozenset[int]) -> str:
         """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only."""
@@ -93,9 +97,19 @@ class Compiled:
         return cached
 
     def _refresh(self, storage: str, changed: frozenset[int]) -> str:
-        plan = Plan(changed)
         used = [source for source in self.sources if source.oid in changed]
+        plan = Plan(changed, self._streamed())
         for source in used:
-            plan.cte(delta_name(source.oid).strip('"'), source_delta(source, self.used_columns[source.oid]))
+            if source.oid not in plan.streamed:
+                plan.cte(delta_name(source.oid).strip('"'), source_delta(source, self.used_columns[source.oid]))
         done = self.shape.apply_delta(plan, storage) if used else {}
-        return plan.statement(report(done, [s.oid for s in used], [s.oid for s in self.sources]))
+        return plan.statement(report(plan, done, [source.oid for source in used], changes=True))
+
+    def _streamed(self) -> frozenset[int]:
+        """The sources that are read once, by an operator whose delta is added up anyway."""
+        summed = self.shape.summed
+        if summed is None:
+            return frozenset()
+        once = [scan.source.oid for scan in summed.streamable()]
+        every = [operator.source.oid for operator in summed.walk() if isinstance(operator, Scan)]
+        return frozenset(oid for oid in once if every.count(oid) == 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .columns import Column, Field, base_type
+from .columns import Column, Field, base_type, faithful
 from .render import quote
 
 Described = Column | Field
@@ -49,7 +49,7 @@ def keyable(field: Described) -> bool:
     (True, False)
     """
     base = base_type(field.type)
-    return field.faithful or base in _NORMALISED or base in _WELL_HASHED or base.endswith(".citext")
+    return faithful(field) or base in _NORMALISED or base in _WELL_HASHED or base.endswith(".citext")
 
 
 def _columns(fields: Sequence[Described], alias: str | None) -> list[str]:
@@ -66,8 +66,8 @@ def _hashed(reference: str, field: Described, *, by_content: bool) -> str:
     base = base_type(field.type)
     if base in _WIDE:
         return f"pg_catalog.{_WIDE[base]}({reference})"
-    if by_content or field.faithful or not field.hashable:
-        well_hashed = field.hashable and field.faithful and base in _WELL_HASHED
+    if by_content or faithful(field) or not field.hashable:
+        well_hashed = field.hashable and faithful(field) and base in _WELL_HASHED
         return reference if well_hashed else _as_text(reference)
     return _as_text(_NORMALISED[base].format(reference)) if base in _NORMALISED else reference
 
@@ -115,7 +115,7 @@ def content_groups(fields: Sequence[Described], alias: str | None = None) -> tup
         else:
             # Any member will do: all look the same. (any_value() came with PostgreSQL 16.)
             values.append(f"(pg_catalog.array_agg({reference}))[1]")
-        if not (f.hashable and f.faithful):
+        if not (f.hashable and faithful(f)):
             by.append(_as_text(reference))
     return by, values
 

@@ -11,12 +11,13 @@ from .render import quote, select
 
 PENDING = (
     "c.\"__pgt_xid\" >= pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot)",
-    "NOT pg_catalog.pg_visible_in_snapshot(c.\"__pgt_xid\", ($1->>'snapshot')::pg_catalog.pg_snapshot)",
-    "(($1->>'xid') IS NULL OR c.\"__pgt_xid\" <> ($1->>'xid')::pg_catalog.xid8"
-    " OR c.\"__pgt_change_id\" > coalesce(($1->>'change_id')::bigint, 0))",
+    "CASE WHEN c.\"__pgt_xid\" = ($1->>'xid')::pg_catalog.xid8"
+    " THEN c.\"__pgt_change_id\" > coalesce(($1->>'change_id')::bigint, 0)"
+    " ELSE NOT pg_catalog.pg_visible_in_snapshot(c.\"__pgt_xid\", ($1->>'snapshot')::pg_catalog.pg_snapshot) END",
 )
-"""A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot, and it
-is not one of the changes that the frontier's own transaction had already made."""
+"""A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot. Of the
+frontier's own transaction that says nothing, since no snapshot lists its own transaction as running, and it may look as
+if it was over: there the changes count that were made after the frontier's last."""
 
 
 def buffer(oid: int) -> str:
@@ -29,25 +30,35 @@ def delta_name(oid: int) -> str:
     return quote(f"__pgt_delta_{oid}")
 
 
+def pending_changes(source: Source, columns: Sequence[str]) -> str:
+    """The pending changes of a source as they were captured; ``columns`` are expressions over the buffer, alias c."""
+    return select(columns, f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
+
+
 def source_delta(source: Source, used: Sequence[str]) -> str:
     """The net pending changes of a source: changes that cancel each other out are gone before anything is joined."""
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")
     return select(
         [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
-        + [f"pg_catalog.sum(c.\"__pgt_w\")::bigint AS {quote(WEIGHT)}"],
+        + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}'],
         f"{buffer(source.oid)} AS c",
-        where=[*PENDING, "c.\"__pgt_w\" <> 0"],
+        where=[*PENDING, 'c."__pgt_w" <> 0'],
         group_by=by,
-        having=["pg_catalog.sum(c.\"__pgt_w\") <> 0"],
+        having=['pg_catalog.sum(c."__pgt_w") <> 0'],
     )
 
 
 @dataclass(slots=True)
 class Plan:
-    """Collects the common table expressions of one statement, in order."""
+    """Collects the common table expressions of one statement, in order.
+
+    The changes of ``streamed`` sources are read straight from their buffers, once and as captured: whoever reads them
+    adds weights up anyway.
+    """
 
     changed: frozenset[int]
+    streamed: frozenset[int] = frozenset()
     ctes: list[str] = field(default_factory=list)
     _names: int = 0
 

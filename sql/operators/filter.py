@@ -27,6 +27,10 @@ class Filter(Operator):
     def inputs(self) -> tuple[Operator, ...]:
         return (self.input,)
 
+    @property
+    def linear(self) -> bool:
+        return True
+
     def _filtered(self, query: str) -> str:
         return select(["*"], derived(query, "f"), where=[f"({self.condition.sql(dialect='postgres')})"])
 

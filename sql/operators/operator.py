@@ -9,11 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ..columns import WEIGHT, Field
 from ..identity import key_hash, same_key
 from ..plan import Plan
 from ..render import all_of, any_of, derived, quote, select, union_all
+
+if TYPE_CHECKING:
+    from .scan import Scan
 
 W = quote(WEIGHT)
 
@@ -76,6 +80,17 @@ class Operator(ABC):
     def changed(self, plan: Plan) -> bool:
         """Whether a source below has changes to be applied."""
         return bool(self.sources & plan.changed)
+
+    def streamable(self) -> Iterator[Scan]:
+        """The scans whose delta goes through nothing but linear operators, each row of it once."""
+        if self.linear:
+            for operator in self.inputs:
+                yield from operator.streamable()
+
+    @property
+    def linear(self) -> bool:
+        """Whether the delta is the operator applied to its inputs' deltas, row by row."""
+        return False
 
     def walk(self) -> Iterator[Operator]:
         """The operator and everything below it."""

@@ -27,6 +27,10 @@ class Project(Operator):
     def inputs(self) -> tuple[Operator, ...]:
         return (self.input,)
 
+    @property
+    def linear(self) -> bool:
+        return True
+
     def _projected(self, query: str, *weight: str) -> str:
         columns = [
             aliased(expression.sql(dialect="postgres"), column.name)

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..columns import Field, Source
-from ..plan import Plan, delta_name
+from ..plan import Plan, delta_name, pending_changes
 from ..render import aliased, quote, select, union_all
 from .operator import Operator, Restriction, W
 
@@ -29,6 +30,9 @@ class Scan(Operator):
     def sources(self) -> frozenset[int]:
         return frozenset({self.source.oid})
 
+    def streamable(self) -> Iterator[Scan]:
+        yield self
+
     @property
     def barrier(self) -> bool:
         return False
@@ -37,6 +41,8 @@ class Scan(Operator):
         return [aliased(f"{alias}.{quote(f.origin[1])}", f.name) for f in self.columns if f.origin]
 
     def delta(self, plan: Plan) -> str:
+        if self.source.oid in plan.streamed:
+            return pending_changes(self.source, [*self._columns("c"), f'c."__pgt_w"::bigint AS {W}'])
         return select([*self._columns("d"), f"d.{W}"], f"{delta_name(self.source.oid)} AS d")
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

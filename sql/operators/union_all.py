@@ -25,6 +25,10 @@ class UnionAll(Operator):
     def inputs(self) -> tuple[Operator, ...]:
         return self.branches
 
+    @property
+    def linear(self) -> bool:
+        return True
+
     def _branch(self, i: int, query: str, *weight: str) -> str:
         columns = []
         for mine, theirs in zip(self.columns, self.outputs[i], strict=True):

@@ -30,7 +30,8 @@ class Auxiliary:
     """A hidden column.
 
     ``state`` aggregates it from input rows, ``delta`` gives what the change is made of, ``merge`` the new value. If
-    ``rescan`` is true, the new value can only be had from the input rows.
+    ``rescan`` is true, the new value can only be had from the input rows. ``netted``: changes that cancel each other
+    out must have gone, or there would be needless rescans.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Auxiliary:
     delta: tuple[Part, ...]
     merge: str
     rescan: str | None = None
+    netted: bool = False
 
     @staticmethod
     def added(name: str, state: str, delta: str, rescan: str | None = None) -> Auxiliary:
@@ -100,7 +102,7 @@ def _count(call: Call, prefix: str) -> tuple[str, tuple[Auxiliary, ...]]:
 def _sum(call: Call, argument: Field, prefix: str) -> Maintained:
     count, counts = _count(call, prefix)
     name, column, clause = f"{prefix}_sum", quote(argument.name), call.filter_sql()
-    total = quote(name)
+    total = stored = quote(name)
     small = argument.base_type in ("smallint", "integer")
     cast = "::bigint" if small else "::numeric"
     rescan = None
@@ -108,10 +110,11 @@ def _sum(call: Call, argument: Field, prefix: str) -> Maintained:
     strategy = "algebraic: sum and count"
     if argument.base_type == "numeric":
         # Nothing can be subtracted from NaN or infinity.
-        rescan = f"s.{total} IN {_SPECIAL} OR d.{total} IN {_SPECIAL}"
+        rescan = f"s.{stored} IN {_SPECIAL} OR d.{stored} IN {_SPECIAL}"
         if argument.scale is None:
-            auxiliaries.append(_scale(argument, clause, call, f"{prefix}_scale"))
-            strategy = "algebraic: sum, count and scale; the group is rescanned when its largest scale goes"
+            auxiliaries.append(_scales(column, clause, f"{prefix}_scales"))
+            strategy = "algebraic: sum, count and display scales"
+            total = _with_scale(quote(name), quote(f"{prefix}_scales"))
     auxiliaries.append(
         Auxiliary.added(
             name,
@@ -127,18 +130,26 @@ def _sum(call: Call, argument: Field, prefix: str) -> Maintained:
     return Maintained(call, tuple(auxiliaries), final, strategy)
 
 
-def _scale(argument: Field, clause: str, call: Call, name: str) -> Auxiliary:
-    """The largest display scale among the numbers of a group, which is the scale of their sum."""
-    scale = f"pg_catalog.max(pg_catalog.scale({quote(argument.name)}))"
-    come, gone = f"{name}_come", f"{name}_gone"
-    merge = f"GREATEST(s.{quote(name)}, d.{quote(come)})"
-    return Auxiliary(
+# A sum has the largest display scale among its inputs (1.50 + 1 = 2.50), which may go with one of them. So inputs of
+# each scale are counted: as digits, in base 10^20, of one number that adds up like any other sum.
+_DIGITS = 20
+_MAX_SCALE = 1000
+
+
+def _scales(column: str, clause: str, name: str) -> Auxiliary:
+    scale = f"pg_catalog.scale({column})"
+    one = f"CASE WHEN {scale} > {_MAX_SCALE} THEN 'NaN'::numeric ELSE ('1e' || {_DIGITS} * {scale})::numeric END"
+    return Auxiliary.added(
         name,
-        f"{scale}{clause}",
-        (Part(come, scale + call.filter_sql(f"{W} > 0")), Part(gone, scale + call.filter_sql(f"{W} < 0"))),
-        merge,
-        f"d.{quote(gone)} >= {merge} AND {merge} > 0",
+        f"coalesce(pg_catalog.sum({one}){clause}, 0)",
+        f"coalesce(pg_catalog.sum({one} * {W}){clause}, 0)",
+        f"s.{quote(name)} = 'NaN'::numeric OR d.{quote(name)} = 'NaN'::numeric",
     )
+
+
+def _with_scale(total: str, scales: str) -> str:
+    largest = f"(pg_catalog.length({scales}::text) - 1) / {_DIGITS}"
+    return f"CASE WHEN {scales} = 'NaN'::numeric THEN {total} ELSE pg_catalog.round({total}, {largest}) END"
 
 
 def _extremum(call: Call, argument: Field, name: str) -> Maintained:
@@ -153,6 +164,7 @@ def _extremum(call: Call, argument: Field, name: str) -> Maintained:
         merge,
         # Also where the value that goes has come in the same delta: terms of a delta are not netted.
         f"coalesce(d.{quote(gone)} {beyond} {merge}, d.{quote(gone)} IS NOT NULL)",
+        netted=True,
     )
     strategy = f"semi-algebraic: {call.function}; the group is rescanned when its extremum goes"
     return Maintained(call, (auxiliary,), quote(name), strategy)

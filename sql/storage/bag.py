@@ -48,6 +48,10 @@ class Bag(Shape):
     def numbers(self) -> tuple[str, ...]:
         return ("__pgt_hash", "__pgt_ordinal")
 
+    @property
+    def summed(self) -> Operator | None:
+        return self.root
+
     def create(self, storage: str) -> tuple[str, ...]:
         return (*Shape.create(self, storage), f"CREATE INDEX ON {storage} ({HASH})")
 

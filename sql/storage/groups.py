@@ -16,7 +16,7 @@ from ..operators.operator import names
 from ..plan import Plan
 from ..render import aliased, any_of, derived, quote, select
 from .auxiliaries import COUNT, Auxiliary, Maintained, maintained
-from .keyed import Keyed
+from .keyed import ID, Keyed
 from .shape import ROW_ID, W
 
 
@@ -33,6 +33,11 @@ class Groups(Keyed):
     def hidden(self) -> tuple[str, ...]:
         return tuple(auxiliary.name for auxiliary in _auxiliaries(self.maintained))
 
+    @property
+    def summed(self) -> Operator | None:
+        # A value that goes and comes again must not look like an extremum that goes.
+        return None if any(a.rescan and a.netted for a in _auxiliaries(self.maintained)) else self.aggregate.input
+
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         keys = self.aggregate.keys
         auxiliaries = _auxiliaries(self.maintained)
@@ -45,7 +50,8 @@ class Groups(Keyed):
         )
         delta = plan.cte("__pgt_scope", self.identified(summed))
         rescan = any_of([f"coalesce({a.rescan}, FALSE)" for a in auxiliaries if a.rescan])
-        kept = [f"d.{quote(user[key.name])} AS {quote(key.name)}" for key in keys]
+        kept = [f"d.{ID}", f"s.{ID} IS NOT NULL AS __pgt_known"]
+        kept += [f"d.{quote(user[key.name])} AS {quote(key.name)}" for key in keys]
         merged = plan.cte(
             "__pgt_merged",
             select(
@@ -53,7 +59,8 @@ class Groups(Keyed):
                 f"{delta} AS d LEFT JOIN {storage} AS s ON {self._same('s', 'd')}",
             ),
         )
-        alive = [f"{quote(COUNT)} > 0"] if self.aggregate.grouped else []
+        size = quote(COUNT)
+        alive = [f"{size} > 0"] if self.aggregate.grouped else []
         columns = names(keys) + [quote(a.name) for a in auxiliaries]
         rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
         if rescan != "FALSE":
@@ -62,7 +69,16 @@ class Groups(Keyed):
             gate = [f"EXISTS (SELECT FROM {flagged})"]
             rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
         target = plan.cte("__pgt_new", self.identified(_finished(self.select_list, self.maintained, self.fields, rows)))
-        return self.apply(plan, storage, target, delta)
+        done = {"updated": self.update(plan, storage, target)}
+        if self.aggregate.grouped:
+            gone = [f"m.{quote(key.name)} AS {quote(user[key.name])}" for key in keys]
+            empty = plan.cte(
+                "__pgt_empty", select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", f"m.{size} <= 0"])
+            )
+            done["deleted"] = self.delete(plan, storage, empty)
+        unknown = select([], merged, where=["NOT __pgt_known", *alive])
+        done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
+        return done
 
 
 def _auxiliaries(maintained: tuple[Maintained, ...]) -> list[Auxiliary]:

@@ -49,25 +49,43 @@ class Keyed(Shape):
 
         Both are CTEs with row ids and key columns; `target` has all columns. Rows that stay as they are are left alone.
         """
-        every = [quote(name) for name in self.names]
         wanted = select([], f"{target} AS n", where=[self._same("n", "s")])
-        using = f" USING {scope} AS d WHERE {self._same('s', 'd')} AND" if scope else " WHERE"
-        deleted = f"DELETE FROM {storage} AS s{using} NOT EXISTS ({wanted}) RETURNING 1"
-        compared = [*self.output, *(Column(name, "") for name in self.hidden)]
-        assignments = ", ".join(f"{name} = n.{name}" for name in every)
-        updated = (
-            f"UPDATE {storage} AS s SET {assignments} FROM {target} AS n"
-            f" WHERE {self._same('s', 'n')} AND NOT {same_content(compared, 's', 'n')} RETURNING 1"
-        )
-        present = select([], f"{storage} AS s", where=[self._same("s", "n")])
-        come = select(
-            [f"n.{ID}", *(f"n.{name}" for name in every)], f"{target} AS n", where=[f"NOT EXISTS ({present})"]
-        )
+        if scope:
+            deleted = self.delete(plan, storage, scope, f"NOT EXISTS ({wanted})")
+        else:
+            deleted = plan.modification(
+                "__pgt_deleted", f"DELETE FROM {storage} AS s WHERE NOT EXISTS ({wanted}) RETURNING 1"
+            )
         return {
-            "deleted": plan.modification("__pgt_deleted", deleted),
-            "updated": plan.modification("__pgt_updated", updated),
-            "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
+            "deleted": deleted,
+            "updated": self.update(plan, storage, target),
+            "inserted": self.insert_missing(plan, storage, target),
         }
+
+    def delete(self, plan: Plan, storage: str, keys: str, *conditions: str) -> str:
+        """Delete the rows (alias s) that have a key in a CTE (alias d) and satisfy conditions."""
+        where = " AND ".join([self._same("s", "d"), *conditions])
+        return plan.modification(
+            "__pgt_deleted", f"DELETE FROM {storage} AS s USING {keys} AS d WHERE {where} RETURNING 1"
+        )
+
+    def update(self, plan: Plan, storage: str, target: str, condition: str | None = None) -> str:
+        """Update the rows that `target` (alias n) has with the same key; those that differ, unless told which."""
+        compared = [*self.output, *(Column(name, "") for name in self.hidden)]
+        differs = f"NOT {same_content(compared, 's', 'n')}"
+        assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
+        return plan.modification(
+            "__pgt_updated",
+            f"UPDATE {storage} AS s SET {assignments} FROM {target} AS n WHERE {self._same('s', 'n')}"
+            f" AND {condition or differs} RETURNING 1",
+        )
+
+    def insert_missing(self, plan: Plan, storage: str, target: str, *conditions: str) -> str:
+        """Insert the rows of `target` whose key is not stored."""
+        present = select([], f"{storage} AS s", where=[self._same("s", "n")])
+        columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
+        come = select(columns, f"{target} AS n", where=[*conditions, f"NOT EXISTS ({present})"])
+        return plan.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
 
     def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
         return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), None)
@@ -79,11 +97,35 @@ class KeyedRows(Keyed):
 
     root: Operator
 
+    @property
+    def summed(self) -> Operator | None:
+        return self.root
+
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        delta = net_delta(plan, self.root, self.fields)
-        scope = plan.cte("__pgt_scope", self.identified(select(["*"], delta)))
-        target = plan.cte("__pgt_new", select(["*"], scope, where=[f"{W} > 0"]), materialized=False)
-        return self.apply(plan, storage, target, scope)
+        """In the net delta a key has at most one row that goes and one that comes, and these two differ."""
+        delta = plan.cte("__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields))))
+        columns = [quote(name) for name in self.names]
+        key = [quote(column.name) for column in self.key]
+        other = select([], f"{delta} AS o", where=[f"o.{W} > 0", self._same("o", "d")])
+        going = select(
+            [f"d.{name}" for name in (ID, *key)], f"{delta} AS d", where=[f"d.{W} < 0", f"NOT EXISTS ({other})"]
+        )
+        gone = plan.cte("__pgt_gone", going)
+        source = f"{delta} AS d LEFT JOIN {delta} AS o ON o.{W} < 0 AND {self._same('o', 'd')}"
+        coming = [f"d.{name}" for name in (ID, *columns)] + [f"o.{ID} IS NOT NULL AS __pgt_known"]
+        new = plan.cte("__pgt_new", select(coming, source, where=[f"d.{W} > 0"]))
+        deleted = self.delete(plan, storage, gone)
+        updated = self.update(plan, storage, new, "n.__pgt_known")
+        fresh = select([ID, *columns], new, where=["NOT __pgt_known"])
+        counts = [f"(SELECT pg_catalog.count(*) FROM {cte})" for cte in (gone, deleted, updated)]
+        known = f"(SELECT pg_catalog.count(*) FROM {new} WHERE __pgt_known)"
+        missing = f"SELECT {counts[0]} + {known} - {counts[1]} - {counts[2]} AS n"
+        return {
+            "deleted": deleted,
+            "updated": updated,
+            "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, fresh)} RETURNING 1"),
+            "missing": plan.cte("__pgt_missing", missing, materialized=False),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +134,11 @@ class TouchedGroups(Keyed):
 
     root: Operator
     aggregate: Aggregate
+
+    @property
+    def summed(self) -> Operator | None:
+        # Touched keys alone matter; but a change that cancels another one touches nothing.
+        return None
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         touched = self.aggregate.touched(plan)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ..columns import WEIGHT, Column, Field
 from ..identity import content_groups
 from ..operators import Operator
-from ..plan import Plan, buffer, delta_name
-from ..render import derived, quote, select
+from ..plan import PENDING, Plan, buffer
+from ..render import derived, quote, select, union_all
 
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
@@ -75,6 +75,11 @@ class Shape(ABC):
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         """Add the statements of a differential refresh. Returns the CTEs of rows inserted, updated, deleted."""
 
+    @property
+    @abstractmethod
+    def summed(self) -> Operator | None:
+        """The operator whose delta the refresh adds up by itself, None if it wants net deltas."""
+
     def create(self, storage: str) -> tuple[str, ...]:
         """Statements that create the empty storage table."""
         numbers = [f"NULL::bigint AS {quote(name)}" for name in self.numbers]
@@ -99,38 +104,38 @@ class Shape(ABC):
         columns = ", ".join(quote(name) for name in (ROW_ID, *self.names))
         return f"INSERT INTO {storage} ({columns}) {query}"
 
-    def populate(self, storage: str) -> str:
-        """Fill the empty storage table; the row count is reported as after a refresh."""
-        plan = Plan(frozenset())
+    def populate(self, plan: Plan, storage: str) -> dict[str, str]:
+        """Fill the empty storage table. Returns the CTE of the rows inserted."""
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
         statement = self.insert(storage, select(columns, derived(self.identified(self.rows), "n")))
-        inserted = plan.modification("__pgt_inserted", f"{statement} RETURNING 1")
-        return plan.statement(report({"inserted": inserted}, ()))
+        return {"inserted": plan.modification("__pgt_inserted", f"{statement} RETURNING 1")}
 
 
-def report(done: Mapping[str, str], sources: Sequence[int], own: Sequence[int] = ()) -> str:
+def report(plan: Plan, done: Mapping[str, str], sources: Sequence[int], *, changes: bool) -> str:
     """The final SELECT: what was done, and the new frontier.
 
-    ``sources`` have a delta in the statement. ``own`` are all sources: what this very transaction has changed in them
-    is seen by the statement though its transaction is not over, so the frontier remembers how far.
+    What this very transaction has changed in the ``sources`` is seen by the statement though it is not over,
+    so the frontier remembers how far. With ``changes`` the pending ones are counted, too.
     """
+    current = "pg_catalog.pg_current_xact_id_if_assigned()"
+    own = f'pg_catalog.max(c."__pgt_change_id") FILTER (WHERE c."__pgt_xid" = {current})'
+    where = [*PENDING, 'c."__pgt_w" <> 0'] if changes else [f'c."__pgt_xid" = {current}']
+    seen = [select([f"pg_catalog.count(*) AS n, {own} AS own"], f"{buffer(oid)} AS c", where=where) for oid in sources]
     entries = []
     for key in ("inserted", "updated", "deleted"):
         count = f"(SELECT pg_catalog.count(*) FROM {done[key]})" if key in done else "0"
         entries.append(f"'{key}', {count}")
-    deltas = [f"(SELECT pg_catalog.count(*) FROM {delta_name(oid)})" for oid in sources]
-    entries.append(f"'delta', {' + '.join(deltas) or '0'}")
     if "missing" in done:
         entries.append(f"'missing', (SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)")
-    current = "pg_catalog.pg_current_xact_id_if_assigned()"
-    changes = [
-        f'(SELECT pg_catalog.max(c."__pgt_change_id") FROM {buffer(oid)} AS c WHERE c."__pgt_xid" = {current})'
-        for oid in own
-    ]
     before = f"CASE WHEN ($1->>'xid') = {current}::text THEN ($1->>'change_id')::bigint END"
+    last = before
+    if seen:
+        read = plan.cte("__pgt_seen", union_all(seen))
+        last = f"GREATEST({before}, (SELECT pg_catalog.max(own) FROM {read}))"
     entries += [
+        f"'delta', {f'(SELECT pg_catalog.sum(n) FROM {read})' if seen and changes else '0'}",
         "'snapshot', pg_catalog.pg_current_snapshot()::text",
         f"'xid', {current}::text",
-        f"'change_id', GREATEST({', '.join([before, *changes])})",
+        f"'change_id', {last}",
     ]
     return f"SELECT pg_catalog.jsonb_build_object({', '.join(entries)})"
