@@ -116,6 +116,7 @@ class Opening:
         self.session.client.hold(Hold.BUSY)
         self.session.client.receive = self._authentication_from_client
         self.session.traffic.client.limits = AUTHENTICATION_LIMITS
+        self.session.traffic.watching = not self.session.replication
         if not self.session.replication:
             packet = packet.with_parameter(b"headwater.relay", b"on")
         self.session.spawn(self._connect(packet))

@@ -19,6 +19,7 @@ from server.tls import ALPN
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 512
+_PAUSE_SECONDS = 0.5
 _NEWCOMERS = 100
 """Connections above the limit that may still ask: they are told that it is reached, or cancel a statement."""
 
@@ -96,6 +97,8 @@ class Relay:
             await asyncio.wait(waiting, timeout=self.limits.linger_seconds / 4)
         for session in list(self.sessions):
             session.abort()
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=self.limits.linger_seconds / 4)
 
     def keep(self, work: asyncio.Task[None]) -> None:
         """Keep a task that outlives its session."""
@@ -115,12 +118,19 @@ class Relay:
                 accepted, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:
+            except OSError as error:  # no file descriptors left: some may be free again soon
                 log.error("cannot accept a connection", error=str(error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_PAUSE_SECONDS, self._accept_again, listener)
                 return
             task = asyncio.get_running_loop().create_task(self._admit(accepted))
             self._arrivals.add(task)
             task.add_done_callback(self._arrivals.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -149,8 +159,10 @@ class Relay:
                     session.fail("08P01", "direct TLS connection without ALPN protocol negotiation")
         except (OSError, TimeoutError) as error:
             log.info("connection not established", error=str(error) or type(error).__name__)
+            session.abort()
             accepted.close()
         except asyncio.CancelledError:
+            session.abort()
             accepted.close()
             raise
 

@@ -90,6 +90,8 @@ class RelaySession:
         self.move(Event.CLOSE)
         if self.timer is not None:
             self.timer.cancel()
+        if self.dialogue is not None:
+            self.dialogue.backend_closed()
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()

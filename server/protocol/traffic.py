@@ -98,6 +98,8 @@ class Traffic:
         self.attention: Attention | None = None
         self.outstanding: deque[Batch] = deque()
         self.batch: Batch | None = None
+        self.watching = True
+        """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
         self.terminated = False
         """The client has said goodbye."""
         self.fatal = False
@@ -160,7 +162,7 @@ class Traffic:
                         break
                 batch.sent += 1
             elif kind == m.SYNC or kind == m.QUERY or kind == m.FUNCTION_CALL:
-                if kind == m.QUERY and following <= end:
+                if kind == m.QUERY and following <= end and self.watching:
                     found = mentions(data[position + 5 : following])
                     if found:
                         self.attention = _reason(found)
@@ -169,7 +171,7 @@ class Traffic:
                         self.statements.pop(b"", None)
                 if kind != m.SYNC or not self.copying:
                     batch.simple = kind != m.SYNC
-                    if following > end:
+                    if following > end or kind == m.FUNCTION_CALL or (batch.simple and batch.sent):
                         batch.raw = None
                     elif begin == 0 and following == end:
                         batch.keep(data)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import shutil
 import socket
 import ssl
 import struct
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from server.hooks import Backend
 from server.tls import server_context
 from tests.server.conftest import RunningRelay, through
 
@@ -147,3 +152,91 @@ def test_psql_of_the_system(secure: RunningRelay, dsn: str) -> None:
         ["psql", "-X", "-At", through(secure, dsn, sslmode="require"), "-c", "select 1"], capture_output=True, text=True
     )
     assert done.stdout == "1\n", done.stderr
+
+
+# -- a PostgreSQL that is reached by TLS ---------------------------------------------------------------------------
+
+
+class TlsFront:
+    """Puts TLS in front of the embedded PostgreSQL, which has none: what a relay meets at an external one."""
+
+    def __init__(self, backend: Backend, context: ssl.SSLContext | None):
+        self.loop = asyncio.new_event_loop()
+        self._backend = backend
+        self._context = context
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        work = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, "127.0.0.1", 0), self.loop)
+        self.port: int = work.result(10).sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        first = await reader.readexactly(8)
+        if first == SSL_REQUEST:
+            writer.write(b"N" if self._context is None else b"S")
+            first = b""
+            if self._context is not None:
+                await writer.start_tls(self._context)
+        path = f"{self._backend.unix_socket_dir}/.s.PGSQL.{self._backend.port}"
+        other_reader, other_writer = await asyncio.open_unix_connection(path)
+        other_writer.write(first)
+        await asyncio.gather(_pump(reader, other_writer), _pump(other_reader, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.fixture
+def tls_backend(backend: Backend, certificate: tuple[Path, Path]) -> Iterator[Callable[..., Backend]]:
+    fronts: list[TlsFront] = []
+
+    def start(*, tls: bool = True, **options: Any) -> Backend:
+        fronts.append(TlsFront(backend, server_context(*certificate) if tls else None))
+        return Backend(host="localhost", port=fronts[-1].port, **options)
+
+    yield start
+    for front in fronts:
+        front.loop.call_soon_threadsafe(front.loop.stop)
+
+
+def test_login_through_a_tls_backend_by_clients_that_cannot_bind(
+    start_relay: Callable[..., RunningRelay], tls_backend: Callable[..., Backend], certificate: Any, dsn: str
+) -> None:
+    relay = start_relay(
+        backend=tls_backend(sslmode="verify-full", sslrootcert=certificate[0]), tls=server_context(*certificate)
+    )
+    for options in ({"sslmode": "disable"}, {"sslmode": "require", "channel_binding": "disable"}):
+        with psycopg.connect(through(relay, dsn, **options), autocommit=True) as connection:
+            rows = connection.execute("select n, repeat('x', 500) from generate_series(1, 20000) n").fetchall()
+            assert len(rows) == 20_000
+            threading.Timer(0.2, connection.cancel_safe).start()
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                connection.execute("select pg_sleep(20)")
+
+
+def test_login_that_a_tls_backend_would_refuse_says_what_to_set(
+    start_relay: Callable[..., RunningRelay], tls_backend: Callable[..., Backend], certificate: Any, dsn: str
+) -> None:
+    relay = start_relay(backend=tls_backend(sslmode="require"), tls=server_context(*certificate))
+    with pytest.raises(psycopg.OperationalError, match="channel_binding=disable"):
+        psycopg.connect(through(relay, dsn, sslmode="require"))
+
+
+def test_backend_whose_certificate_does_not_verify(
+    start_relay: Callable[..., RunningRelay], tls_backend: Callable[..., Backend], dsn: str
+) -> None:
+    relay = start_relay(backend=tls_backend(sslmode="verify-full"))
+    with pytest.raises(psycopg.OperationalError, match=r"could not connect to PostgreSQL.*certificate verify failed"):
+        psycopg.connect(through(relay, dsn))
+
+
+def test_backend_without_tls(
+    start_relay: Callable[..., RunningRelay], tls_backend: Callable[..., Backend], dsn: str
+) -> None:
+    with psycopg.connect(through(start_relay(backend=tls_backend(tls=False, sslmode="prefer")), dsn)) as connection:
+        assert connection.execute("select 1").fetchone() == (1,)
+    with pytest.raises(psycopg.OperationalError, match="PostgreSQL does not support TLS"):
+        psycopg.connect(through(start_relay(backend=tls_backend(tls=False, sslmode="require")), dsn))

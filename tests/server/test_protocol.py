@@ -1,0 +1,265 @@
+"""The protocol without I/O: invariants over random streams, and the parts that are plain functions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.protocol import messages as m
+from server.protocol import startup, values
+from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, Framer
+from server.protocol.lexer import Kind, kind_of, split
+from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
+from server.protocol.traffic import TOO_LATE, Attention, Traffic
+from server.protocol.words import Mention, mentions
+
+REQUEST = m.query(b"select pgtrickle.create_stream_table('t', 'q')")
+MADE = m.notice_response("HW001", "1", severity="INFO")
+LEFT = m.error_response("HW002", "left")
+
+
+def traffic() -> Traffic:
+    return Traffic(lambda: None)
+
+
+def cut(stream: bytes, places: list[int]) -> list[bytes]:
+    edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
+    return [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+
+
+frontend = st.sampled_from(
+    [
+        m.query(b"select 1"),
+        m.query(b"-- database"),
+        m.parse(b"s", b"select $1"),
+        m.bind(b"p", b"s", [b"x" * 300, None]),
+        m.describe_portal(b"p"),
+        m.execute(b"p"),
+        m.close_statement(b"s"),
+        m.SYNC_MESSAGE,
+        m.FLUSH_MESSAGE,
+        m.message(m.COPY_DATA, b"1\t2\n" * 40),
+        m.COPY_DONE_MESSAGE,
+        m.message(m.FUNCTION_CALL, b"\0" * 10),
+    ]
+)
+backend = st.sampled_from(
+    [
+        m.message(m.DATA_ROW, b"\0\1\0\0\0\1x"),
+        m.message(m.DATA_ROW, b"y" * 500),
+        m.message(m.ROW_DESCRIPTION, b"\0\0"),
+        m.message(m.COMMAND_COMPLETE, b"SELECT 1\0"),
+        m.message(m.COMMAND_COMPLETE, b"INSERT 0 1\0"),
+        m.message(m.PARSE_COMPLETE),
+        m.message(m.BIND_COMPLETE),
+        m.notice_response("01000", "careful"),
+        m.error_response("22012", "division by zero"),
+        m.message(m.PARAMETER_STATUS, b"TimeZone\0UTC\0"),
+        m.ready(m.IDLE),
+        m.message(m.COPY_DATA, b"data"),
+    ]
+)
+
+
+@given(st.lists(frontend), st.lists(st.integers(0, 10_000)))
+def test_client_bytes_pass_unchanged_however_they_are_cut(sent: list[bytes], places: list[int]) -> None:
+    passing = traffic()
+    stream = b"".join(sent)
+    assert b"".join(passing.from_client(chunk) for chunk in cut(stream, places)) == stream
+    whole = traffic()
+    whole.from_client(stream)
+    assert [b.raw for b in map(_joined, passing.outstanding)] == [b.raw for b in map(_joined, whole.outstanding)]
+    assert [b.sent for b in passing.outstanding] == [b.sent for b in whole.outstanding]
+    ends = sum(message[0] in b"QSF" for message in sent)
+    assert len(whole.outstanding) == ends
+
+
+def _joined(batch):  # type: ignore[no-untyped-def]
+    if batch.raw is not None:
+        batch.raw = [b"".join(batch.raw)]
+    return batch
+
+
+@given(st.lists(backend), st.lists(st.integers(0, 10_000)))
+def test_backend_bytes_pass_unchanged_however_they_are_cut(sent: list[bytes], places: list[int]) -> None:
+    passing = traffic()
+    stream = b"".join(sent)
+    assert b"".join(passing.from_backend(chunk) for chunk in cut(stream, places)) == stream
+    assert passing.backend.partial == b""
+
+
+@given(st.lists(frontend), st.lists(frontend), st.lists(st.integers(0, 10_000)))
+def test_client_bytes_stop_in_front_of_a_request(before: list[bytes], behind: list[bytes], places: list[int]) -> None:
+    passing = traffic()
+    passed = b""
+    rest = b""
+    for chunk in cut(b"".join(before) + REQUEST + b"".join(behind), places):
+        if passing.attention is None:
+            passed += passing.from_client(chunk)
+        else:
+            rest += chunk
+    assert passed == b"".join(before)
+    assert passing.attention is Attention.NAMED_REQUEST
+    assert passing.client.take() + rest == REQUEST + b"".join(behind)
+
+
+@given(st.lists(backend), st.lists(backend), st.lists(st.integers(0, 10_000)))
+def test_request_notice_is_swallowed(before: list[bytes], behind: list[bytes], places: list[int]) -> None:
+    passing = traffic()
+    passed = b""
+    rest = b""
+    for chunk in cut(b"".join(before) + MADE + b"".join(behind), places):
+        if passing.attention is None:
+            passed += passing.from_backend(chunk)
+        else:
+            rest += chunk
+    assert passed == b"".join(before)
+    assert passing.attention is Attention.REQUEST_MADE
+    assert passing.backend.take() + rest == b"".join(behind)
+
+
+@given(st.lists(backend), st.lists(backend), st.lists(st.integers(0, 10_000)))
+def test_error_of_a_left_request_is_explained(before: list[bytes], behind: list[bytes], places: list[int]) -> None:
+    passing = traffic()
+    stream = b"".join(before) + LEFT + b"".join(behind)
+    passed = b"".join(passing.from_backend(chunk) for chunk in cut(stream, places))
+    assert passed == b"".join(before) + TOO_LATE + b"".join(behind)
+
+
+@given(st.binary(), st.lists(st.integers(0, 10_000)))
+@settings(max_examples=300)
+def test_garbage_passes_or_is_refused_and_is_never_kept_at_length(garbage: bytes, places: list[int]) -> None:
+    for feed in (traffic().from_client, traffic().from_backend):
+        with suppress(m.ProtocolViolation):
+            for chunk in cut(garbage, places):
+                feed(chunk)
+    with suppress(m.ProtocolViolation):
+        startup.read(garbage)
+
+
+@given(st.lists(frontend), st.lists(st.integers(0, 10_000)))
+def test_framer_cuts_a_stream_into_its_messages(sent: list[bytes], places: list[int]) -> None:
+    framer = Framer(FRONTEND_LIMITS)
+    found = []
+    for chunk in cut(b"".join(sent), places):
+        framer.feed(chunk)
+        while (message := framer.next()) is not None:
+            found.append(message)
+    assert found == [(message[0], message) for message in sent]
+
+
+def test_long_message_comes_in_pieces_and_is_not_collected() -> None:
+    framer = Framer(BACKEND_LIMITS)
+    framer.feed(m.HEADER.pack(m.DATA_ROW, 3_000_000) + b"x" * 95)
+    kind, first = framer.next() or (0, b"")
+    assert (kind, len(first), framer.partial) == (m.DATA_ROW, 100, b"")
+    framer.feed(b"x" * 2_999_901 + b"Z")
+    assert framer.next() == (0, b"x" * 2_999_901)
+    assert framer.partial == b"Z"
+
+
+def test_batches_that_are_too_long_are_not_kept() -> None:
+    passing = traffic()
+    stream = m.parse(b"", b"select $1") + m.bind(b"", b"", [b"x" * 2_000_000]) + m.execute(b"") + m.SYNC_MESSAGE
+    for start in range(0, len(stream), 65536):
+        passing.from_client(stream[start : start + 65536])
+    (batch,) = passing.outstanding
+    assert (batch.raw, batch.sent) == (None, 3)
+
+
+@given(
+    st.integers(3 << 16, (3 << 16) + 2),
+    st.lists(st.tuples(st.binary(min_size=1), st.binary()).filter(lambda p: b"\0" not in p[0] + p[1])),
+    st.binary(),
+)
+def test_startup_message_round_trip(version: int, pairs: list[tuple[bytes, bytes]], rest: bytes) -> None:
+    packet = startup.StartupMessage(version, tuple(pairs))
+    if len(packet.encode()) <= startup.MAX_LENGTH:
+        assert startup.read(packet.encode() + rest) == (packet, rest)
+
+
+@given(st.lists(st.one_of(st.none(), st.text(alphabet=st.characters(exclude_characters="\0", codec="utf-8")))))
+def test_text_arrays_round_trip(texts: list[str | None]) -> None:
+    encoded = values.encode(texts)
+    assert encoded is not None
+    assert values._array(str)(encoded.decode()) == texts
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" ; ;-- x\n;/* y */", []),
+        ("select 1", ["select 1"]),
+        ("select 1; select 2;", ["select 1", "select 2"]),
+        ("select ';', \";\", $$;$$, $a$;$$;$a$, E'\\';', 'it''s;'; x", None),
+        ("select U&'\\003b;', U&\"d;\" ; x", None),
+        ("/* ; /* ; */ ; */ select 1; x", None),
+        ("select a$b$ ; x", ["select a$b$", "x"]),
+        ("select $1; select $2", ["select $1", "select $2"]),
+        ("create rule r as on insert to t do (select 1; select 2); x", None),
+        ("create function f() returns int begin atomic select 1; select case when true then 1 end; end; x", None),
+        ("create or replace procedure p() language sql begin atomic; end; x", None),
+        ("begin; select 1; end; x", ["begin", "select 1", "end", "x"]),
+        ("select 'unfinished; x", ["select 'unfinished; x"]),
+        ("select $q$ unfinished; x", ["select $q$ unfinished; x"]),
+        ("select 1 -- a; b\n; x", None),
+    ],
+)
+def test_split(text: str, expected: list[str] | None) -> None:
+    found = [text.encode()[s.start : s.end].decode() for s in split(text.encode())]
+    assert [part.strip() for part in found] == (expected if expected is not None else [*_but_last(text), "x"])
+
+
+def _but_last(text: str) -> list[str]:
+    first = text[: text.rindex("; x")]
+    return [first[len("/* ; /* ; */ ; */ ") :] if first.startswith("/*") else first.strip()]
+
+
+def test_split_without_standard_conforming_strings() -> None:
+    text = rb"select 'a\';b'; select 2"
+    assert [s.end for s in split(text, backslashes=True)] == [len(b"select 'a\\';b'"), len(text)]
+    assert [s.end for s in split(text)] == [len(b"select 'a\\'"), len(text)]
+
+
+@given(st.binary(max_size=200))
+def test_split_never_fails_and_loses_nothing_but_separators(text: bytes) -> None:
+    last = 0
+    for statement in split(text):
+        assert last <= statement.start < statement.end <= len(text)
+        last = statement.end
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("BEGIN", Kind.BEGIN),
+        ("START TRANSACTION", Kind.BEGIN),
+        ("COMMIT AND CHAIN", Kind.END),
+        ("COMMIT PREPARED x", Kind.OTHER),
+        ("ROLLBACK WORK TO s", Kind.SAVEPOINT),
+        ("ROLLBACK", Kind.END),
+        ("RELEASE s", Kind.SAVEPOINT),
+        ("SELECT 1", Kind.QUERY),
+        ("VACUUM", Kind.OTHER),
+        ("DO x", Kind.BLOCK),
+    ],
+)
+def test_kind_of(words: str, kind: Kind) -> None:
+    assert kind_of(tuple(words.split())) is kind
+
+
+def test_mentions() -> None:
+    assert mentions(b"SELECT pgtrickle.CREATE_STREAM_TABLE_IF_NOT_EXISTS('x')") is Mention.REQUEST
+    assert mentions(b"select * from pgtrickle.pgt_stream_tables") is Mention.NOTHING
+    assert mentions(b"DROP /* a */ DATABASE x") is Mention.DATABASE
+
+
+def test_every_state_can_be_closed_and_closed_is_final() -> None:
+    assert set(TRANSITIONS) == set(State)
+    assert all(after(state, Event.CLOSE) is State.CLOSED for state in State)
+    with pytest.raises(ImpossibleTransition):
+        after(State.CLOSED, Event.ATTENTION)
