@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -27,7 +28,7 @@ def traffic() -> Traffic:
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
     edges = sorted({0, len(stream), *(place % (len(stream) + 1) for place in places)})
-    return [stream[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [stream[a:b] for a, b in pairwise(edges)]
 
 
 frontend = st.sampled_from(

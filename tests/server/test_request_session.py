@@ -40,7 +40,8 @@ def test_values_come_back_as_they_went(carry_out: Callable[[Work], Any]) -> None
 
     async def work(session: RequestSession) -> Any:
         return await session.fetch(
-            "SELECT $1::text, $2::text, $3::bigint, $4::float8, $5::bool, $6::text[], $7::bigint[], $8::text, 1.50::numeric",
+            "SELECT $1::text, $2::text, $3::bigint, $4::float8, $5::bool, $6::text[], $7::bigint[], $8::text,"
+            " 1.50::numeric",
             *("it's ä€😀", None, -(2**62), 1e-7, True, texts, [1, -2], ""),
         )
 
@@ -53,7 +54,10 @@ def test_values_do_not_depend_on_the_clients_settings(carry_out: Callable[..., A
             "SELECT $1::text, date '2020-02-01', 'x'::bytea, 0.1::float8 + 0.2, interval '1 day'", "€😀"
         )
 
-    before = "set client_encoding = latin1; set datestyle = 'SQL, DMY'; set extra_float_digits = -5; set bytea_output = escape"
+    before = (
+        "set client_encoding = latin1; set datestyle = 'SQL, DMY'; set extra_float_digits = -5;"
+        " set bytea_output = escape"
+    )
     assert carry_out(work, before) == [("€😀", "2020-02-01", "\\x78", 0.30000000000000004, "1 day")]
 
 
