@@ -26,8 +26,9 @@ ADVISORY_LOCK = 0x7067_7472_6963_6B6C  # "pgtrickl"
 OLDEST_SERVER = 150000
 
 WITHOUT_EVENT_TRIGGERS = (
-    "event triggers of pgtrickle are not installed, since role {role} is no superuser: "
-    "DROP TABLE on a stream table or a source, and ALTER TABLE on a source, are noticed at the next refresh only"
+    "event triggers of pgtrickle are not installed, since role {role} is no superuser: DROP TABLE on a stream table "
+    "or a source, and ALTER TABLE on a source, are noticed at the next refresh only; columns that stream tables "
+    "use cannot be dropped or retyped, and must not be renamed"
 )
 
 

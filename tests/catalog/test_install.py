@@ -10,7 +10,7 @@ from psycopg import conninfo, sql
 
 from catalog.install import Script, Scripts, bundled_scripts
 from catalog.session import SqlError
-from tests.catalog.conftest import PASSWORD, Connect, install_into
+from tests.catalog.conftest import PASSWORD, Connect, Engine, install_into, sqlstate
 
 
 def test_second_install_changes_nothing(dsn: str) -> None:
@@ -96,6 +96,24 @@ def test_ordinary_role_installs_without_event_triggers(dsn: str, database: str, 
     assert install_into(dsn).changed
     assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (3,)
     assert not install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD)).changed
+
+
+def test_without_event_triggers_captured_columns_are_pinned(dsn: str, database: str, bare_connect: Connect) -> None:
+    admin = bare_connect()
+    admin.execute(sql.SQL("GRANT CREATE ON DATABASE {} TO catalog_alice").format(sql.Identifier(database)))
+    install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD))
+    alice = Engine(bare_connect("catalog_alice"))
+    alice.connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text, b text)")
+    pgt_id = alice.create("st", t=["a"])
+    alice.refresh(pgt_id)
+    for ddl, state in (("DROP COLUMN a", "2BP01"), ("ALTER a TYPE int USING 1", "0A000")):
+        assert sqlstate(alice.connection, f"ALTER TABLE t {ddl}") == state
+    alice.connection.execute("ALTER TABLE t DROP COLUMN b; INSERT INTO t VALUES (1, 'a'); UPDATE t SET a = 'b'")
+    assert alice.changes("t", "a") == [(1, "a"), (-1, "a"), (1, "b")]
+    alice.connection.execute("DROP TABLE st")
+    assert alice.begin(pgt_id)["storage"] == ""
+    alice.value("SELECT pgtrickle._unregister(%s)", pgt_id)
+    alice.connection.execute("ALTER TABLE t DROP COLUMN a")
 
 
 def test_schema_of_another_role_is_left_alone(dsn: str, database: str, bare_connect: Connect) -> None:

@@ -158,6 +158,16 @@ def test_unknown_state_is_refused(table: Engine) -> None:
     assert sqlstate(table.connection, "SELECT pgtrickle._set_state(1, '{\"pgt_owner\": 10}')") == "22023"
 
 
+def test_old_history_is_pruned_but_for_the_latest(table: Engine) -> None:
+    table.refresh(1)
+    table.connection.execute("UPDATE pgtrickle.pgt_refresh_history SET start_time = now() - interval '31 days'")
+    table.connection.execute("SET pg_trickle.history_retention_days = 0")
+    assert table.value("SELECT pgtrickle._prune_history()") == 0
+    table.connection.execute("RESET pg_trickle.history_retention_days")
+    assert table.value("SELECT pgtrickle._prune_history()") == 1
+    assert table.value("SELECT count(*) FROM pgtrickle.pgt_refresh_history") == 1
+
+
 # Cleaning
 
 

@@ -119,6 +119,34 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_triggers(oid, oid) FROM PUBLIC;
 
 
+-- Never runs: the function of the trigger that pins captured columns.
+CREATE OR REPLACE FUNCTION pgtrickle._pin() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN NULL;
+END $$;
+
+
+-- Where no event trigger can follow DDL, keep captured columns from being dropped or retyped, which would make every
+-- write to the table fail: a disabled trigger ON UPDATE OF those columns depends on them, as a view would.
+CREATE OR REPLACE FUNCTION pgtrickle._pin_columns(source oid, columns text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(source);
+    pin name := 'pg_trickle_pin_' || source;
+BEGIN
+    IF cardinality(columns) > 0 AND NOT EXISTS (
+        SELECT FROM pg_event_trigger e WHERE e.evtname = 'pg_trickle_ddl_tracker' AND e.evtenabled <> 'D'
+    ) THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE UPDATE OF %s ON %s FOR EACH STATEMENT '
+                       'EXECUTE FUNCTION pgtrickle._pin()', pin,
+                       (SELECT string_agg(quote_ident(name), ', ') FROM unnest(columns) AS name), target);
+        EXECUTE format('ALTER TABLE ONLY %s DISABLE TRIGGER %I', target, pin);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._pin_columns(oid, text[]) FROM PUBLIC;
+
+
 -- Make the buffer of a source hold the given columns with their present types. A column whose type has changed is
 -- replaced: nobody can use what it holds.
 CREATE OR REPLACE FUNCTION pgtrickle._write_buffer(source oid, columns text[]) RETURNS void

@@ -73,6 +73,7 @@ BEGIN
         END IF;
         PERFORM pgtrickle._write_buffer(source, all_columns);
         PERFORM pgtrickle._write_capture_functions(source, all_columns);
+        PERFORM pgtrickle._pin_columns(source, all_columns);
         IF NOT intact THEN
             FOREACH relation IN ARRAY relations LOOP
                 PERFORM pgtrickle._write_capture_triggers(source, relation);
@@ -138,8 +139,9 @@ DECLARE
     trigger_name name;
 BEGIN
     FOR trigger_name IN
-        SELECT t.tgname FROM pg_trigger t JOIN pgtrickle._capture_triggers(source) c ON c.name = t.tgname
+        SELECT t.tgname FROM pg_trigger t
         WHERE t.tgrelid = relation
+          AND (t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(source) c) OR t.tgname = 'pg_trickle_pin_' || source)
     LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
     END LOOP;

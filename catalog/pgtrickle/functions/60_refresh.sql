@@ -305,3 +305,22 @@ BEGIN
     RETURN cleaned;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
+
+
+-- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
+-- refresh of each stream table stays. For the engine, now and then.
+CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    days int := pgtrickle._setting('pg_trickle.history_retention_days', '30')::int;
+    removed bigint := 0;
+BEGIN
+    IF days > 0 THEN
+        DELETE FROM pgtrickle.pgt_refresh_history h
+        WHERE h.start_time < now() - make_interval(days => days)
+          AND h.refresh_id < (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = h.pgt_id);
+        GET DIAGNOSTICS removed = ROW_COUNT;
+    END IF;
+    RETURN removed;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._prune_history() FROM PUBLIC;
