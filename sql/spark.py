@@ -40,6 +40,15 @@ def view_name(oid: int) -> str:
     return f"source_{oid}"
 
 
+def _unqualified(node: exp.Expr) -> exp.Expr:
+    """A function that a plan's core names with its schema, without: sqlglot then knows it."""
+    if isinstance(node, exp.Column) and node.table == "pg_catalog" and not isinstance(node.this, exp.Identifier):
+        return node.this
+    if isinstance(node, exp.Dot) and node.this.name == "pg_catalog" and isinstance(node.expression, exp.Func):
+        return node.expression
+    return node
+
+
 def render_spark(
     query: str | exp.Expr,
     sources: Sequence[Source],
@@ -61,11 +70,11 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    if isinstance(query, str):
-        try:
-            query = sqlglot.parse_one(query, read="postgres")
-        except SqlglotError as error:
-            raise NotExpressible("syntax that is not understood") from error
+    try:
+        parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
+        query = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
+    except SqlglotError as error:
+        raise NotExpressible("syntax that is not understood") from error
     renderer = _Renderer(sources, binary_order, frozenset(collated))
     relation = renderer.query(query, {})
     columns = tuple(Column(name, _declared(type_)) for name, type_ in relation.columns)
@@ -168,7 +177,7 @@ class _Renderer:
         expressions = Expressions(lambda column: self._resolve(column, clause.bindings))
         columns: list[tuple[str, SparkType]] = []
         items: list[str] = []
-        for item in node.expressions:
+        for item in self._items(node, clause):
             value = expressions.render(item.this if isinstance(item, exp.Alias) else item)
             name = item.alias if isinstance(item, exp.Alias) else item.name
             items.append(f"{value.sql} AS c{len(items)}")
@@ -189,6 +198,16 @@ class _Renderer:
         if having := node.args.get("having"):
             parts += ["HAVING", expressions.boolean(having.this)]
         return _Relation(" ".join(parts), tuple(columns))
+
+    def _items(self, node: exp.Select, clause: _From) -> list[exp.Expr]:
+        """The select list, with the star of a plan's filter spelled out."""
+        if not any(isinstance(item, exp.Star) for item in node.expressions):
+            return list(node.expressions)
+        return [
+            exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True))
+            for alias, columns in clause.bindings.items()
+            for name in columns
+        ]
 
     def _group_by(self, group: exp.Group, expressions: Expressions) -> list[str]:
         _refuse_parts(group, frozenset(("expressions",)))

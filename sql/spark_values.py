@@ -47,6 +47,9 @@ def identifier(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+_WHOLE = ("smallint", "integer", "bigint")
+
+
 def unify(types: Sequence[SparkType], what: str) -> SparkType:
     """The common type of a CASE's branches or a column of a UNION ALL. Raises NotExpressible.
 
@@ -55,6 +58,9 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
     known = [type_ for type_ in types if type_ != UNKNOWN]
     if not known:
         return TEXT
+    if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
+        # Whole numbers have one representation in all these types: the widest holds them all.
+        return max(known, key=lambda type_: (_WHOLE + ("numeric",)).index(type_.name))
     first = known[0]
     if any(type_.name != first.name for type_ in known):
         raise NotExpressible(f"{what} of different types")

@@ -115,10 +115,12 @@ def _sum(call: Call, argument: Field, prefix: str) -> Maintained:
             auxiliaries.append(_scales(column, clause, f"{prefix}_scales"))
             strategy = "algebraic: sum, count and display scales"
             total = _with_scale(quote(name), quote(f"{prefix}_scales"))
+    # Of the sum's own scale: an external executor knows no other zero of that type.
+    zero = f"0::numeric(38,{argument.scale})" if argument.base_type == "numeric" and argument.scale else "0"
     auxiliaries.append(
         Auxiliary.added(
             name,
-            f"coalesce(pg_catalog.sum({column}){clause}, 0){cast}",
+            f"coalesce(pg_catalog.sum({column}){clause}, {zero}){cast}",
             f"coalesce(pg_catalog.sum({column}{cast} * {W}){clause}, 0){cast}",
             rescan,
         )
