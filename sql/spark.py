@@ -42,11 +42,12 @@ def view_name(oid: int) -> str:
 
 def _unqualified(node: exp.Expr) -> exp.Expr:
     """A function that a plan's core names with its schema, without: sqlglot then knows it."""
+    named: exp.Expr = node
     if isinstance(node, exp.Column) and node.table == "pg_catalog" and not isinstance(node.this, exp.Identifier):
-        return node.this
+        named = node.this
     if isinstance(node, exp.Dot) and node.this.name == "pg_catalog" and isinstance(node.expression, exp.Func):
-        return node.expression
-    return node
+        named = node.expression
+    return named
 
 
 def render_spark(

@@ -60,7 +60,7 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
         return TEXT
     if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
         # Whole numbers have one representation in all these types: the widest holds them all.
-        return max(known, key=lambda type_: (_WHOLE + ("numeric",)).index(type_.name))
+        return max(known, key=lambda type_: (*_WHOLE, "numeric").index(type_.name))
     first = known[0]
     if any(type_.name != first.name for type_ in known):
         raise NotExpressible(f"{what} of different types")
