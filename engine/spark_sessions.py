@@ -43,6 +43,9 @@ Session = Any
 INTERRUPT_GRACE = 10.0
 """Seconds that an interrupted job has to come back before its backend is given up."""
 
+INTERRUPT_TRIES = 20
+"""Interrupts within that time: one that comes before the server has seen the job is lost."""
+
 SESSION_CONF = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
@@ -232,7 +235,8 @@ def _forget_classic_session() -> None:
 class ConnectBackend:
     """A Spark Connect server: somebody else's, or Sail inside this process."""
 
-    def __init__(self, target: Target, options: Mapping[str, str]):
+    def __init__(self, target: Target, options: Mapping[str, str], patience: float):
+        self._patience = patience
         self._url = target.url
         self._sail = target.kind is Kind.SAIL
         self._options = SESSION_CONF | dict(options)
@@ -248,8 +252,21 @@ class ConnectBackend:
             self._server = SparkConnectServer("127.0.0.1", 0)
             self._server.start(background=True)
             self._url = f"sc://127.0.0.1:{self._server.listening_address[1]}"
+        else:
+            self._await_server()
         self.new_session()
         self._alive = True
+
+    def _await_server(self) -> None:
+        """Raises a `grpc.FutureTimeoutError` if nobody answers; PySpark itself would retry for minutes."""
+        import grpc
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        channel = DefaultChannelBuilder(self._url).toChannel()
+        try:
+            grpc.channel_ready_future(channel).result(self._patience)
+        finally:
+            channel.close()
 
     def alive(self) -> bool:
         return self._alive and (self._server is None or bool(self._server.running))
@@ -280,13 +297,23 @@ class SparkSessions:
 
     `work_dir` is for everything Spark writes besides results: logs, shuffle files, warehouse. `options` are Spark
     properties (``spark.executor.memory`` ...) that come on top of our own. At most `concurrency` jobs run at once,
-    each in a session of its own, so that their temporary views and settings do not meet.
+    each in a session of its own, so that their temporary views and settings do not meet. A Spark Connect server that
+    does not answer for `patience` seconds counts as unreachable.
     """
 
-    def __init__(self, target: str, work_dir: Path, *, options: Mapping[str, str] | None = None, concurrency: int = 2):
+    def __init__(
+        self,
+        target: str,
+        work_dir: Path,
+        *,
+        options: Mapping[str, str] | None = None,
+        concurrency: int = 2,
+        patience: float = 30.0,
+    ):
         self.target = Target.parse(target)
         self._work_dir = work_dir.absolute()
         self._options = dict(options or {})
+        self._patience = patience
         self._threads = ThreadPoolExecutor(concurrency + 1, thread_name_prefix="spark")
         self._slots = asyncio.Semaphore(concurrency)
         self._starting = asyncio.Lock()
@@ -316,7 +343,7 @@ class SparkSessions:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         if self.target.kind in (Kind.LOCAL, Kind.CLUSTER):
             return ClassicBackend(self.target, self._work_dir, self._options)
-        return ConnectBackend(self.target, self._options)
+        return ConnectBackend(self.target, self._options, self._patience)
 
     async def warm_up(self) -> None:
         """Start Spark now if it is not running. Raises SparkUnavailable (58000)."""
@@ -457,15 +484,17 @@ class SparkLease:
         def interrupt() -> None:
             with suppress(Exception):
                 if classic is not None:
-                    classic.cancelJobGroup(tag)
+                    # The job may not have got as far as Spark's scheduler yet.
+                    classic._jsc.sc().cancelJobGroupAndFutureJobs(tag)
                 else:
                     self._session.interruptTag(tag)
 
-        threading.Thread(target=interrupt, daemon=True).start()
-        done, _ = await asyncio.wait({job}, timeout=INTERRUPT_GRACE)
-        if done:
-            job.exception()
-            return
+        for _ in range(INTERRUPT_TRIES):
+            threading.Thread(target=interrupt, daemon=True).start()
+            done, _ = await asyncio.wait({job}, timeout=INTERRUPT_GRACE / INTERRUPT_TRIES)
+            if done:
+                job.exception()
+                return
         log.warning("spark_job_does_not_stop", tag=tag)
         if self._sessions._backend is self._backend:
             await self._sessions._discard()
