@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psycopg
 
-from server.data_directory import StartupError
+from server.data_directory import DataDirectory, StartupError
 from server.unprivileged import LAUNCH
 
 STOP_SECONDS = 90.0
@@ -53,7 +53,7 @@ def served(data: Path, spark: str, *, keep: bool) -> Iterator[Served]:
 
     Raises StartupError if the server does not start.
     """
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    DataDirectory(data).create()
     log = data / "headwater.log"
     with log.open("w") as file:
         process = subprocess.Popen(
