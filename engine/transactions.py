@@ -55,13 +55,14 @@ async def acting_as(session: SqlSession, role: str) -> AsyncIterator[None]:
 async def savepoint(session: SqlSession) -> AsyncIterator[None]:
     """A savepoint around the block: an error in it undoes the block alone, and is raised on.
 
+    That holds for a cancelled statement, too: an outer transaction left in a failed savepoint would keep its locks.
     Where the connection itself is lost there is nothing to go back to, and the error is raised as it is.
     """
     await session.fetch("SAVEPOINT __pgt_savepoint")
     try:
         yield
     except SqlError as error:
-        if error.sqlstate[:2] not in ("08", "57"):
+        if not error.sqlstate.startswith(("08", "57P")):
             await session.fetch("ROLLBACK TO SAVEPOINT __pgt_savepoint")
             await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
         raise
