@@ -24,13 +24,24 @@ from enum import Enum, auto
 
 from server.protocol import messages as m
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
-from server.protocol.words import Mention, mentions
+from server.protocol.words import NOTHING, Mention, mentions
 
 _unpack = m.HEADER.unpack_from
+_DATA_ROW = m.DATA_ROW
+
+# What a frontend message is to its batch: a step that is completed, its end, COPY data, or nothing.
+_STEP, _END, _COPY = 1, 2, 3
+_ROLE = [0] * 256
+for _kind in b"PBDEC":
+    _ROLE[_kind] = _STEP
+for _kind in b"SQF":
+    _ROLE[_kind] = _END
+for _kind in b"dcf":
+    _ROLE[_kind] = _COPY
 
 # How from_backend treats a type: pass it, count it as a completion, or read it.
-_PASS, _COUNT, _READ = 0, 1, 2
-_TREATMENT = [_PASS] * 256
+_UNKNOWN, _PASS, _COUNT, _READ = 0, 1, 2, 3
+_TREATMENT = [_PASS if limit else _UNKNOWN for limit in BACKEND_LIMITS]
 for _kind in b"123TnIs":
     _TREATMENT[_kind] = _COUNT
 for _kind in b"CZENSGWK":
@@ -142,34 +153,38 @@ class Traffic:
             return data
         framer.skip = 0
         begin = 0  # where the current batch begins in this chunk
-        limits = FRONTEND_LIMITS
         batch = self.batch
-        while end - position >= 5:
+        last = end - 5
+        while position <= last:
             kind, length = _unpack(data, position)
-            if not 4 <= length <= limits[kind]:
-                check(limits, kind, length)
+            if not 4 <= length <= FRONTEND_LIMITS[kind]:
+                check(FRONTEND_LIMITS, kind, length)
             following = position + 1 + length
-            if kind in b"QP" and following > end and length < WHOLE:
-                break
-            if batch is None:
-                batch = self.batch = Batch()
-                begin = position
-            if kind == m.EXECUTE or kind == m.BIND or kind == m.DESCRIBE or kind == m.PARSE or kind == m.CLOSE:
+            role = _ROLE[kind]
+            if role == _STEP:
                 if kind == m.PARSE or self.statements or self.portals:
-                    if following > end and end - position < 4096:
+                    if following > end and (kind == m.PARSE and length < WHOLE or end - position < 4096):
                         break
                     if self.look(kind, data, position, following):
                         break
+                if batch is None:
+                    batch = self.batch = Batch()
+                    begin = position
                 batch.sent += 1
-            elif kind == m.SYNC or kind == m.QUERY or kind == m.FUNCTION_CALL:
-                if kind == m.QUERY and following <= end and self.watching:
-                    found = mentions(data[position + 5 : following])
-                    if found:
-                        self.attention = _reason(found)
+            elif role == _END:
+                if kind == m.QUERY:
+                    if following <= end:
+                        if self.watching and (found := mentions(data[position + 5 : following])) is not NOTHING:
+                            self.attention = _reason(found)
+                            break
+                        if self.statements:
+                            self.statements.pop(b"", None)
+                    elif length < WHOLE:
                         break
-                    if self.statements:
-                        self.statements.pop(b"", None)
                 if kind != m.SYNC or not self.copying:
+                    if batch is None:
+                        batch = Batch()
+                        begin = position
                     batch.simple = kind != m.SYNC
                     if following > end or kind == m.FUNCTION_CALL or (batch.simple and batch.sent):
                         batch.raw = None
@@ -180,12 +195,10 @@ class Traffic:
                     self.outstanding.append(batch)
                     batch = self.batch = None
                     begin = following
-            elif kind == m.COPY_DATA or kind == m.COPY_DONE or kind == m.COPY_FAIL:
+            elif role == _COPY:  # belongs to a COPY that has begun, or to nothing
                 if kind != m.COPY_DATA:
                     self.copying = False
-                if not batch.sent:  # belongs to the COPY before it, or to nothing
-                    batch = self.batch = None
-                else:
+                if batch is not None:
                     batch.raw = None
             elif kind == m.TERMINATE:
                 self.terminated = True
@@ -195,15 +208,12 @@ class Traffic:
         if position > end:
             framer.skip = position - end
         elif position < end:
-            if end - position < 5 and not limits[data[position]]:
-                check(limits, data[position], 4)
+            if end - position < 5 and not FRONTEND_LIMITS[data[position]]:
+                check(FRONTEND_LIMITS, data[position], 4)
             framer.partial = data[position:]
             data = data[:position]
-        if batch is not None:
-            if begin < len(data):
-                batch.keep(data[begin:] if begin else data)
-            elif not batch.sent and not batch.size:
-                self.batch = None
+        if batch is not None and begin < len(data):
+            batch.keep(data[begin:] if begin else data)
         return data
 
     def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
@@ -211,8 +221,8 @@ class Traffic:
         at = position + 5
         if kind == m.PARSE:
             name = m.text_at(data, at)
-            found = mentions(data[at:following]) if following <= len(data) else Mention.NOTHING
-            if found:
+            found = mentions(data[at:following]) if following <= len(data) else NOTHING
+            if found is not NOTHING:
                 self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
             elif self.statements:
                 self.statements.pop(name, None)
@@ -250,17 +260,22 @@ class Traffic:
         last = end - 5
         while position <= last:
             kind, length = _unpack(data, position)
-            following = position + 1 + length
-            if kind == m.DATA_ROW:
+            if kind == _DATA_ROW:
                 self.rows = True
-                while following <= last and data[following] == m.DATA_ROW:
-                    following += 1 + int.from_bytes(data[following + 1 : following + 5])
-                position = following
-                continue
-            if not BACKEND_LIMITS[kind] or length < 4:
-                check(BACKEND_LIMITS, kind, length)
+                while kind == _DATA_ROW and (position := position + 1 + length) <= last:
+                    kind, length = _unpack(data, position)
+                if position > last:
+                    break
+            following = position + 1 + length
             how = treatment[kind]
-            if how == _READ:
+            if length < 4 or how == _UNKNOWN:
+                check(BACKEND_LIMITS, kind, length)
+            if kind == m.READY and following <= end:
+                self.note_ready(data[position + 5])
+            elif kind == m.COMMAND_COMPLETE and following <= end and data[position + 5 : position + 7] == b"SE":
+                self.received += 1  # SELECT or SET: says nothing about the transaction
+                self.seen += 1
+            elif how == _READ:
                 if following > end and length < WHOLE:
                     break
                 if following <= end and self.read(kind, data[position + 5 : following]):

@@ -18,6 +18,8 @@ class Mention(Flag):
     """May create, alter or drop a database, which PostgreSQL refuses while the engine is connected to it."""
 
 
+NOTHING = Mention.NOTHING
+
 _REQUEST = re.compile(rb"(?:create|replace|create_or_replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
 _DATABASE = re.compile(rb"\b(?:create|alter|drop)\b.*\bdatabase\b", re.DOTALL)
 
@@ -30,7 +32,9 @@ def mentions(text: bytes) -> Mention:
     <Mention.NOTHING: 0>
     """
     lowered = text.lower()
-    found = Mention.NOTHING
+    if b"stream_table" not in lowered and b"database" not in lowered:
+        return NOTHING
+    found = NOTHING
     if b"stream_table" in lowered and _REQUEST.search(lowered):
         found |= Mention.REQUEST
     if b"database" in lowered and _DATABASE.search(lowered):
