@@ -163,7 +163,7 @@ class Traffic:
             role = _ROLE[kind]
             if role == _STEP:
                 if kind == m.PARSE or self.statements or self.portals:
-                    if following > end and (kind == m.PARSE and length < WHOLE or end - position < 4096):
+                    if following > end and ((kind == m.PARSE and length < WHOLE) or end - position < 4096):
                         break
                     if self.look(kind, data, position, following):
                         break
