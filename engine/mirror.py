@@ -18,7 +18,7 @@ import shutil
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -340,10 +340,11 @@ async def _identity(
 
 @asynccontextmanager
 async def _snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot) -> AsyncIterator[None]:
-    """A read-only transaction that sees what the exporting transaction saw."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        if not all(c in "0123456789ABCDEF-" for c in snapshot.exported):
-            raise ValueError(f"not the name of a snapshot: {snapshot.exported}")
+    """A read-only transaction that sees what the exporting transaction saw; after an error the connection is closed."""
+    if not all(c in "0123456789ABCDEF-" for c in snapshot.exported):
+        raise ValueError(f"not the name of a snapshot: {snapshot.exported}")
+    await connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
         await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
         # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
         await connection.execute(
@@ -351,6 +352,11 @@ async def _snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot) -> As
             " SET LOCAL extra_float_digits = 1"
         )
         yield
+        await connection.execute("COMMIT")
+    except BaseException:
+        # It may be in the middle of a COPY that nobody reads.
+        connection.terminate()
+        raise
 
 
 def _write(path: Path, pipe: BytePipe, schema: pa.Schema, metadata: Mapping[str, object]) -> DeltaTable:
@@ -376,9 +382,12 @@ def _write(path: Path, pipe: BytePipe, schema: pa.Schema, metadata: Mapping[str,
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(DeltaError):
-            if path.exists() and not DeltaTable.is_deltatable(str(path)):
-                shutil.rmtree(path)
+        try:
+            if path.exists():
+                DeltaTable(str(path))
+        except (DeltaError, ValueError):
+            # A log that cannot be read cannot be continued. The files go with the next vacuum.
+            shutil.rmtree(path / "_delta_log", ignore_errors=True)
         write()
         return DeltaTable(str(path))
     except DeltaError as error:
