@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from .columns import Column, Field, Source
 from .columns import field as described
+from .dialect import generate
 from .errors import NotDifferentiable
 from .expressions import check, conjuncts, equated, replace_columns
 from .operators import Distinct, Filter, Join, Operator, Project, Scan
@@ -155,7 +156,7 @@ class Builder:
         elif isinstance(node, exp.Table):
             result = self.table(node, scope)
         else:
-            raise NotDifferentiable(f"{type(node).__name__.upper()} in FROM")
+            raise NotDifferentiable(type(node).__name__.upper())
         self.joins(result, joins, scope)
         return result
 
@@ -220,7 +221,7 @@ class Builder:
             and (binding.alias == column.table if column.table else column.name not in binding.merged)
         ]
         if len(found) != 1:
-            raise NotDifferentiable(f'reference "{column.sql(dialect="postgres")}"')
+            raise NotDifferentiable(f'reference "{generate(column)}"')
         origin = found[0].origin
         if origin is not None:
             self.usage[origin[0]].add(origin[1])
@@ -259,7 +260,7 @@ class Builder:
         result: list[str] = []
         for i, (hint, expression) in enumerate(expressions):
             plain = expression.unnest()
-            key = plain.sql(dialect="postgres")
+            key = generate(plain)
             result.append(key)
             if isinstance(plain, exp.Column):
                 columns[key] = fields[plain.name]

@@ -10,6 +10,7 @@ from sqlglot import exp
 from .build import Binding, Builder, CommonTable, FromClause, Relation, require_groupable
 from .columns import Column, Field
 from .columns import field as described
+from .dialect import generate
 from .errors import NotDifferentiable
 from .expressions import SIMPLE_AGGREGATES, conjuncts
 from .operators import Aggregate, Call, Filter, Operator, Scan, UnionAll
@@ -18,6 +19,7 @@ from .types import aggregate_result
 
 Scope = Mapping[str, CommonTable]
 _AGGREGATE_NODES = tuple(SIMPLE_AGGREGATES)
+_GROUPINGS: dict[type, str] = {exp.GroupingSets: "GROUPING SETS", exp.Cube: "CUBE", exp.Rollup: "ROLLUP"}
 
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
@@ -53,8 +55,9 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
 def _group_keys(builder: Builder, group: exp.Group | None, bindings: Sequence[Binding]) -> list[exp.Expr]:
     if group is None:
         return []
-    for argument, construct in (("grouping_sets", "GROUPING SETS"), ("cube", "CUBE"), ("rollup", "ROLLUP")):
-        if group.args.get(argument):
+    for node in group.expressions:
+        construct = _GROUPINGS.get(type(node))
+        if construct is not None:
             raise NotDifferentiable(construct)
     return [builder.resolve(node, bindings) for node in group.expressions]
 
@@ -87,7 +90,7 @@ def build_aggregate(
         built[sql] = Call(column, function, operand, predicate, distinct)
     aggregate = _typed(builder, Aggregate(feed, unique_keys, tuple(built.values()), grouped))
     columns = {sql: call.column for sql, call in zip(built, aggregate.calls, strict=True)}
-    columns |= {key.unnest().sql(dialect="postgres"): f for key, f in zip(keys, key_fields, strict=True)}
+    columns |= {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
     return aggregate, [_rewritten(part, columns) for part in parts]
 
 
@@ -96,7 +99,7 @@ def _calls(parts: Sequence[exp.Expr]) -> dict[str, exp.Expr]:
     for part in parts:
         for node in part.find_all(*_AGGREGATE_NODES):
             call = node.parent if isinstance(node.parent, exp.Filter) and node.arg_key == "this" else node
-            calls.setdefault(call.sql(dialect="postgres"), call)
+            calls.setdefault(generate(call), call)
     return calls
 
 
@@ -104,13 +107,13 @@ def _operands(call: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None, bool]:
     condition = call.expression.this if isinstance(call, exp.Filter) else None
     node = call.this if isinstance(call, exp.Filter) else call
     if node.args.get("expressions"):
-        raise NotDifferentiable(f"aggregate {node.sql(dialect='postgres')}")
+        raise NotDifferentiable(f"aggregate {generate(node)}")
     argument = node.this
     if isinstance(argument, exp.Star):
         return None, condition, False
     if isinstance(argument, exp.Distinct):
         if len(argument.expressions) != 1:
-            raise NotDifferentiable(f"aggregate {node.sql(dialect='postgres')}")
+            raise NotDifferentiable(f"aggregate {generate(node)}")
         return argument.expressions[0], condition, True
     return argument, condition, False
 
@@ -118,19 +121,19 @@ def _operands(call: exp.Expr) -> tuple[exp.Expr | None, exp.Expr | None, bool]:
 def _dependent_columns(operator: Operator, keys: Sequence[exp.Expr], parts: Sequence[exp.Expr]) -> list[exp.Expr]:
     """Columns that stand in the select list because a primary key is grouped by: they are keys that change no group."""
     fields = {column.name: column for column in operator.columns}
-    grouped = {key.unnest().sql(dialect="postgres") for key in keys}
+    grouped = {generate(key.unnest()) for key in keys}
     origins = {fields[key.unnest().name].origin for key in keys if isinstance(key.unnest(), exp.Column)}
     primary = {scan.number: scan.source.key for scan in operator.walk() if isinstance(scan, Scan)}
     found: dict[str, exp.Expr] = {}
 
     def visit(node: exp.Expr) -> None:
-        if isinstance(node, (exp.Filter, *_AGGREGATE_NODES)) or node.unnest().sql(dialect="postgres") in grouped:
+        if isinstance(node, (exp.Filter, *_AGGREGATE_NODES)) or generate(node.unnest()) in grouped:
             return
         if isinstance(node, exp.Column):
             origin = fields[node.name].origin
             key = primary.get(origin[0], ()) if origin else ()
             if not (origin and key and all((origin[0], name) in origins for name in key)):
-                raise NotDifferentiable(f"column outside GROUP BY in {node.sql(dialect='postgres')}")
+                raise NotDifferentiable(f"column outside GROUP BY in {generate(node)}")
             found[node.name] = node.copy()
         for child in node.iter_expressions():
             visit(child)
@@ -156,7 +159,7 @@ def _typed(builder: Builder, aggregate: Aggregate) -> Aggregate:
 
 def _rewritten(part: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr:
     def replaced(node: exp.Expr) -> exp.Expr:
-        found = columns.get(node.unnest().sql(dialect="postgres"))
+        found = columns.get(generate(node.unnest()))
         return exp.column(exp.to_identifier(found.name, quoted=True)) if found else node
 
     return part.copy().transform(replaced)

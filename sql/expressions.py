@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from .columns import Field
+from .dialect import generate
 from .errors import NotDifferentiable
 from .functions import AGGREGATES, SET_RETURNING, WINDOW_FUNCTIONS
 
@@ -42,7 +43,7 @@ def check(node: exp.Expr, special: frozenset[str] = frozenset()) -> None:
 def _check_function(node: exp.Func, special: frozenset[str]) -> None:
     parent = node.parent
     if isinstance(parent, exp.Dot):
-        name = parent.sql(dialect="postgres").partition("(")[0]
+        name = generate(parent).partition("(")[0]
         if name.replace('"', "") in special or name in special:
             raise NotDifferentiable(f"function {name}")
         return
@@ -50,7 +51,7 @@ def _check_function(node: exp.Func, special: frozenset[str]) -> None:
         if isinstance(node.this, exp.Order):
             raise NotDifferentiable(f"ORDER BY in {SIMPLE_AGGREGATES[type(node)]}")
         return
-    name = node.sql(dialect="postgres").partition("(")[0].strip().lower()
+    name = generate(node).partition("(")[0].strip().lower()
     if name in AGGREGATES or isinstance(node, exp.AggFunc):
         raise NotDifferentiable(f"aggregate {name}")
     if name in SET_RETURNING:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from .build import Builder, Relation
 from .columns import Column, Field, Source
 from .compiled import Compiled, Core
-from .errors import NotDifferentiable
+from .dialect import generate, parse
 from .identity import keyable
 from .operators import Aggregate, Distinct, Filter, Join, Operator, Project, Scan
 from .plan import Plan
-from .render import derived, quote, select
+from .render import derived, select
 from .storage import Bag, Groups, KeyedRows, Shape, TouchedGroups, groups
-from .storage.groups import _finished
+from .storage.groups import finished
 from .storage.shape import output_columns
 from .types import Types
 
@@ -50,24 +48,13 @@ class ParsedQuery:
         return _compiled(self, relation)
 
 
-def parse(canonical: str) -> exp.Expr:
-    """The query as sqlglot sees it. Raises NotDifferentiable if it does not."""
-    try:
-        statement = sqlglot.parse_one(canonical, read="postgres")
-    except SqlglotError as error:
-        raise NotDifferentiable("syntax that the compiler does not know") from error
-    if not isinstance(statement, exp.Query):
-        raise NotDifferentiable("syntax that the compiler does not know")
-    return statement
-
-
 def regenerate(canonical: str) -> str:
     """The query as the compiler would write it: canonicalised again it must be the same text.
 
     >>> regenerate(" SELECT a.x FROM public.a WHERE (a.x > 1);")
     'SELECT a.x FROM public.a WHERE (a.x > 1)'
     """
-    return parse(canonical).sql(dialect="postgres")
+    return generate(parse(canonical))
 
 
 def parse_query(
@@ -119,7 +106,7 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
     staged = select(["*"], "$staging$")
     if isinstance(shape, Groups):
         core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.hidden)
-        staged = _finished(shape.select_list, shape.maintained, fields, staged)
+        staged = finished(shape.select_list, shape.maintained, fields, staged)
     return Compiled(shape, sources, used_columns, root.tree(), strategies(root, shape), core, staged)
 
 
@@ -176,6 +163,3 @@ def root_key(root: Operator) -> list[tuple[int, str]] | None:
         keys = [root_key(operator) for operator in root.joined]
         return [part for key in keys if key is not None for part in key] if None not in keys else None
     return None
-
-
-__all__ = ["ParsedQuery", "opaque_query", "parse_query", "quote", "regenerate", "replace"]

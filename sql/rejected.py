@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
+
+from .dialect import parse
+from .errors import NotDifferentiable
 
 
 def rejected(canonical: str) -> tuple[str, str] | None:
@@ -16,8 +17,8 @@ def rejected(canonical: str) -> tuple[str, str] | None:
     True
     """
     try:
-        statement = sqlglot.parse_one(canonical, read="postgres")
-    except SqlglotError:
+        statement = parse(canonical)
+    except NotDifferentiable:
         return None
     for node in statement.walk():
         if isinstance(node, exp.TableSample):

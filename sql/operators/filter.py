@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from ..columns import Field
+from ..dialect import generate
 from ..plan import Plan
 from ..render import derived, select
 from .operator import Operator, Restriction
@@ -32,7 +33,7 @@ class Filter(Operator):
         return True
 
     def _filtered(self, query: str) -> str:
-        return select(["*"], derived(query, "f"), where=[f"({self.condition.sql(dialect='postgres')})"])
+        return select(["*"], derived(query, "f"), where=[f"({generate(self.condition)})"])
 
     def delta(self, plan: Plan) -> str:
         return self._filtered(self.input.delta(plan))

@@ -19,6 +19,7 @@ from itertools import combinations
 from sqlglot import exp
 
 from ..columns import Field
+from ..dialect import generate
 from ..expressions import equated
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
@@ -41,7 +42,7 @@ class Join(Operator):
 
     def _joined(self, relations: Sequence[str], weight: str | None) -> str:
         columns = names(self.columns) + ([f"{weight} AS {W}"] if weight else [])
-        where = [f"({condition.sql(dialect='postgres')})" for condition in self.conditions]
+        where = [f"({generate(condition)})" for condition in self.conditions]
         return select(columns, " CROSS JOIN ".join(relations), where=where)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

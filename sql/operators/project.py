@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from ..columns import Field
+from ..dialect import generate
 from ..plan import Plan
 from ..render import aliased, derived, select
 from .operator import Operator, Restriction, W
@@ -33,7 +34,7 @@ class Project(Operator):
 
     def _projected(self, query: str, *weight: str) -> str:
         columns = [
-            aliased(expression.sql(dialect="postgres"), column.name)
+            aliased(generate(expression), column.name)
             for expression, column in zip(self.expressions, self.columns, strict=True)
         ]
         return select([*columns, *weight], derived(query, "p"))

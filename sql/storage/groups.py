@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Column, Field
+from ..dialect import generate
 from ..operators import Aggregate, Operator, Project
 from ..operators.operator import names
 from ..plan import Plan
 from ..render import aliased, any_of, derived, quote, select
 from .auxiliaries import COUNT, Auxiliary, Maintained, maintained
 from .keyed import ID, Keyed
-from .shape import ROW_ID, W
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Groups(Keyed):
             again = _state(self.aggregate, self.maintained, self.aggregate.input_new(plan, self.aggregate.at(flagged)))
             gate = [f"EXISTS (SELECT FROM {flagged})"]
             rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
-        target = plan.cte("__pgt_new", self.identified(_finished(self.select_list, self.maintained, self.fields, rows)))
+        target = plan.cte("__pgt_new", self.identified(finished(self.select_list, self.maintained, self.fields, rows)))
         done = {"updated": self.update(plan, storage, target)}
         if self.aggregate.grouped:
             gone = [f"m.{quote(key.name)} AS {quote(user[key.name])}" for key in keys]
@@ -99,7 +99,7 @@ def _state(aggregate: Aggregate, maintained: tuple[Maintained, ...], rows: str) 
     )
 
 
-def _finished(
+def finished(
     project: Project, maintained: tuple[Maintained, ...], output: tuple[tuple[str, Field], ...], state: str
 ) -> str:
     """The user's columns, then the auxiliaries, computed from keys and auxiliaries."""
@@ -107,9 +107,7 @@ def _finished(
     finals = [f"{m.final} AS {quote(m.call.column.name)}" for m in maintained]
     keys = names([f for f in project.input.columns if f.name not in {m.call.column.name for m in maintained}])
     aggregates = select([*keys, *finals, *hidden], derived(state, "g"))
-    expressions = [
-        aliased(e.sql(dialect="postgres"), c.name) for e, c in zip(project.expressions, project.columns, strict=True)
-    ]
+    expressions = [aliased(generate(e), c.name) for e, c in zip(project.expressions, project.columns, strict=True)]
     computed = select([*expressions, *hidden], derived(aggregates, "f"))
     return select([*(aliased(quote(f.name), name) for name, f in output), *hidden], derived(computed, "u"))
 
@@ -132,7 +130,4 @@ def groups(
     if len(known) < len(parts):
         return None
     state = _state(aggregate, known, aggregate.input.new(Plan(frozenset())))
-    return Groups(_finished(root, known, fields, state), output, key, fields, aggregate, root, known, state)
-
-
-__all__ = ["ROW_ID", "Groups", "W", "groups"]
+    return Groups(finished(root, known, fields, state), output, key, fields, aggregate, root, known, state)

@@ -1,0 +1,100 @@
+"""PostgreSQL's canonical form, read and written so that it stays the same text.
+
+sqlglot's own PostgreSQL dialect recognises functions by what they do and writes them in its own way (``strpos`` becomes
+``POSITION``, ``now()`` becomes ``CURRENT_TIMESTAMP``). Here a function call stays the call that it is; only the five
+aggregates that the compiler takes apart are recognised.
+"""
+
+from __future__ import annotations
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.dialects.postgres import Postgres
+from sqlglot.errors import SqlglotError
+from sqlglot.generators.postgres import PostgresGenerator
+from sqlglot.parsers.postgres import PostgresParser
+
+from .errors import NotDifferentiable
+
+
+def _negated(generator: PostgresGenerator, node: exp.Not) -> str:
+    # What the user negates, PostgreSQL has put in parentheses; without any, NOT belongs to the operator.
+    inner = node.this
+    if isinstance(inner, exp.RegexpLike):
+        return generator.binary(inner, "!~")
+    if isinstance(inner, exp.RegexpILike):
+        return generator.binary(inner, "!~*")
+    if isinstance(inner, exp.Is):
+        return f"{generator.sql(inner, 'this')} IS NOT {generator.sql(inner, 'expression')}"
+    return f"NOT {generator.sql(node, 'this')}"
+
+
+def _trim(generator: PostgresGenerator, node: exp.Trim) -> str:
+    parts = [generator.sql(node, "position"), generator.sql(node, "expression"), "FROM", generator.sql(node, "this")]
+    return f"TRIM({' '.join(part for part in parts if part)})"
+
+
+def _current_time(generator: PostgresGenerator, node: exp.CurrentTime) -> str:
+    return f"CURRENT_TIME({generator.sql(node, 'this')})" if node.this else "CURRENT_TIME"
+
+
+class Canonical(Postgres):
+    """The dialect of ``pg_get_viewdef``."""
+
+    class Parser(PostgresParser):
+        """Function calls are not interpreted."""
+
+        FUNCTIONS = {  # noqa: RUF012
+            name: builder
+            for name, builder in PostgresParser.FUNCTIONS.items()
+            if name in ("COUNT", "SUM", "AVG", "MIN", "MAX")
+        }
+
+        FUNCTION_PARSERS = {  # noqa: RUF012
+            name: parser for name, parser in PostgresParser.FUNCTION_PARSERS.items() if name != "DATE_PART"
+        }
+
+        def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
+            index = self._index
+            negated = self._match_text_seq("NOT")
+            if self._match_text_seq("UNKNOWN"):
+                unknown = self.expression(exp.Is(this=this, expression=exp.var("UNKNOWN")))
+                return self.expression(exp.Not(this=unknown)) if negated else unknown
+            self._retreat(index)
+            return super()._parse_is(this)
+
+    class Generator(PostgresGenerator):
+        """Operators are written as operators."""
+
+        TRANSFORMS = {  # noqa: RUF012
+            **PostgresGenerator.TRANSFORMS,
+            exp.Not: _negated,
+            exp.Trim: _trim,
+            exp.CurrentTime: _current_time,
+            exp.Pow: lambda self, node: self.binary(node, "^"),
+            exp.StartsWith: lambda self, node: self.binary(node, "^@"),
+            exp.Sqrt: lambda self, node: f"|/ {self.sql(node, 'this')}",
+            exp.Cbrt: lambda self, node: f"||/ {self.sql(node, 'this')}",
+        }
+
+
+def parse(query: str) -> exp.Query:
+    """A canonical query as a syntax tree. Raises NotDifferentiable if sqlglot cannot read it."""
+    try:
+        statement = sqlglot.parse_one(query, read=Canonical)
+    except SqlglotError as error:
+        raise NotDifferentiable("syntax that the compiler does not know") from error
+    if isinstance(statement, exp.Values):
+        raise NotDifferentiable("VALUES")
+    if not isinstance(statement, exp.Query):
+        raise NotDifferentiable("syntax that the compiler does not know")
+    return statement
+
+
+def generate(node: exp.Expr) -> str:
+    """An expression or query as PostgreSQL text.
+
+    >>> generate(parse("SELECT strpos(a, b), (a !~ b), (a IS NOT TRUE), now() FROM t"))
+    'SELECT strpos(a, b), (a !~ b), (a IS NOT TRUE), now() FROM t'
+    """
+    return node.sql(dialect=Canonical, normalize_functions=False)

@@ -1,0 +1,112 @@
+"""What is not maintained incrementally is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from sql import Column, NotDifferentiable, Source, opaque_query, parse_query, regenerate, rejected
+
+ITEM = Source(
+    1,
+    "public",
+    "item",
+    (Column("id", "integer", not_null=True), Column("grp", "integer"), Column("val", "integer")),
+    ("id",),
+)
+TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json", hashable=False, faithful=False)))
+
+
+@pytest.mark.parametrize(
+    ("query", "construct"),
+    [
+        ("SELECT item.id FROM (public.item LEFT JOIN public.tag ON ((item.grp = tag.grp)))", "LEFT JOIN"),
+        ("SELECT item.id FROM (public.item RIGHT JOIN public.tag ON ((item.grp = tag.grp)))", "RIGHT JOIN"),
+        ("SELECT item.id FROM (public.item FULL JOIN public.tag ON ((item.grp = tag.grp)))", "FULL JOIN"),
+        ("SELECT id, row_number() OVER (ORDER BY val) AS n FROM public.item", "window function"),
+        ("SELECT id, sum(val) OVER w AS n FROM public.item WINDOW w AS (PARTITION BY grp)", "window function"),
+        ("SELECT id FROM public.item UNION SELECT grp FROM public.tag", "UNION"),
+        ("SELECT id FROM public.item INTERSECT ALL SELECT grp FROM public.tag", "INTERSECT"),
+        ("SELECT id FROM public.item EXCEPT SELECT grp FROM public.tag", "EXCEPT"),
+        ("SELECT id FROM public.item WHERE (EXISTS ( SELECT FROM public.tag))", "EXISTS"),
+        ("SELECT id FROM public.item WHERE (id IN ( SELECT tag.grp FROM public.tag))", "IN with a subquery"),
+        ("SELECT id FROM public.item WHERE (id = ANY ( SELECT tag.grp FROM public.tag))", "subquery in an expression"),
+        ("SELECT ( SELECT max(tag.grp) AS max FROM public.tag) AS m FROM public.item", "subquery in an expression"),
+        ("SELECT i.id FROM public.item i, LATERAL ( SELECT i.val AS v) l", "LATERAL"),
+        ("SELECT i.id FROM public.item i, LATERAL generate_series(1, i.val) g(g)", "LATERAL"),
+        ("SELECT g.g FROM generate_series(1, 3) g(g)", "set-returning function in FROM"),
+        ("SELECT id, generate_series(1, 2) AS g FROM public.item", "set-returning function generate_series"),
+        ("SELECT id FROM public.item ORDER BY id LIMIT 3", "LIMIT"),
+        ("SELECT id FROM public.item ORDER BY id OFFSET 3", "OFFSET"),
+        ("SELECT DISTINCT ON (grp) grp, val FROM public.item ORDER BY grp, val", "DISTINCT ON"),
+        ("SELECT grp, count(*) AS n FROM public.item GROUP BY ROLLUP(grp)", "ROLLUP"),
+        ("SELECT grp, count(*) AS n FROM public.item GROUP BY CUBE(grp)", "CUBE"),
+        ("SELECT grp, count(*) AS n FROM public.item GROUP BY GROUPING SETS ((grp), ())", "GROUPING SETS"),
+        ("VALUES (1), (2)", "VALUES"),
+        ("SELECT v.x FROM ( VALUES (1), (2)) v(x)", "VALUES"),
+        ("SELECT 1 AS x", "SELECT without FROM"),
+        (
+            "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT (r_1.n + 1) FROM r r_1) SELECT r.n FROM r",
+            "WITH RECURSIVE",
+        ),
+        ("SELECT grp, string_agg((val)::text, ','::text) AS s FROM public.item GROUP BY grp", "aggregate string_agg"),
+        ("SELECT grp, array_agg(val ORDER BY id) AS s FROM public.item GROUP BY grp", "aggregate array_agg"),
+        ("SELECT grp, stddev(val) AS s FROM public.item GROUP BY grp", "aggregate stddev"),
+        ("SELECT grp, regr_slope(val, id) AS s FROM public.item GROUP BY grp", "aggregate regr_slope"),
+        ("SELECT grp, bool_and((val > 1)) AS s FROM public.item GROUP BY grp", "aggregate bool_and"),
+        ("SELECT mode() WITHIN GROUP (ORDER BY val) AS s FROM public.item", "WITHIN GROUP"),
+        ("SELECT sum(val ORDER BY id) AS s FROM public.item", "ORDER BY in sum"),
+        ("SELECT public.total(val) AS s FROM public.item", "function public.total"),
+        ("SELECT i.* AS i FROM public.item i", "whole-row reference"),
+        ("SELECT ctid FROM public.item", 'reference "ctid"'),
+        ("SELECT id FROM ONLY public.item", "FROM ONLY"),
+        ("SELECT id FROM public.elsewhere", 'relation "public.elsewhere"'),
+        ("SELECT DISTINCT note FROM public.tag", "DISTINCT of type json"),
+        ("SELECT id FROM public.item WHERE (id IN ( SELECT", "syntax that the compiler does not know"),
+    ],
+)
+def test_construct_is_named(query: str, construct: str) -> None:
+    output = [Column("x", "integer"), Column("y", "integer")]
+    with pytest.raises(NotDifferentiable) as refused:
+        parse_query(query, [ITEM, TAG], output, frozenset({"public.total"}))
+    assert refused.value.construct == construct
+
+
+@pytest.mark.parametrize(
+    ("query", "construct"),
+    [
+        ("SELECT id FROM public.item LIMIT 1", "LIMIT without ORDER BY"),
+        ("SELECT id FROM public.item OFFSET 1", "OFFSET without ORDER BY"),
+        ("SELECT d.id FROM ( SELECT item.id FROM public.item LIMIT 1) d", "LIMIT without ORDER BY"),
+        ("SELECT id FROM public.item FOR UPDATE OF item", "FOR UPDATE or FOR SHARE"),
+        ("SELECT id FROM public.item FOR SHARE OF item", "FOR UPDATE or FOR SHARE"),
+        ("SELECT id FROM public.item TABLESAMPLE system (10)", "TABLESAMPLE"),
+    ],
+)
+def test_query_without_a_determined_result_is_rejected(query: str, construct: str) -> None:
+    found = rejected(query)
+    assert found is not None
+    assert found[0] == construct
+
+
+def test_ordered_limit_is_not_rejected() -> None:
+    assert rejected("SELECT id FROM public.item ORDER BY id LIMIT 1") is None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT strpos(a, 'x'::text), now(), date_part('year'::text, b), TRIM(TRAILING FROM a) FROM public.t",
+        "SELECT (a !~ 'x'::text), (b IS NOT TRUE), (b IS NOT UNKNOWN), (c ^ (2)::double precision) FROM public.t",
+    ],
+)
+def test_canonical_text_comes_back_in_words_of_its_own(query: str) -> None:
+    again = regenerate(query)
+    assert "POSITION" not in again and "CURRENT_TIMESTAMP" not in again and "EXTRACT" not in again
+    assert regenerate(again) == again
+
+
+def test_opaque_query_is_full_only() -> None:
+    compiled = opaque_query("SELECT whatever;", [Column("x", "integer")])
+    assert not compiled.differential
+    assert not compiled.keyed
+    assert compiled.storage_query == "SELECT whatever"
