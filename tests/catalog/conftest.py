@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import asyncpg
@@ -15,9 +16,12 @@ from psycopg import conninfo, sql
 
 from catalog.install import InstallResult, Scripts, install
 from engine.pool import PooledSession
+from server.embedded import EmbeddedPostgres
 
 PASSWORD = "correct horse"
 ROLES = ("catalog_alice", "catalog_bob")
+
+_numbers = count(1)
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -65,10 +69,29 @@ def bare_connect(dsn: str) -> Iterator[Connect]:
         connection.close()
 
 
+@pytest.fixture(scope="session")
+def template(cluster: EmbeddedPostgres) -> str:
+    """A database with the catalog installed, to be copied."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE catalog_template")
+    install_into(cluster.dsn("catalog_template"))
+    return "catalog_template"
+
+
 @pytest.fixture
-def connect(dsn: str, bare_connect: Connect) -> Connect:
-    """The same with the catalog installed."""
-    install_into(dsn)
+def database(cluster: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test's database: with the catalog for tests that `connect`, else empty."""
+    template = request.getfixturevalue("template") if "connect" in request.fixturenames else "template1"
+    name = f"catalog_test_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+        yield name
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def connect(bare_connect: Connect) -> Connect:
+    """The same with the catalog installed (see `database`)."""
     return bare_connect
 
 
