@@ -101,10 +101,10 @@ class SparkExecutor:
         collated = await _collated(session, sources) if binary_order else frozenset()
         spark_query = render_spark(query, sources, binary_order=binary_order, collated=collated)
         by_oid = {source.oid: source for source in sources}
-        if not self._sessions.off:
-            # Start Spark while the mirror is written.
-            warming = asyncio.ensure_future(self._sessions.warm_up())
-            warming.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._sessions.check_on()
+        # Start Spark while the mirror is written.
+        warming = asyncio.ensure_future(self._sessions.warm_up())
+        warming.add_done_callback(lambda task: task.cancelled() or task.exception())
         ((exported, text),) = await session.fetch(
             "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::pg_catalog.text"
         )

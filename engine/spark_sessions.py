@@ -327,6 +327,11 @@ class SparkSessions:
     def off(self) -> bool:
         return self.target.kind is Kind.OFF
 
+    def check_on(self) -> None:
+        """Raises SparkUnavailable (58000) if there never will be a session."""
+        if self.off:
+            raise SparkUnavailable("Spark is switched off", hint="start the server with --spark local[*]")
+
     @property
     def stopped(self) -> bool:
         return self._stopped
@@ -347,8 +352,7 @@ class SparkSessions:
 
     async def warm_up(self) -> None:
         """Start Spark now if it is not running. Raises SparkUnavailable (58000)."""
-        if self.off:
-            raise SparkUnavailable("Spark is switched off", hint="start the server with --spark local[*]")
+        self.check_on()
         async with self._starting:
             if self._stopped:
                 raise SparkUnavailable("Spark has been stopped")

@@ -23,6 +23,9 @@ from engine.spark_sessions import SparkJobFailed, SparkSessions, SparkTargetErro
 
 ROOT = Path(__file__).parents[2]
 
+QUICK = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""One compiler instead of two: no query here runs long enough for the second to pay."""
+
 ENDLESS = "SELECT count(*) AS n FROM range(100000000000) WHERE id % 3 = 1"
 
 
@@ -65,7 +68,7 @@ def _start(body: str, work_dir: Path, environment: dict[str, str] | None = None)
         "    async with sessions.acquire() as lease:\n"
         "        table = await lease.run(lambda s: s.sql(query).toArrow(), description='test', **options)\n"
         "        return table.column(0).to_pylist()\n"
-        f"async def main():\n    sessions = SparkSessions({'local[1]'!r}, Path({str(work_dir)!r}))\n"
+        f"async def main():\n    sessions = SparkSessions('local[1]', Path({str(work_dir)!r}), options={QUICK})\n"
     )
     text += "".join(f"    {line}\n" for line in body.strip().splitlines()) + "asyncio.run(main())\n"
     return subprocess.Popen(
