@@ -68,11 +68,11 @@ class Aggregate(Operator):
         """The restriction to touched keys, None where there is but one group."""
         return Restriction(touched, tuple((key.name, key) for key in self.keys)) if self.keys else None
 
-    def input_new(self, plan: Plan, only: Restriction | None) -> str:
+    def input_new(self, plan: Plan, only: Restriction | None, *, rare: bool = False) -> str:
         """The input's rows, of the restriction's groups only."""
         only = only and only.to(self.keys)
         query = self.input.new(plan, only)
-        return restricted(query, names(self.input.columns), only, self._nullable()) if only else query
+        return restricted(query, names(self.input.columns), only, self._nullable(), rare=rare) if only else query
 
     def _nullable(self) -> list[str]:
         return [key.name for key in self.keys if not key.not_null]

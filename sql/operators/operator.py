@@ -110,13 +110,21 @@ def names(columns: Sequence[Field]) -> list[str]:
     return [quote(column.name) for column in columns]
 
 
-def restricted(query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str] = ()) -> str:
+def restricted(
+    query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str] = (), *, rare: bool = False
+) -> str:
     """The rows of a query (given its output columns, already quoted) whose key is in a restriction.
 
     PostgreSQL cannot use an index for IS NOT DISTINCT FROM. So rows without a NULL in their key are found by plain
-    equality, which reaches the scans; the others by a hash of the key, only if there are any keys with NULLs.
+    equality, which reaches the scans; the others by a hash of the key, only if there are any keys with NULLs. What is
+    ``rare`` should be quick to plan instead: all rows are found by hash.
     """
     pairs = only.pairs
+    if rare:
+        return select(
+            [f"r.{c}" for c in columns],
+            f"{derived(query, 'r')} JOIN {only.relation} AS k ON {_hash_match(list(pairs))}",
+        )
     plain = [(c, f) for c, f in pairs if f.builtin]
     other = [(c, f) for c, f in pairs if not f.builtin]
     maybe_null = [(c, f) for c, f in plain if c in nullable]

@@ -65,7 +65,9 @@ class Groups(Keyed):
         rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
         if rescan != "FALSE":
             flagged = plan.cte(plan.fresh("rescan"), select(names(keys), merged, where=["__pgt_rescan", *alive]))
-            again = _state(self.aggregate, self.maintained, self.aggregate.input_new(plan, self.aggregate.at(flagged)))
+            # Without extrema only NaN and infinity ask for a rescan.
+            rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=self.summed is not None)
+            again = _state(self.aggregate, self.maintained, rows_again)
             gate = [f"EXISTS (SELECT FROM {flagged})"]
             rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
         target = plan.cte("__pgt_new", self.identified(finished(self.select_list, self.maintained, self.fields, rows)))
