@@ -136,9 +136,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT p.* FROM st, LATERAL (VALUES
             (1, 'Defining Query', st.defining_query),
             (2, 'Original Query', CASE WHEN st.original_query <> st.defining_query THEN st.original_query END),
-            (3, 'Refresh Mode', st.refresh_mode
-                || CASE WHEN st.requested_mode <> st.refresh_mode THEN ' (asked for: ' || st.requested_mode || ')'
-                        ELSE '' END),
+            (3, 'Refresh Mode', st.refresh_mode),
+            (3.5, 'Requested Mode', nullif(st.requested_mode, st.refresh_mode)),
             (4, 'Fallback Reason', st.fallback_reason),
             (5, 'Operator Tree', st.explain->>'operator_tree'),
             (6, 'Source Tables', (SELECT string_agg(format('%s (oid=%s)', coalesce(pgtrickle._qualified(d.source_relid),
