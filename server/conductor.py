@@ -23,7 +23,7 @@ from server.dialogue import BackendGone, Dialogue
 from server.protocol import messages as m
 from server.protocol.framing import CONTINUATION
 from server.protocol.lexer import databases_touched, split
-from server.protocol.traffic import Attention, Batch
+from server.protocol.traffic import TOO_LATE, Attention, Batch
 from server.protocol.values import codec
 from server.request_session import CLEAR, NAME, BackendError, RelayedSession
 
@@ -80,7 +80,9 @@ class Conductor:
     async def report(self, error: SqlError) -> None:
         """Give the client an error of ours, or PostgreSQL's own without the position in a text it did not send."""
         self.held = None
-        if isinstance(error, BackendError):
+        if error.sqlstate == m.REQUEST_LEFT:
+            self.session.client.write(TOO_LATE)
+        elif isinstance(error, BackendError):
             fields = m.report_fields(error.response[5:])
             for position in "PpqW" if self._injected is not None else "Ppq":
                 fields.pop(position, None)

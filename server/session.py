@@ -123,9 +123,7 @@ class RelaySession:
         transport = self.backend.transport
         if transport is None:
             return
-        busy = (
-            self.dialogue or self.traffic.outstanding or self.traffic.batch or self.traffic.status == m.IN_TRANSACTION
-        )
+        busy = self.dialogue or self.traffic.outstanding or self.traffic.batch
         if busy and not self.traffic.terminated and self.key is not None:
             # A backend at work notices that its client is gone only when it writes.
             request = startup.CancelRequest(*self.key)

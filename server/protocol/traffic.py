@@ -47,6 +47,8 @@ for _kind in b"123TnIs":
 for _kind in b"CZENSGWK":
     _TREATMENT[_kind] = _READ
 
+_COPY_ENDS = (m.COMMAND_COMPLETE, m.ERROR, m.READY)
+
 _CHANGES = re.compile(rb"(?:INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|DO|CALL)\b")
 _CONTROLS = re.compile(rb"(?:BEGIN|START TRANSACTION|COMMIT|ROLLBACK|PREPARE TRANSACTION)\b")
 
@@ -134,6 +136,8 @@ class Traffic:
         self.failed = False
         self.controls: list[bytes] = []
         """Tags of transaction control."""
+        self.requested = False
+        """Whether a COPY from the client has made a request."""
         self.changed = False
         """Whether the current transaction has changed data, as far as tags tell."""
 
@@ -270,6 +274,11 @@ class Traffic:
             how = treatment[kind]
             if length < 4 or how == _UNKNOWN:
                 check(BACKEND_LIMITS, kind, length)
+            if self.requested and how == _READ and kind in _COPY_ENDS:
+                self.attention = Attention.REQUEST_MADE
+                self.requested = False
+                framer.partial = data[position:]
+                return data[:position]
             if kind == m.READY and following <= end:
                 self.note_ready(data[position + 5])
             elif kind == m.COMMAND_COMPLETE and following <= end and data[position + 5 : position + 7] == b"SE":
@@ -279,11 +288,12 @@ class Traffic:
                 if following > end and length < WHOLE:
                     break
                 if following <= end and self.read(kind, data[position + 5 : following]):
-                    if kind == m.NOTICE:
+                    if self.attention is not None:
                         framer.partial = data[following:]
                         return data[:position]
-                    data = data[:position] + TOO_LATE + data[following:]
-                    following = position + len(TOO_LATE)
+                    instead = TOO_LATE if kind == m.ERROR else b""
+                    data = data[:position] + instead + data[following:]
+                    following = position + len(instead)
                     end = len(data)
                     last = end - 5
             elif how == _COUNT:
@@ -314,7 +324,10 @@ class Traffic:
             self.note_ready(body[0])
         elif kind == m.NOTICE:
             if m.sqlstate_of(body) == m.REQUEST_MADE:
-                self.attention = Attention.REQUEST_MADE
+                if self.copying:  # the client must go on; what ends the COPY needs attention
+                    self.requested = True
+                else:
+                    self.attention = Attention.REQUEST_MADE
                 return True
         elif kind == m.ERROR:
             self.seen += 1

@@ -260,6 +260,70 @@ def test_copy_with_requests(requesting: Wire, engaged: Engaged) -> None:
     assert engaged.tables() == {"x"}
 
 
+@pytest.mark.parametrize("extended", [False, True])
+def test_copy_from_the_client_whose_trigger_makes_requests(requesting: Wire, engaged: Engaged, extended: bool) -> None:
+    trigger = (
+        "create table x(n text); create function f() returns trigger language plpgsql as"
+        " $$ begin perform make(new.n, 'select 1'); return new; end $$;"
+        " create trigger f before insert on x for each row execute function f()"
+    )
+    requesting.send(m.query(trigger.encode()))
+    requesting.until()
+    copy = statement("copy x from stdin") + m.FLUSH_MESSAGE if extended else m.query(b"copy x from stdin")
+    end = m.COPY_DONE_MESSAGE + (m.SYNC_MESSAGE if extended else b"")
+    for transaction in (False, True):
+        if transaction:
+            requesting.send(m.query(b"begin"))
+            requesting.until()
+        requesting.send(copy)
+        requesting.until("G")
+        for name in (b"a", b"b", b"c"):
+            requesting.send(m.message(m.COPY_DATA, name + b"\n"))
+        requesting.send(end)
+        answer = requesting.until()
+        if transaction:
+            assert "".join(kind for kind, _ in answer).replace("N", "") == "CZ"
+            requesting.send(m.query(b"commit"))
+            requesting.until()
+            assert engaged.tables() == {"x", "a", "b", "c"}
+        else:
+            assert "".join(kind for kind, _ in answer) == "EZ" and b"C0A000" in answer[0][1]
+            assert engaged.tables() == {"x"}
+
+
+def test_request_made_by_the_commit_itself_is_refused(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(
+        m.query(
+            b"create table x(i int); create function f() returns trigger language plpgsql as"
+            b" $$ begin perform make('t', 'select 1'); return null; end $$;"
+            b" create constraint trigger f after insert on x deferrable initially deferred"
+            b" for each row execute function f()"
+        )
+    )
+    requesting.until()
+    requesting.send(m.query(b"insert into x values (1)"))
+    answer = requesting.until()
+    assert [kind for kind, _ in answer] == ["E", "Z"] and b"C0A000" in answer[0][1]
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
+    assert engaged.tables() == {"x"}
+
+
+def test_request_behind_the_end_of_a_transaction_in_one_batch(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement("begin"), statement("create table x()"), statement("commit"), statement(CREATE))
+    requesting.send(m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "12C12C12C12DCZ"
+    assert engaged.tables() == {"x", "t"}
+    drop = statement("select pgtrickle.drop_stream_table('t')")
+    requesting.send(statement("begin"), statement("savepoint s"), statement("rollback to s"), drop, m.SYNC_MESSAGE)
+    answer = requesting.until()
+    assert "".join(kind for kind, _ in answer) == "12C12C12C12EZ" and b"Send Sync" in answer[-2][1]
+    assert answer[-1] == ("Z", b"T")
+    requesting.send(m.query(b"rollback"))
+    requesting.until()
+    assert engaged.tables() == {"x", "t"}
+
+
 def test_terminate_in_the_middle_of_a_batch_leaves_nothing(requesting: Wire, engaged: Engaged) -> None:
     requesting.send(statement(CREATE), m.FLUSH_MESSAGE)
     requesting.until("C")
