@@ -21,6 +21,8 @@ Project
       Scan(public.orders)
 >>> compiled.keyed, [column.name for column in compiled.columns]
 (True, ['region', 'n', 'total', '__pgt_count', '__pgt_agg2_count', '__pgt_agg2_sum'])
+>>> compiled.strategy
+{'count(*)': 'algebraic: count', 'sum(amount)': 'algebraic: sum and count'}
 >>> compiled.used_columns
 {16385: ('region', 'amount')}
 >>> refresh = compiled.refresh_sql('"public"."by_region"', frozenset({16385}))

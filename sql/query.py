@@ -112,9 +112,9 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:
     """For each aggregate of the query how it is maintained."""
-    algebraic = {m.call.column.name: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
+    algebraic = {m.call: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
     return {
-        call.column.name: algebraic.get(call.column.name, f"touched groups are rescanned: {call.function}")
+        call.describe(): algebraic.get(call, "touched groups are aggregated again")
         for operator in root.walk()
         if isinstance(operator, Aggregate)
         for call in operator.calls

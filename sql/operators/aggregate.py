@@ -32,6 +32,12 @@ class Call:
         call = f"{self.function}({'DISTINCT ' if self.distinct else ''}{argument})"
         return call + self.filter_sql()
 
+    def describe(self) -> str:
+        """The call in the words of the query, as far as they are columns."""
+        argument = self.argument
+        words = "*" if argument is None else argument.origin[1] if argument.origin else "expression"
+        return f"{self.function}({'DISTINCT ' if self.distinct else ''}{words}){' FILTER' if self.filter else ''}"
+
     def filter_sql(self, *conditions: str) -> str:
         """The FILTER clause, with further conditions, or nothing."""
         parts = [*([quote(self.filter.name)] if self.filter else []), *conditions]
