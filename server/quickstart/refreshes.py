@@ -26,7 +26,21 @@ WHERE h.refresh_id > %s AND h.status <> 'RUNNING' AND h.action <> 'NO_DATA'
 ORDER BY h.refresh_id
 """
 
-_BEHIND = "SELECT count(*) FROM pgtrickle.pgt_stream_tables WHERE data_timestamp IS NULL OR data_timestamp < %s"
+# Behind is who reads a table and has not been refreshed since the commit, or reads a stream table and has not been
+# refreshed since that one changed. (Where nothing has changed, nothing is refreshed.)
+_BEHIND = """
+SELECT count(*)
+FROM pgtrickle.pgt_stream_tables s
+JOIN pgtrickle.pgt_dependencies d USING (pgt_id)
+WHERE CASE d.source_type
+          WHEN 'TABLE' THEN s.data_timestamp < %s
+          ELSE EXISTS (SELECT FROM pgtrickle.pgt_refresh_history h
+                       JOIN pgtrickle.pgt_stream_tables u USING (pgt_id)
+                       WHERE u.pgt_relid = d.source_relid AND h.status = 'COMPLETED'
+                         AND h.rows_inserted + h.rows_updated + h.rows_deleted > 0
+                         AND h.data_timestamp > s.data_timestamp)
+      END
+"""
 
 
 @dataclass(frozen=True, slots=True)

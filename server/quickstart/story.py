@@ -29,7 +29,7 @@ def run(data: Path | None, *, keep: bool, spark: str, console: Console) -> None:
     """Tell the story. Raises QuickstartError (above all if a stream table is wrong) and StartupError."""
     began = time.monotonic()
     directory = (data or Path(tempfile.mkdtemp(prefix="headwater-quickstart-"))).expanduser().absolute()
-    left_running = False
+    wanted = data is not None
     try:
         with served(directory, spark, keep=keep) as server:
             seconds = time.monotonic() - began
@@ -45,10 +45,16 @@ def run(data: Path | None, *, keep: bool, spark: str, console: Console) -> None:
                 _create_stream_tables(connection, watcher, spark, console)
                 _replay(connection, watcher, live, console)
                 _prove(connection, console)
-            left_running = keep
+        wanted = wanted or keep
         _say_goodbye(server, keep=keep, seconds=time.monotonic() - began, console=console)
+    except (psycopg.Error, QuickstartError) as error:
+        wanted = True
+        hint = getattr(error, "hint", None)
+        raise QuickstartError(
+            str(error).strip(), hint or f'The server\'s log is "{directory}/headwater.log".'
+        ) from error
     finally:
-        if data is None and not left_running:
+        if not wanted:
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -161,7 +167,7 @@ def _prove(connection: Connection, console: Console) -> None:
         "Each stream table against its query, run afresh on the tables as they are now, EXCEPT ALL both ways: "
         "rows that one has and the other has not, duplicates counted."
     )
-    table = Table(pad_edge=False, box=None)
+    table = Table(pad_edge=False, box=None, padding=(0, 1, 0, 0))
     table.add_column("stream table")
     for heading in ("rows", "missing", "surplus", "query, ms", "reading it, ms"):
         table.add_column(heading, justify="right")
@@ -206,11 +212,11 @@ def _say_goodbye(server: Served, *, keep: bool, seconds: float, console: Console
         "or any client of your own (user postgres; the password is in the file):",
         f"    PGPASSFILE={server.data}/pgpass psql {address}/{DATABASE}",
         "Try there:",
-        "    SELECT * FROM airlines_of_the_year ORDER BY flights DESC;",
-        "    UPDATE flights SET status = 'cancelled' WHERE carrier = 'UA' AND month = 12;",
+        "    SELECT * FROM planes_by_manufacturer ORDER BY flights DESC;",
+        "    UPDATE flights SET status = 'cancelled' WHERE tailnum = 'N14228';",
         "    SELECT * FROM pgtrickle.pgt_status();",
-        "    SELECT * FROM pgtrickle.get_refresh_history('airlines_of_the_year');",
-        "    SELECT * FROM pgtrickle.explain_st('airlines_of_the_year');",
+        "    SELECT * FROM pgtrickle.get_refresh_history('planes_by_manufacturer');",
+        "    SELECT * FROM pgtrickle.explain_st('planes_by_manufacturer');",
         "What runs:",
         f"    headwater status --data {server.data}",
         "Stop it, and remove everything:",

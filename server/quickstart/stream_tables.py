@@ -47,19 +47,33 @@ STREAM_TABLES = (
         """,
     ),
     StreamTable(
-        "planes_by_manufacturer",
-        "how many planes of whom flew how often and how far, and how old they are",
+        "planes_flown",
+        "how often and how far each plane flew",
         """
-        SELECT p.manufacturer,
-               count(DISTINCT p.tailnum) AS planes,
+        SELECT p.tailnum,
+               p.manufacturer,
+               p.model,
+               p.year AS built,
                count(*) AS flights,
-               sum(f.distance) AS miles,
-               min(p.year) AS oldest,
-               max(p.year) AS newest
+               sum(f.distance) AS miles
         FROM flights f
         JOIN planes p ON p.tailnum = f.tailnum
         WHERE f.status <> 'cancelled'
-        GROUP BY p.manufacturer
+        GROUP BY p.tailnum, p.manufacturer, p.model, p.year
+        """,
+    ),
+    StreamTable(
+        "planes_by_manufacturer",
+        "a stream table over that one: whose planes, how many, how old, how far",
+        """
+        SELECT manufacturer,
+               count(*) AS planes,
+               sum(flights) AS flights,
+               sum(miles) AS miles,
+               min(built) AS oldest,
+               max(built) AS newest
+        FROM planes_flown
+        GROUP BY manufacturer
         """,
     ),
     StreamTable(
@@ -93,19 +107,6 @@ STREAM_TABLES = (
         JOIN airlines a ON a.carrier = f.carrier
         JOIN airports d ON d.faa = f.dest
         WHERE f.status IN ('scheduled', 'departed')
-        """,
-    ),
-    StreamTable(
-        "airlines_of_the_year",
-        "a stream table over a stream table: the airlines' months added up",
-        """
-        SELECT airline,
-               sum(flights) AS flights,
-               sum(cancelled) AS cancelled,
-               round(100 * sum(cancelled) / sum(flights), 2) AS percent_cancelled,
-               max(worst_arrival_delay) AS worst_arrival_delay
-        FROM delays_by_airline
-        GROUP BY airline
         """,
     ),
 )
