@@ -8,6 +8,7 @@ it is time to look for changes that did not come through this server.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -34,6 +35,8 @@ REST = 0.05
 """Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
 
 CLEANUP_INTERVAL = 1.0
+
+PRUNING_INTERVAL = 3600.0
 
 POPULATION_GRACE = 5.0
 """Seconds after its creation for which an empty stream table is left to the session that creates it."""
@@ -75,6 +78,7 @@ class Scheduler:
     _paces: dict[int, _Pace] = field(default_factory=dict)
     _seen_position: int | None = None
     _cleaned_at: float = 0.0
+    _pruned_at: float = -math.inf
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -156,6 +160,9 @@ class Scheduler:
         if worked or (not quiet and now - self._cleaned_at >= CLEANUP_INTERVAL):
             await session.fetch("SELECT pgtrickle._cleanup_buffers()")
             self._cleaned_at = now
+        if now - self._pruned_at >= PRUNING_INTERVAL:
+            await session.fetch("SELECT pgtrickle._prune_history()")
+            self._pruned_at = now
         self._seen_position = position if settled and not waiting else None
         for pace in self._paces.values():
             if pace.due > now:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -16,7 +17,7 @@ from engine import requests
 from engine.context import begin
 from engine.creation import undo_creation
 from engine.decision import Action
-from engine.failures import record_failure
+from engine.failures import LASTING, record_failure
 from engine.placement import NoSpark, Spark
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.refresh import Initiator
@@ -60,6 +61,7 @@ class Engine:
     _unavailable: dict[str, str] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
     _discovery: asyncio.Task[None] | None = None
+    _background: set[asyncio.Future[None]] = field(default_factory=set)
 
     async def start(self) -> None:
         """Take up the databases that already have stream tables."""
@@ -138,22 +140,21 @@ class Engine:
         try:
             for pgt_id in created:
                 await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark)
-        except SqlError as error:
-            # The error must have ended the transaction before its locks can be taken by another connection.
-            with suppress(SqlError):
-                await session.fetch(
-                    "SELECT pgtrickle._raise($1::text, $2::text, $3::text, $4::text)",
-                    error.sqlstate,
-                    error.message,
-                    error.detail,
-                    error.hint,
-                )
+        except SqlError:
+            # Its locks must be gone before another connection can undo the first step.
+            await session.abandon()
             await self._undo(entry.pool, created)
             raise
         except BaseException:
-            # The client is gone: what it created half is not wanted.
-            await asyncio.shield(asyncio.ensure_future(self._undo(entry.pool, created)))
+            # The client is gone or has cancelled: what it created half is not wanted. Its locks go when its session
+            # has ended, which waits for this.
+            self._in_background(self._undo(entry.pool, created))
             raise
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def _entry(self, database: str) -> _Database:
         """The database as it is served, taken up again if it was released. Raises SqlError."""
@@ -176,8 +177,7 @@ class Engine:
                     outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark)
             except CaptureBroken as broken:
                 logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
-                async with session.transaction("read_committed"):
-                    await prepare(session, await begin(session, pgt_id, wait=False))
+                await self._repair(session, pgt_id)
                 async with session.transaction("repeatable_read"):
                     outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark, repaired=True)
         except SqlError as error:
@@ -186,6 +186,22 @@ class Engine:
             await record_failure(session, pgt_id, initiator, error)
             raise
         return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
+
+    async def _repair(self, session: PooledSession, pgt_id: int) -> None:
+        """Have the sources captured anew, committed before a snapshot is taken. Raises SqlError.
+
+        Where the query has lost what it needs, its sources are let go: the triggers on a table that has lost a column
+        would stand in the way of its writers.
+        """
+        try:
+            async with session.transaction("read_committed"):
+                await prepare(session, await begin(session, pgt_id, wait=False))
+        except SqlError as error:
+            if error.sqlstate in LASTING:
+                async with session.transaction("read_committed"):
+                    await session.fetch("SELECT pgtrickle._set_dependencies($1::bigint, '[]'::jsonb)", pgt_id)
+                    await session.fetch("SELECT pgtrickle._untrack_sources()")
+            raise
 
     async def _carry_out_strays(self, pool: DatabasePool, spark: Spark) -> None:
         """Carry out what was requested on connections that bypass the server, one transaction each."""
