@@ -63,3 +63,10 @@ class RequestSession(SqlSession, Protocol):
     async def restart(self) -> None:
         """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ. Only where `autocommit`."""
         ...
+
+    async def abandon(self) -> None:
+        """ROLLBACK what has been done since the last COMMIT, and BEGIN anew; only where `autocommit`.
+
+        Works in an aborted transaction, and after the client has cancelled the statement. Raises SqlError.
+        """
+        ...

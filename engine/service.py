@@ -165,9 +165,12 @@ class Engine:
         return entry
 
     async def _undo(self, pool: DatabasePool, created: list[int]) -> None:
-        async with pool.session() as own, own.transaction("read_committed"):
-            for pgt_id in created:
-                await undo_creation(own, pgt_id)
+        try:
+            async with pool.session() as own, own.transaction("read_committed"):
+                for pgt_id in created:
+                    await undo_creation(own, pgt_id)
+        except SqlError as error:
+            logger.warning("creation not undone", pgt_ids=created, sqlstate=error.sqlstate, error=error.message)
 
     async def _refresh(self, session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
         """Refresh in a transaction of its own; a failure is written down. Raises SqlError."""

@@ -126,6 +126,13 @@ class RelayedSession:
         await self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await self.pin()
 
+    async def abandon(self) -> None:
+        """ROLLBACK what has been done since the last COMMIT, and BEGIN anew, also after a cancel."""
+        if not self.autocommit:
+            raise SqlError("25001", "cannot roll back the client's transaction")
+        await self._run("ROLLBACK", (), even_if_cancelled=True)
+        await self._run("BEGIN", (), even_if_cancelled=True)
+
     # -- around it ---------------------------------------------------------------------------------------------
 
     async def pin(self) -> None:
@@ -143,8 +150,9 @@ class RelayedSession:
         self._encoding = values.codec(self._dialogue.client_encoding)
         self._dialogue.pinned = False
 
-    async def _run(self, sql: str, args: Sequence[Value]) -> tuple[list[Row], str]:
-        self._check()
+    async def _run(self, sql: str, args: Sequence[Value], *, even_if_cancelled: bool = False) -> tuple[list[Row], str]:
+        if not even_if_cancelled:
+            self._check()
         encoding = self._encoding
         parameters = [values.encode(value, encoding) for value in args]
         parts = [
