@@ -223,11 +223,14 @@ class Database:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
     """One server for the whole run."""
     running = Headwater(tmp_path_factory.mktemp("server") / "data").start()
-    with psycopg.connect(running.dsn(), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {TEMPLATE}")
-    psycopg.connect(running.dsn(TEMPLATE)).close()
-    yield running
-    assert running.stop() == 0
+    try:
+        with psycopg.connect(running.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {TEMPLATE}")
+        psycopg.connect(running.dsn(TEMPLATE)).close()
+        yield running
+    finally:
+        status = running.stop()
+    assert status == 0
 
 
 @pytest.fixture
@@ -236,6 +239,14 @@ def own_server(tmp_path: Path) -> Iterator[Headwater]:
     running = Headwater(tmp_path / "data").start()
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_db(server: Headwater) -> Iterator[Database]:
+    """One database for a module's tests that leave nothing behind; nothing is refreshed in it but by hand."""
+    for database in _database(server):
+        database.run(f"ALTER DATABASE {database.name} SET pg_trickle.enabled = off")
+        yield database
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -18,9 +18,20 @@ CREATE SEQUENCE seq;
 """
 
 
-@pytest.fixture(autouse=True)
-def source(db: Any) -> None:
-    db.run(SETUP)
+@pytest.fixture(scope="module")
+def made(shared_db: Any) -> Any:
+    shared_db.run(SETUP)
+    return shared_db
+
+
+@pytest.fixture
+def db(made: Any) -> Iterator[Any]:
+    """One database for all: what is refused leaves nothing behind, and what is not is dropped again."""
+    yield made
+    made.run("TRUNCATE t; INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b')")
+    made.run("SELECT pgtrickle.drop_stream_table(quote_ident(pgt_name)) FROM pgtrickle.pgt_stream_tables")
+    made.connection.close()
+    made.connection = made.connect()
 
 
 @pytest.fixture(params=["autocommit", "transaction", "differential"])
