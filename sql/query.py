@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
@@ -135,7 +135,12 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
             columns = tuple(exp.column(exp.to_identifier(f.name, quoted=True)) for f in root.columns)
             over = Project(root, columns, root.columns)
         shape = groups(over, aggregate, output, key, fields)
-        return shape or TouchedGroups(rows, output, key, fields, root, aggregate)
+        if shape is not None:
+            return shape
+        aggregate = replace(aggregate, reproducible=False)
+        root = with_root_aggregate(root, aggregate)
+        rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
+        return TouchedGroups(rows, output, key, fields, root, aggregate)
     primary = root_key(root)
     if primary is not None:
         by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
@@ -151,6 +156,13 @@ def root_aggregate(root: Operator) -> Aggregate | None:
     while isinstance(root, Project | Filter):
         root = root.input
     return root if isinstance(root, Aggregate) else None
+
+
+def with_root_aggregate(root: Operator, aggregate: Aggregate) -> Operator:
+    """The tree with another root aggregate."""
+    if isinstance(root, Project | Filter):
+        return replace(root, input=with_root_aggregate(root.input, aggregate))
+    return aggregate
 
 
 def root_key(root: Operator) -> list[tuple[int, str]] | None:

@@ -1,7 +1,7 @@
 """Aggregate: one row for each group, or one row for everything.
 
 Not linear. The general rule: the touched keys are those of the input's delta, and
-``ΔQ(A) = Q(new(A) at the touched keys) - Q(old(A) at the touched keys)``.
+``ΔQ(A) = Q(new(A) at the touched keys) - Q(old(A) at the touched keys)``, where at these keys ``old(A) = new(A) - ΔA``.
 At the root of the tree `storage.groups` has a shorter way: what the groups were is in the stream table.
 """
 
@@ -26,11 +26,19 @@ class Call:
     filter: Field | None = None
     distinct: bool = False
 
-    def sql(self) -> str:
-        """The call as PostgreSQL writes it."""
+    def sql(self, *, reproducible: bool) -> str:
+        """The call as PostgreSQL writes it; ``reproducible``: the same rows give the same bits."""
         argument = quote(self.argument.name) if self.argument else "*"
-        call = f"{self.function}({'DISTINCT ' if self.distinct else ''}{argument})"
-        return call + self.filter_sql()
+        order = ""
+        if reproducible and self.argument and not self.argument.faithful:
+            if self.function in ("min", "max"):
+                direction = "ASC" if self.function == "min" else "DESC"
+                order = f'ORDER BY {argument} {direction} NULLS LAST, {argument}::text COLLATE "C"'
+                return f"(pg_catalog.array_agg({argument} {order}){self.filter_sql()})[1]"
+            if self.argument.base_type in ("real", "double precision") and not self.distinct:
+                # Floating point addition is not associative.
+                order = f" ORDER BY {argument}"
+        return f"{self.function}({'DISTINCT ' if self.distinct else ''}{argument}{order}){self.filter_sql()}"
 
     def describe(self) -> str:
         """The call in the words of the query, as far as they are columns."""
@@ -46,12 +54,17 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(Operator):
-    """``keys`` are columns of the input; ``grouped`` is False without GROUP BY, when there is always one row."""
+    """``keys`` are columns of the input; ``grouped`` is False without GROUP BY, when there is always one row.
+
+    A delta takes away the old rows as they were given out, so what PostgreSQL leaves open (the spelling of a key, the
+    last bits of a sum of floats) must be ``reproducible``, except at the root, where the old rows are stored.
+    """
 
     input: Operator
     keys: tuple[Field, ...]
     calls: tuple[Call, ...]
     grouped: bool
+    reproducible: bool = True
 
     @property
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
@@ -67,7 +80,10 @@ class Aggregate(Operator):
 
     def touched(self, plan: Plan) -> str:
         """A CTE of the distinct keys that the input's delta touches."""
-        query = select(names(self.keys), derived(self.input.delta(plan), "d"), distinct=bool(self.keys))
+        return self._touched(plan, self.input.delta(plan))
+
+    def _touched(self, plan: Plan, changes: str) -> str:
+        query = select(names(self.keys), derived(changes, "d"), distinct=bool(self.keys))
         return plan.cte(plan.fresh("touched"), query if self.keys else f"{query} LIMIT 1")
 
     def at(self, touched: str) -> Restriction | None:
@@ -83,44 +99,65 @@ class Aggregate(Operator):
     def _nullable(self) -> list[str]:
         return [key.name for key in self.keys if not key.not_null]
 
+    def _key(self, key: Field) -> str:
+        name = quote(key.name)
+        if key.faithful or not self.reproducible:
+            return name
+        return f'(pg_catalog.array_agg({name} ORDER BY {name}::text COLLATE "C"))[1] AS {name}'
+
     def _grouped(self, query: str) -> str:
-        columns = names(self.keys) + [f"{call.sql()} AS {quote(call.column.name)}" for call in self.calls]
-        return select(columns, derived(query, "a"), group_by=names(self.keys) if self.grouped else None)
+        columns = [self._key(key) for key in self.keys]
+        columns += [f"{call.sql(reproducible=self.reproducible)} AS {quote(call.column.name)}" for call in self.calls]
+        by = [f"a.{name}" for name in names(self.keys)]
+        return select(columns, derived(query, "a"), group_by=by if self.grouped else None)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self._grouped(self.input_new(plan, only))
 
-    def old_rows(self, plan: Plan, only: Restriction | None) -> str:
-        """The input's old state as plain rows: weights netted and every row repeated by its weight."""
-        only = only and only.to(self.keys)
+    def _net(self, query: str) -> str:
+        """The rows of a Z-set: weights netted and every row repeated by its weight."""
         columns = self.input.columns
-        query = self.input.old(plan, only)
-        if only:
-            query = restricted(query, [*names(columns), W], only, self._nullable())
-        by, values = content_groups(columns)
+        by, values = content_groups(columns, "o")
         net = select(
             [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
-            + [f"pg_catalog.sum({W})::bigint AS {W}"],
+            + [f"pg_catalog.sum(o.{W})::bigint AS {W}"],
             derived(query, "o"),
             group_by=by,
-            having=[f"pg_catalog.sum({W}) > 0"],
+            having=[f"pg_catalog.sum(o.{W}) > 0"],
         )
         repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, n.{W})"
         return select([f"n.{name}" for name in names(columns)], f"{derived(net, 'n')} {repeat}")
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        grouped = self._grouped(self.old_rows(plan, only))
-        return select([*names(self.columns), f"1::bigint AS {W}"], derived(grouped, "g"))
+        only = only and only.to(self.keys)
+        query = self.input.old(plan, only)
+        if only:
+            query = restricted(query, [*names(self.input.columns), W], only, self._nullable())
+        return select([*names(self.columns), f"1::bigint AS {W}"], derived(self._grouped(self._net(query)), "g"))
 
     def delta(self, plan: Plan) -> str:
-        touched = self.touched(plan)
-        only = self.at(touched)
-        # Nothing is computed at all unless something was touched.
+        """The old rows of the touched groups are the new ones less the delta, all of which is in these groups."""
+        changes = select(["*"], plan.cte(plan.fresh("changes"), self.input.delta(plan)))
+        touched = self._touched(plan, changes)
+        members = select(["*"], plan.cte(plan.fresh("members"), self.input_new(plan, self.at(touched))))
+        columns = names(self.input.columns)
+        before = union_all(
+            [
+                select([*columns, f"1::bigint AS {W}"], derived(members, "m")),
+                select([*columns, f"-{W} AS {W}"], derived(changes, "c")),
+            ]
+        )
+        # Without GROUP BY there is a row in any case: it matters only if something was touched.
         gate = [f"EXISTS (SELECT FROM {touched})"]
+        after = derived(self._grouped(members), "n")
         return union_all(
             [
-                select([*names(self.columns), f"1::bigint AS {W}"], derived(self.new(plan, only), "n"), where=gate),
-                select([*names(self.columns), f"-{W} AS {W}"], derived(self.old(plan, only), "o"), where=gate),
+                select([*names(self.columns), f"1::bigint AS {W}"], after, where=gate),
+                select(
+                    [*names(self.columns), f"-1::bigint AS {W}"],
+                    derived(self._grouped(self._net(before)), "o"),
+                    where=gate,
+                ),
             ]
         )
 

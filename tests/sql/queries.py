@@ -78,6 +78,11 @@ QUERIES: dict[str, str] = {
     "join with distinct": "SELECT i.id, d.rank FROM item i JOIN (SELECT DISTINCT grp, rank FROM tag) d ON d.grp"
     " = i.grp",
     "join with total": "SELECT i.id, i.val, d.total FROM item i CROSS JOIN (SELECT sum(val) AS total FROM item) d",
+    "join with groups of unfaithful keys": "SELECT d.free, d.n, t.rank FROM (SELECT free, count(*) AS n FROM item"
+    " GROUP BY free) d JOIN tag t ON t.rank = d.n",
+    "join with sums of floats": "SELECT t.rank, d.s, d.m FROM (SELECT x, sum(v) AS s, max(v) AS m FROM cell"
+    " GROUP BY x) d JOIN tag t ON t.grp = d.x",
+    "having over key not in output": "SELECT sum(v) AS s, max(v) AS m FROM cell GROUP BY x HAVING count(*) > 1",
     "cte used twice": "WITH g AS (SELECT grp, count(*) AS n FROM item GROUP BY grp)"
     " SELECT a.grp, a.n, b.grp AS other FROM g a JOIN g b ON a.n = b.n",
     "cte of cte": "WITH a AS (SELECT id, grp, val FROM item WHERE val > 0), b(k, s) AS (SELECT grp, sum(val)"
@@ -93,6 +98,9 @@ LOOSE = frozenset(
         "extrema of times",
         "grouped by numeric",
         "grouped by citext",
+        "join with groups of unfaithful keys",
+        "join with sums of floats",
+        "having over key not in output",
         "distinct of unfaithful types",
     }
 )
