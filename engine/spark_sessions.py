@@ -212,10 +212,13 @@ class ClassicBackend:
         return self._root.newSession()
 
     def stop(self) -> None:
-        self.jvm.kill()
         if self._root is not None:
-            _forget_classic_session()
             self._root = None
+            # First the connections, so that nothing speaks to a dead JVM; a JVM that hangs may not answer to that.
+            closing = threading.Thread(target=_forget_classic_session, daemon=True)
+            closing.start()
+            closing.join(2.0)
+        self.jvm.kill()
         for name in ("local", "tmp"):
             shutil.rmtree(self._work_dir / name, ignore_errors=True)
 
