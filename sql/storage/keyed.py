@@ -71,8 +71,9 @@ class Keyed(Shape):
 
     def update(self, plan: Plan, storage: str, target: str, condition: str | None = None) -> str:
         """Update the rows that `target` (alias n) has with the same key; those that differ, unless told which."""
-        compared = [*self.output, *(Column(name, "") for name in self.hidden)]
-        differs = f"NOT {same_content(compared, 's', 'n')}"
+        # Of hidden columns the values count: a sum's own display scale depends on what it has been.
+        hidden = [Column(name, "") for name in self.hidden]
+        differs = f"NOT ({same_content(self.output, 's', 'n')} AND {same_key(hidden, 's', 'n')})"
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
         return plan.modification(
             "__pgt_updated",
