@@ -86,6 +86,15 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     assert not left_behind(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for tests that do it no harm."""
+    served = Served(tmp_path_factory.mktemp("shared") / "data")
+    yield served
+    assert served.end() == 0
+    assert not left_behind(served.data)
+
+
 def left_behind(data: Path) -> list[str]:
     """Processes that have to do with a data directory: by their arguments, or by where they are at work."""
     found = []
@@ -177,13 +186,12 @@ def test_end_of_postgres_ends_the_server(serve: Serve) -> None:
     assert "has ended by itself" in served.log.read_text()
 
 
-def test_second_server_on_a_directory_is_refused(serve: Serve) -> None:
-    served = serve()
-    second = headwater("serve", "--data", served.data, "--port", "0", "--spark", "off")
+def test_second_server_on_a_directory_is_refused(shared: Served) -> None:
+    second = headwater("serve", "--data", shared.data, "--port", "0", "--spark", "off")
     assert second.returncode == 1
-    assert f"in use by another headwater server (pid {served.process.pid})" in second.stderr
+    assert f"in use by another headwater server (pid {shared.process.pid})" in second.stderr
     assert "hint:" in second.stderr
-    with served.connect() as connection:
+    with shared.connect() as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
@@ -265,14 +273,13 @@ def test_server_in_front_of_another_postgres(serve: Serve, cluster: object, dsn:
 # psql, status, version
 
 
-def test_psql_is_connected_to_the_running_server(serve: Serve) -> None:
-    served = serve()
+def test_psql_is_connected_to_the_running_server(shared: Served) -> None:
     query = "SELECT current_user, current_database()"
-    result = headwater("psql", "--data", served.data, "-Atc", query, PGPORT="1", PGUSER="nobody", PGHOST="/nowhere")
+    result = headwater("psql", "--data", shared.data, "-Atc", query, PGPORT="1", PGUSER="nobody", PGHOST="/nowhere")
     assert (result.stdout, result.stderr, result.returncode) == ("postgres|postgres\n", "", 0)
-    result = headwater("psql", "--data", served.data, "-d", "template1", "-Atc", "SELECT current_database()")
+    result = headwater("psql", "--data", shared.data, "-d", "template1", "-Atc", "SELECT current_database()")
     assert result.stdout == "template1\n"
-    result = headwater("psql", "--data", served.data, "-v", "ON_ERROR_STOP=1", "-c", "SELECT 1/0")
+    result = headwater("psql", "--data", shared.data, "-v", "ON_ERROR_STOP=1", "-c", "SELECT 1/0")
     assert result.returncode == 1
     assert "division by zero" in result.stderr
 
@@ -293,13 +300,12 @@ def test_status_after_a_kill_does_not_believe_the_record(serve: Serve) -> None:
     wait_until(lambda: not left_behind(served.data))
 
 
-def test_status_shows_server_and_databases(serve: Serve) -> None:
-    served = serve()
-    with served.connect() as connection:
+def test_status_shows_server_and_databases(shared: Served) -> None:
+    with shared.connect() as connection:
         connection.execute("CREATE DATABASE shop")
-    result = headwater("status", "--data", served.data)
+    result = headwater("status", "--data", shared.data)
     assert (result.returncode, result.stderr) == (0, "")
-    assert f"127.0.0.1 port {served.port}" in result.stdout
+    assert f"127.0.0.1 port {shared.port}" in result.stdout
     assert "yes, in" in result.stdout
     shop = next(line for line in result.stdout.splitlines() if "shop" in line)
     assert "not used yet" in shop
