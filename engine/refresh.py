@@ -30,6 +30,7 @@ from sql import Compiled
 logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
+DATA_EXCEPTION = "22"
 
 
 class Initiator(StrEnum):
@@ -82,6 +83,10 @@ async def refresh(
             except _RowIdCollision:
                 decision = Decision(Action.REINITIALIZE, "two rows had one __pgt_row_id", fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + 1)
+            except _DataException as error:
+                # A row that is gone may have been in a state that the query cannot compute; what is there decides.
+                decision = Decision(Action.FULL, f"the changes alone cannot be computed: {error}", fallback=True)
+                result, salt = await _full_with_salts(session, context, plan, None, first=salt)
         case _:
             inputs = await load_plan(session, context.pgt_id)
             rows: SparkRows | None = None
@@ -152,11 +157,21 @@ class _RowIdCollision(Exception):
     """Two different rows of a stream table hash to one `__pgt_row_id` under the present salt."""
 
 
+class _DataException(Exception):
+    """The query cannot be computed for one of the changed rows, as with a division by zero."""
+
+
 async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled) -> dict[str, Any]:
     changed = context.changed if context.one_snapshot else frozenset(source.oid for source in context.sources)
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
-    async with _row_id_collisions(session):
-        return dict(await run_as_owner(session, context.owner, plan.refresh_sql(context.storage, changed), parameters))
+    try:
+        async with _row_id_collisions(session):
+            statement = plan.refresh_sql(context.storage, changed)
+            return dict(await run_as_owner(session, context.owner, statement, parameters))
+    except SqlError as error:
+        if error.sqlstate.startswith(DATA_EXCEPTION):
+            raise _DataException(error.message) from error
+        raise
 
 
 async def _full(

@@ -47,7 +47,7 @@ class Turn(Enum):
 
     WORKED = "it was refreshed"
     NOTHING = "it had no changes"
-    AGAIN = "it is busy elsewhere, or failed: look again"
+    AGAIN = "it is busy elsewhere: look again"
 
 
 Refresh = Callable[[PooledSession, StreamTable], Awaitable[Turn]]
@@ -56,10 +56,13 @@ Refresh = Callable[[PooledSession, StreamTable], Awaitable[Turn]]
 
 @dataclass(slots=True)
 class _Pace:
-    """When a stream table's next turn may come, on the monotonic clock."""
+    """What the scheduler remembers of a stream table between two looks; it may forget it at any time."""
 
-    due: float = 0.0
+    seen: int | None = None
+    """Position of the database's changes at which it was last found up to date."""
     failures: int = 0
+    retry: float = -math.inf
+    """When it may be tried again after a failure, on the monotonic clock."""
 
 
 @dataclass(slots=True)
@@ -76,8 +79,8 @@ class Scheduler:
     last_cycle: float | None = None
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _paces: dict[int, _Pace] = field(default_factory=dict)
-    _seen_position: int | None = None
-    _cleaned_at: float = 0.0
+    _cleaned_at: float = -math.inf
+    _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
 
     def wake(self) -> None:
@@ -91,6 +94,8 @@ class Scheduler:
                 await self._lead()
             except (SqlError, OSError) as error:
                 logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
+            except Exception:
+                logger.exception("scheduler failed", database=self.pool.database)
             finally:
                 self.leading = False
             await asyncio.sleep(ELECTION_RETRY)
@@ -104,7 +109,7 @@ class Scheduler:
                 return
             logger.info("scheduler elected", database=self.pool.database)
             self.leading = True
-            self._seen_position = None
+            self._paces.clear()
             while True:
                 self._woken.clear()
                 pause = await self._cycle(session)
@@ -126,69 +131,71 @@ class Scheduler:
         ((position, settled),) = await session.fetch(
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
+        position = position if settled else None
         tables = await stream_tables(session)
-        quiet = settled and position == self._seen_position
+        now = self.clock()
+        next_look = now + LOOK_INTERVAL
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
-        now = self.clock()
-        for known in set(self._paces) - {table.pgt_id for table in tables}:
-            del self._paces[known]
-
-        worked, waiting = False, False
-        next_look = now + LOOK_INTERVAL
+        self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
+        worked = False
         for generation in graph.generations():
             due: list[StreamTable] = []
             for table in generation:
-                settled_table = table.is_populated and not table.needs_reinit and not table.untracked
-                idle = quiet and not worked and settled_table
-                if idle or table.status == "SUSPENDED":
+                # What an upstream stream table has just changed moves the position, too.
+                if table.status == "SUSPENDED" or (self._is_idle(table, position) and not worked):
                     continue
-                if not table.is_populated and table.age_seconds < POPULATION_GRACE:
-                    waiting = True
-                    continue
-                pace = self._paces.setdefault(table.pgt_id, _Pace())
-                if pace.due > now:
-                    next_look, waiting = min(next_look, pace.due), True
+                wait = self._seconds_to_wait(table, schedules[table.pgt_id], now)
+                if wait > 0:
+                    next_look = min(next_look, now + wait)
                 else:
                     due.append(table)
             for start in range(0, len(due), self.max_concurrent):
-                turns = await asyncio.gather(
-                    *(self._turn(table, schedules[table.pgt_id]) for table in due[start : start + self.max_concurrent])
-                )
+                batch = due[start : start + self.max_concurrent]
+                turns = await asyncio.gather(*(self._turn(table, schedules[table.pgt_id], position) for table in batch))
                 worked = worked or Turn.WORKED in turns
-                waiting = waiting or Turn.AGAIN in turns
-        if worked or (not quiet and now - self._cleaned_at >= CLEANUP_INTERVAL):
+                if Turn.AGAIN in turns:
+                    next_look = min(next_look, self.clock() + REST)
+        await self._tidy(session, position, worked)
+        return max(0.0, next_look - self.clock())
+
+    def _is_idle(self, table: StreamTable, position: int | None) -> bool:
+        """Nothing at all has been captured since the stream table was found up to date."""
+        seen = self._paces[table.pgt_id].seen
+        return seen is not None and seen == position and not table.needs_reinit and not table.untracked
+
+    def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
+        """Until a stream table that may have changes is due: its rows may be as old as its schedule says."""
+        rest = POPULATION_GRACE - table.age_seconds if table.staleness is None else schedule - table.staleness
+        return max(rest, self._paces[table.pgt_id].retry - now)
+
+    async def _tidy(self, session: SqlSession, position: int | None, worked: bool) -> None:
+        """Remove changes that everybody has seen, and old history."""
+        now = self.clock()
+        moved = position is None or position != self._cleaned_position
+        if worked or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL):
             await session.fetch("SELECT pgtrickle._cleanup_buffers()")
-            self._cleaned_at = now
+            self._cleaned_at, self._cleaned_position = now, position
         if now - self._pruned_at >= PRUNING_INTERVAL:
             await session.fetch("SELECT pgtrickle._prune_history()")
             self._pruned_at = now
-        self._seen_position = position if settled and not waiting else None
-        for pace in self._paces.values():
-            if pace.due > now:
-                next_look = min(next_look, pace.due)
-        return max(0.0, next_look - self.clock())
 
-    async def _turn(self, table: StreamTable, schedule: float) -> Turn:
-        """Refresh one table in a connection of its own; its next turn is one schedule later if it did anything."""
+    async def _turn(self, table: StreamTable, schedule: float, position: int | None) -> Turn:
+        """Refresh one table in a connection of its own. Afterwards it has all changes up to `position`."""
         pace = self._paces[table.pgt_id]
-        started = self.clock()
         try:
             async with self.pool.session() as session:
                 turn = await self.refresh(session, table)
         except SqlError as error:
             pace.failures += 1
-            pace.due = self.clock() + max(schedule, min(60.0, 2.0**pace.failures))
+            pace.retry = self.clock() + max(schedule, min(60.0, 2.0**pace.failures))
             logger.warning(
                 "refresh failed",
                 stream_table=f"{table.schema}.{table.name}",
                 sqlstate=error.sqlstate,
                 error=error.message,
             )
-            return Turn.AGAIN
-        pace.failures = 0
-        if turn is Turn.WORKED or table.untracked:
-            pace.due = started + schedule
-        elif turn is Turn.AGAIN:
-            pace.due = self.clock() + REST
+            return Turn.NOTHING
+        if turn is not Turn.AGAIN:
+            pace.failures, pace.retry, pace.seen = 0, -math.inf, position
         return turn
