@@ -52,6 +52,11 @@ BEGIN
     FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
     IF present IS DISTINCT FROM owner THEN
         PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
+        -- Somebody else may have made it while this one waited for the lock.
+        SELECT p.proowner INTO present
+        FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
+    END IF;
+    IF present IS DISTINCT FROM owner THEN
         IF present IS NOT NULL THEN
             EXECUTE format('DROP FUNCTION pgtrickle_changes.%I(text, jsonb)', runner);
         END IF;
