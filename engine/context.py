@@ -45,6 +45,9 @@ class RefreshContext:
     sources: tuple[SourceState, ...]
     broken: tuple[str, ...]
     denied: tuple[str, ...]
+    last_full_ms: float | None
+    auto_threshold: float | None
+    """Ratio of changes above which a full refresh has been faster, where that was seen."""
     one_snapshot: bool
     """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
 

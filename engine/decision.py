@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,6 +21,10 @@ class Action(StrEnum):
 
 FEW_ROWS = 1000
 """Below this many rows a ratio of changes says little."""
+
+
+SLOWER, SLOW_MS = 1.5, 50.0
+"""A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +76,37 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
     truncated = [source.name for source in context.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
-    # An update is captured as two rows, its old and its new image.
-    most = 2 * settings.max_change_ratio * max(estimated_rows, FEW_ROWS)
-    if context.requested_mode != "DIFFERENTIAL" and context.pending > most:
-        return Decision(
-            Action.FULL,
-            f"{context.pending} changed row images in about {estimated_rows} rows exceed twice"
-            f" pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}",
-            fallback=True,
-        )
+    if context.requested_mode != "DIFFERENTIAL":
+        ratio = change_ratio(context, estimated_rows)
+        changes = f"{context.pending} changed row images in about {estimated_rows} rows"
+        if ratio > settings.max_change_ratio:
+            limit = f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
+            return Decision(Action.FULL, f"{changes} exceed twice {limit}", fallback=True)
+        if context.auto_threshold is not None and ratio > context.auto_threshold:
+            seen = f"so many were slower to apply than a full refresh of {context.last_full_ms or 0:.0f} ms"
+            return Decision(Action.FULL, f"{changes}: {seen}", fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
+    """Changed rows for each row of the sources. An update is captured as two rows, its old and its new image."""
+    return context.pending / (2 * max(estimated_rows, FEW_ROWS))
+
+
+def learned_threshold(
+    context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float
+) -> float | None:
+    """The new `auto_threshold` after a refresh, None where there is nothing to learn.
+
+    A differential refresh that took clearly longer than the last full one lowers it below the present ratio of changes;
+    each full refresh that it caused raises it a little, so that the next differential one is tried some day.
+    """
+    if decision.action is Action.DIFFERENTIAL:
+        slow = max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
+        return change_ratio(context, estimated_rows) / 2 if duration_ms > slow else None
+    if decision.fallback and decision.action is Action.FULL and context.auto_threshold is not None:
+        return context.auto_threshold * 1.1
+    return None
 
 
 async def settings_of(session: SqlSession) -> RefreshSettings:

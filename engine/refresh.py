@@ -20,7 +20,7 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
-from engine.decision import Action, Decision, RefreshSettings, decide, is_fresh, settings_of
+from engine.decision import Action, Decision, RefreshSettings, decide, is_fresh, learned_threshold, settings_of
 from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
@@ -127,6 +127,9 @@ async def refresh(
         }
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
+    threshold = learned_threshold(context, decision, estimated_rows, outcome.duration_ms)
+    if threshold is not None:
+        record["auto_threshold"] = threshold
     await session.fetch(
         "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text", context.pgt_id, dumps(record)
     )

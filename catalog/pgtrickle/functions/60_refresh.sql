@@ -13,7 +13,7 @@ $$;
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call. Returns
 --   {"pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name), "status", "refresh_mode",
 --    "requested_mode", "engine", "schedule", "defining_query", "original_query", "canonical_query", "frontier",
---    "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors", "has_keyless_source", "last_full_ms",
+--    "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors", "has_keyless_source", "last_full_ms", "auto_threshold",
 --    "explain", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
@@ -104,7 +104,7 @@ BEGIN
         END IF;
         sources := sources || jsonb_build_object(
             'oid', d.oid::bigint, 'qualified', d.qualified, 'schema', d.nspname, 'name', d.relname,
-            'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL, 'columns', to_jsonb(d.columns_used),
+            'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW', 'columns', to_jsonb(d.columns_used),
             'pending', pending, 'truncated', truncated,
             'rows', estimate);
     END LOOP;
@@ -118,7 +118,8 @@ BEGIN
         'schedule', st.schedule, 'defining_query', st.defining_query, 'original_query', st.original_query,
         'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
         'is_populated', st.is_populated, 'needs_reinit', st.needs_reinit, 'consecutive_errors', st.consecutive_errors,
-        'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms, 'explain', st.explain,
+        'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
+        'auto_threshold', st.auto_threshold, 'explain', st.explain,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', to_jsonb(broken), 'denied', to_jsonb(denied), 'sources', sources);
 END $$;
@@ -151,7 +152,7 @@ END $$;
 --   required), start_time (transaction's), end_time (now), data_timestamp (transaction's), frontier (unchanged),
 --   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
---   last_full_ms, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
+--   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
 --   error that will not go away by itself sets status ERROR at once), record (true: write a history row).
 -- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
 -- (3) failures in a row it is SUSPENDED.
@@ -185,6 +186,7 @@ BEGIN
         needs_reinit = coalesce((result->>'needs_reinit')::boolean,
                                 s.needs_reinit AND NOT (done AND result->>'action' IN ('FULL', 'REINITIALIZE'))),
         last_full_ms = coalesce((result->>'last_full_ms')::double precision, s.last_full_ms),
+        auto_threshold = coalesce((result->>'auto_threshold')::double precision, s.auto_threshold),
         row_id_salt = coalesce((result->>'row_id_salt')::bigint, s.row_id_salt),
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
