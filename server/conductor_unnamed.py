@@ -67,7 +67,7 @@ class UnnamedConductor(ExtendedConductor):
     async def _answered(self) -> None:
         """The batch has been sent to its end: hold what is left of its answer until it is known what it was."""
         traffic = self.traffic
-        head = traffic.outstanding[0]
+        head = traffic.oldest()
         repeatable = head.raw is not None and not traffic.rows and len(traffic.outstanding) == 1
         seen = traffic.seen
         answers: list[tuple[int, bytes]] = []

@@ -14,6 +14,7 @@ from server.dialogue import BackendGone, Dialogue
 from server.opening import Opening
 from server.protocol import messages as m
 from server.protocol import startup
+from server.protocol.express import is_answer, is_batch
 from server.protocol.state import Event, State, after
 from server.protocol.traffic import Attention, Traffic
 from server.sides import BackendSide, ClientSide, Hold
@@ -178,6 +179,9 @@ class RelaySession:
             self.from_client(b"")
 
     def from_client(self, data: bytes) -> None:
+        if is_batch(self.traffic, data):
+            self.backend.write(data)
+            return
         try:
             passed = self.traffic.from_client(data)
         except m.ProtocolViolation as error:
@@ -189,6 +193,9 @@ class RelaySession:
             self._attend(self.traffic.attention)
 
     def from_backend(self, data: bytes) -> None:
+        if is_answer(self.traffic, data):
+            self.client.write(data)
+            return
         try:
             passed = self.traffic.from_backend(data)
         except m.ProtocolViolation as error:

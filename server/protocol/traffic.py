@@ -83,16 +83,26 @@ class Batch:
 
     __slots__ = ("raw", "sent", "simple", "size")
 
-    def __init__(self) -> None:
-        self.raw: list[bytes] | None = []
+    def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
+        self.raw: list[bytes] | None = [raw]
         """The batch as it was sent; None if it is too long to be repeated, or was followed by COPY data."""
-        self.size = 0
-        self.sent = 0
+        self.size = len(raw)
+        self.sent = sent
         """Messages that are owed a completion of their own."""
-        self.simple = False
+        self.simple = simple
+
+    @classmethod
+    def of(cls, raw: bytes) -> Batch:
+        """A batch from all its bytes."""
+        sent = position = 0
+        while position < len(raw):
+            kind, length = _unpack(raw, position)
+            sent += _ROLE[kind] == _STEP
+            position += length + 1
+        return cls(raw, sent, raw[0] == m.QUERY)
 
     def keep(self, data: bytes) -> None:
-        if self.raw is not None and data:
+        if self.raw is not None:
             self.size += len(data)
             if self.size > WHOLE:
                 self.raw = None
@@ -109,7 +119,8 @@ class Traffic:
         self.client = Framer(FRONTEND_LIMITS)
         self.backend = Framer(BACKEND_LIMITS)
         self.attention: Attention | None = None
-        self.outstanding: deque[Batch] = deque()
+        self.outstanding: deque[Batch | bytes] = deque()
+        """Batches to be answered; one that came alone, in one chunk, as that chunk."""
         self.batch: Batch | None = None
         self.watching = True
         """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
@@ -156,8 +167,10 @@ class Traffic:
                 self.batch.keep(data)
             return data
         framer.skip = 0
-        begin = 0  # where the current batch begins in this chunk
-        batch = self.batch
+        batch = self.batch  # what an earlier chunk has begun
+        begin = 0 if batch is not None else position  # where the current batch begins in this chunk
+        sent = 0  # its messages in this chunk
+        watching = bool(self.statements or self.portals)
         last = end - 5
         while position <= last:
             kind, length = _unpack(data, position)
@@ -166,39 +179,27 @@ class Traffic:
             following = position + 1 + length
             role = _ROLE[kind]
             if role == _STEP:
-                if kind == m.PARSE or self.statements or self.portals:
+                if watching or kind == m.PARSE:
                     if following > end and ((kind == m.PARSE and length < WHOLE) or end - position < 4096):
                         break
                     if self.look(kind, data, position, following):
                         break
-                if batch is None:
-                    batch = self.batch = Batch()
-                    begin = position
-                batch.sent += 1
+                    watching = bool(self.statements or self.portals)
+                sent += 1
             elif role == _END:
                 if kind == m.QUERY:
-                    if following <= end:
-                        if self.watching and (found := mentions(data[position + 5 : following])) is not NOTHING:
-                            self.attention = _reason(found)
+                    if following > end:
+                        if length < WHOLE:
                             break
-                        if self.statements:
-                            self.statements.pop(b"", None)
-                    elif length < WHOLE:
+                    elif self.watching and (found := mentions(data[position + 5 : following])) is not NOTHING:
+                        self.attention = _reason(found)
                         break
+                    if watching:
+                        self.statements.pop(b"", None)
                 if kind != m.SYNC or not self.copying:
-                    if batch is None:
-                        batch = Batch()
-                        begin = position
-                    batch.simple = kind != m.SYNC
-                    if following > end or kind == m.FUNCTION_CALL or (batch.simple and batch.sent):
-                        batch.raw = None
-                    elif begin == 0 and following == end:
-                        batch.keep(data)
-                    else:
-                        batch.keep(data[begin:following])
-                    self.outstanding.append(batch)
-                    batch = self.batch = None
-                    begin = following
+                    self._end_batch(kind, data, begin, following, sent)
+                    batch = None
+                    sent = 0
             elif role == _COPY:  # belongs to a COPY that has begun, or to nothing
                 if kind != m.COPY_DATA:
                     self.copying = False
@@ -208,6 +209,8 @@ class Traffic:
                 self.terminated = True
             elif kind != m.FLUSH:
                 raise m.ProtocolViolation(f"invalid frontend message type {kind}")
+            if not sent and batch is None:
+                begin = following
             position = following
         if position > end:
             framer.skip = position - end
@@ -216,9 +219,35 @@ class Traffic:
                 check(FRONTEND_LIMITS, data[position], 4)
             framer.partial = data[position:]
             data = data[:position]
-        if batch is not None and begin < len(data):
-            batch.keep(data[begin:] if begin else data)
+        if sent or batch is not None:
+            self._begin_batch(data[begin:], sent)
         return data
+
+    def _begin_batch(self, raw: bytes, sent: int) -> None:
+        """A chunk ends in the middle of a batch."""
+        if self.batch is None:
+            self.batch = Batch(raw, sent)
+        else:
+            self.batch.keep(raw)
+            self.batch.sent += sent
+
+    def _end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int) -> None:
+        """A batch ends with a message of this kind, which ends at ``following``."""
+        raw = data if begin == 0 and following == len(data) else data[begin:following]
+        batch = self.batch
+        if batch is None:
+            batch = Batch(raw, sent)
+        else:
+            self.batch = None
+            batch.keep(raw)
+            batch.sent += sent
+        if kind != m.SYNC:
+            batch.simple = True
+            if batch.sent or kind == m.FUNCTION_CALL:
+                batch.raw = None  # cannot be repeated as a Query
+        if following > len(data) or batch.size > WHOLE:
+            batch.raw = None
+        self.outstanding.append(batch)
 
     def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
         """Follow which statement and portal mentions something; True in front of an Execute that does."""
@@ -260,7 +289,7 @@ class Traffic:
             framer.skip = position - end
             return data
         framer.skip = 0
-        treatment = _TREATMENT
+        received, seen = self.received, self.seen
         last = end - 5
         while position <= last:
             kind, length = _unpack(data, position)
@@ -271,43 +300,52 @@ class Traffic:
                 if position > last:
                     break
             following = position + 1 + length
-            how = treatment[kind]
-            if length < 4 or how == _UNKNOWN:
+            how = _TREATMENT[kind]
+            if how == _COUNT and length >= 4:
+                received += 1
+                seen += 1
+            elif how == _PASS and length >= 4:
+                seen += kind != m.NOTIFICATION
+            elif how == _UNKNOWN or length < 4:
                 check(BACKEND_LIMITS, kind, length)
-            if self.requested and how == _READ and kind in _COPY_ENDS:
+            elif following > end:
+                if length < WHOLE:
+                    break
+            elif self.requested and kind in _COPY_ENDS:
                 self.attention = Attention.REQUEST_MADE
                 self.requested = False
                 framer.partial = data[position:]
-                return data[:position]
-            if kind == m.READY and following <= end:
+                data = data[:position]
+                end = position
+                break
+            elif kind == m.READY:
                 self.note_ready(data[position + 5])
-            elif kind == m.COMMAND_COMPLETE and following <= end and data[position + 5 : position + 7] == b"SE":
-                self.received += 1  # SELECT or SET: says nothing about the transaction
-                self.seen += 1
-            elif how == _READ:
-                if following > end and length < WHOLE:
+                received = seen = 0
+            elif kind == m.COMMAND_COMPLETE and data[position + 5 : position + 7] == b"SE":
+                received += 1  # SELECT or SET: says nothing about the transaction
+                seen += 1
+            else:
+                self.received, self.seen = received, seen
+                unwanted = self.read(kind, data[position + 5 : following])
+                received, seen = self.received, self.seen
+                if self.attention is not None:
+                    framer.partial = data[following:]
+                    data = data[:position]
+                    end = position
                     break
-                if following <= end and self.read(kind, data[position + 5 : following]):
-                    if self.attention is not None:
-                        framer.partial = data[following:]
-                        return data[:position]
+                if unwanted:
                     instead = TOO_LATE if kind == m.ERROR else b""
                     data = data[:position] + instead + data[following:]
                     following = position + len(instead)
                     end = len(data)
                     last = end - 5
-            elif how == _COUNT:
-                self.received += 1
-                self.seen += 1
-            elif kind != m.NOTIFICATION:
-                self.seen += 1
             position = following
+        self.received, self.seen = received, seen
         if position > end:
             framer.skip = position - end
-            return data
-        if position < end:
+        elif position < end:
             framer.partial = data[position:]
-            return data[:position]
+            data = data[:position]
         return data
 
     def read(self, kind: int, body: bytes) -> bool:
@@ -355,11 +393,12 @@ class Traffic:
         """Take note of a ReadyForQuery: the oldest batch has been answered."""
         self.status = status
         self.received = self.seen = 0
-        self.rows = self.failed = self.copying = False
-        if self.controls:
-            self.controls = []
+        self.rows = False
         if self.outstanding:
             self.outstanding.popleft()
+        if self.failed or self.copying or self.controls:
+            self.failed = self.copying = False
+            self.controls = []
         if status == m.IDLE:
             if self.portals:
                 self.portals.clear()
@@ -367,11 +406,18 @@ class Traffic:
                 self.changed = False
                 self.committed()
 
+    def oldest(self) -> Batch:
+        """The first of the outstanding batches."""
+        head = self.outstanding[0]
+        if isinstance(head, bytes):
+            head = self.outstanding[0] = Batch.of(head)
+        return head
+
     def _begin_copy(self) -> None:
         """COPY FROM STDIN has begun. A Sync already sent behind its Execute is ignored by PostgreSQL: take it back."""
         self.copying = True
         if self.outstanding:
-            head = self.outstanding[0]
+            head = self.oldest()
             head.raw = None
             if not head.simple:
                 self.outstanding.popleft()

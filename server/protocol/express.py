@@ -1,0 +1,82 @@
+"""The commonest chunks, passed with the least work: one whole batch of a client, one whole answer to it.
+
+Both functions decide on the same facts as ``traffic`` and keep the same notes, but give up, having changed
+nothing, as soon as there is anything to think about; the chunk then goes to ``traffic``. They are worth having
+because Python's part in a short statement's way is about as long as all system calls for it.
+"""
+
+from __future__ import annotations
+
+from server.protocol import messages as m
+from server.protocol.traffic import Traffic
+
+_unpack = m.HEADER.unpack_from
+_QUERY, _PARSE, _SYNC, _READY, _COMPLETE = m.QUERY, m.PARSE, m.SYNC, m.READY, m.COMMAND_COMPLETE
+
+# Longest message of a kind that may come before Sync; 0 for what must be looked at. Parse only in a scanned chunk.
+_STEPS = [0] * 256
+for _kind in b"BDEC":
+    _STEPS[_kind] = 10_000
+_SCANNED_STEPS = list(_STEPS)
+_SCANNED_STEPS[_PARSE] = 1 << 18
+
+# What an answer may consist of, besides the completion of a SELECT or a SET and ReadyForQuery.
+_PLAIN = [False] * 256
+for _kind in b"D123TntIs":
+    _PLAIN[_kind] = True
+
+
+def is_batch(traffic: Traffic, data: bytes) -> bool:
+    """Whether a client's chunk is one whole batch that can pass; it is then outstanding."""
+    framer = traffic.client
+    if framer.partial or framer.skip or traffic.batch is not None or traffic.statements or traffic.portals:
+        return False
+    end = len(data)
+    if end < 5 or traffic.copying:
+        return False
+    kind, length = _unpack(data)
+    if kind in (_QUERY, _PARSE):
+        text = data.lower()
+        if b"stream_table" in text or b"database" in text:
+            return False
+    if kind == _QUERY:
+        if length + 1 != end:
+            return False
+    else:
+        limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
+        position = 0
+        while kind != _SYNC:
+            if not 4 <= length <= limits[kind]:
+                return False
+            position += length + 1
+            if position + 5 > end:
+                return False
+            kind, length = _unpack(data, position)
+        if length != 4 or position + 5 != end:
+            return False
+    traffic.outstanding.append(data)
+    return True
+
+
+def is_answer(traffic: Traffic, data: bytes) -> bool:
+    """Whether PostgreSQL's chunk is one whole answer that can pass; the oldest batch is then answered."""
+    last = len(data) - 6
+    if last < 0 or data[last] != _READY:
+        return False
+    framer = traffic.backend
+    # Whatever else an earlier chunk of the same answer may have left has been counted as seen.
+    if framer.partial or framer.skip or traffic.seen or traffic.changed or traffic.portals:
+        return False
+    position = 0
+    while position < last:
+        kind, length = _unpack(data, position)
+        if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
+            return False
+        position += length + 1
+    if position != last:
+        return False
+    traffic.status = data[last + 5]
+    traffic.rows = False
+    if traffic.outstanding:
+        traffic.outstanding.popleft()
+    return True
