@@ -1,0 +1,256 @@
+"""The Sparks there are: what a target means, and how each kind is started, asked for sessions, and stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+
+from engine.spark_jvm import SparkJvm
+
+Session = Any
+"""A `pyspark.sql.SparkSession` or its Spark Connect twin; PySpark has no common typed interface for both."""
+
+SESSION_CONF = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+}
+"""What results depend on: set on every session, whatever the server's own configuration."""
+
+
+class SparkTargetError(ValueError):
+    """A `--spark` value that is none; `hint` lists those that are."""
+
+    hint = "use local[*], local[N], spark://host:port, sc://host:port, sail or off"
+
+    def __init__(self, target: str):
+        super().__init__(f'invalid Spark target "{target}"')
+
+
+class Kind(Enum):
+    LOCAL = "local"
+    CLUSTER = "cluster"
+    CONNECT = "connect"
+    SAIL = "sail"
+    OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parsed Spark target.
+
+    >>> Target.parse("local[2]").kind
+    <Kind.LOCAL: 'local'>
+    >>> Target.parse("yarn")
+    Traceback (most recent call last):
+    engine.spark_backends.SparkTargetError: invalid Spark target "yarn"
+    """
+
+    kind: Kind
+    url: str
+
+    @staticmethod
+    def parse(text: str) -> Target:
+        """Raises SparkTargetError."""
+        if text in ("off", "sail"):
+            return Target(Kind(text), text)
+        if re.fullmatch(r"local(\[(\*|[1-9]\d*)\])?", text):
+            return Target(Kind.LOCAL, text)
+        if re.fullmatch(r"spark://[^/\s:]+:\d+(,[^/\s:]+:\d+)*", text):
+            return Target(Kind.CLUSTER, text)
+        if re.fullmatch(r"sc://[^/\s:;]+(:\d+)?(/(;[^\s]*)?)?", text):
+            return Target(Kind.CONNECT, text)
+        raise SparkTargetError(text)
+
+
+class Backend(Protocol):
+    """A running Spark. Every method blocks."""
+
+    def start(self) -> None: ...
+    def alive(self) -> bool: ...
+    def new_session(self) -> Session: ...
+    def stop(self) -> None: ...
+
+
+class ClassicBackend:
+    """Apache Spark through a JVM that we start, with the work done in it or on a standalone cluster."""
+
+    def __init__(self, target: Target, work_dir: Path, options: Mapping[str, str]):
+        self._work_dir = work_dir
+        local = target.kind is Kind.LOCAL
+        # A laptop's share: a quarter of the memory, at least what Spark needs, at most 8 GiB.
+        memory = min(max(psutil.virtual_memory().total // 4 >> 20, 1024), 8192)
+        conf = {
+            "spark.master": target.url,
+            "spark.app.name": "Headwater",
+            "spark.driver.memory": f"{memory}m",
+            "spark.driver.maxResultSize": "0",
+            "spark.local.dir": str(work_dir / "local"),
+            "spark.sql.warehouse.dir": (work_dir / "warehouse").as_uri(),
+            "spark.sql.catalogImplementation": "in-memory",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.driver.extraJavaOptions": (
+                f"-Dlog4j2.configurationFile={(work_dir / 'log4j2.properties').as_uri()}"
+                f" -Dderby.system.home={work_dir} -Djava.io.tmpdir={work_dir / 'tmp'}"
+            ),
+        }
+        environment = dict(os.environ)
+        if local:
+            cores = os.cpu_count() or 1
+            if (number := re.search(r"\d+", target.url)) or "*" not in target.url:
+                cores = int(number[0]) if number else 1
+            conf |= {
+                "spark.sql.shuffle.partitions": str(max(2, cores)),
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+            }
+            environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+        self._conf = conf | SESSION_CONF | dict(options)
+        self.jvm = SparkJvm(work_dir, self._conf, environment)
+        self._root: Session = None
+
+    def start(self) -> None:
+        for name in ("local", "tmp"):
+            shutil.rmtree(self._work_dir / name, ignore_errors=True)
+        for name in ("local", "tmp", "warehouse"):
+            (self._work_dir / name).mkdir(parents=True, exist_ok=True)
+        (self._work_dir / "log4j2.properties").write_text(
+            "rootLogger.level = warn\nrootLogger.appenderRef.file.ref = console\n"
+            "appender.console.type = Console\nappender.console.name = console\nappender.console.target = SYSTEM_ERR\n"
+            "appender.console.layout.type = PatternLayout\n"
+            "appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex\n"
+        )
+        self.jvm.start()
+        # PySpark and py4j write every failed query and every lost connection to their loggers as well as raising.
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+        from py4j.java_gateway import java_import
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+
+        _forget_classic_session()
+        gateway = ClientServer(
+            java_parameters=JavaParameters(port=self.jvm.port, auth_token=self.jvm.secret, auto_convert=True),
+            python_parameters=PythonParameters(port=0, eager_load=False),
+        )
+        # The names that PySpark's own launch_gateway imports and its SQL part uses.
+        for name in (
+            "org.apache.spark.SparkConf",
+            "org.apache.spark.api.java.*",
+            "org.apache.spark.api.python.*",
+            "org.apache.spark.resource.*",
+            "org.apache.spark.sql.Encoders",
+            "org.apache.spark.sql.OnSuccessCall",
+            "org.apache.spark.sql.functions",
+            "org.apache.spark.sql.classic.*",
+            "org.apache.spark.sql.api.python.*",
+            "org.apache.spark.sql.hive.*",
+            "scala.Tuple2",
+        ):
+            java_import(gateway.jvm, name)
+        conf = SparkConf(_jvm=gateway.jvm).setAll(list(self._conf.items()))
+        self._root = SparkSession(SparkContext(gateway=gateway, conf=conf))
+
+    def alive(self) -> bool:
+        return self._root is not None and self.jvm.alive
+
+    def new_session(self) -> Session:
+        return self._root.newSession()
+
+    def stop(self) -> None:
+        if self._root is not None:
+            self._root = None
+            # First the connections, so that nothing speaks to a dead JVM; a JVM that hangs may not answer to that.
+            closing = threading.Thread(target=_forget_classic_session, daemon=True)
+            closing.start()
+            closing.join(2.0)
+        self.jvm.kill()
+        for name in ("local", "tmp"):
+            shutil.rmtree(self._work_dir / name, ignore_errors=True)
+
+
+def _forget_classic_session() -> None:
+    """Clear PySpark's process-wide state, which outlives its JVM."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._gateway is not None:
+        with suppress(Exception):
+            SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+
+
+class ConnectBackend:
+    """A Spark Connect server: somebody else's, or Sail inside this process."""
+
+    def __init__(self, target: Target, options: Mapping[str, str], patience: float):
+        self._patience = patience
+        self._url = target.url
+        self._sail = target.kind is Kind.SAIL
+        self._options = SESSION_CONF | dict(options)
+        self._server: Any = None
+        self._alive = False
+        self._sessions: list[Session] = []
+
+    def start(self) -> None:
+        if self._sail:
+            os.environ.setdefault("RUST_LOG", "error")
+            from pysail.spark import SparkConnectServer
+
+            self._server = SparkConnectServer("127.0.0.1", 0)
+            self._server.start(background=True)
+            self._url = f"sc://127.0.0.1:{self._server.listening_address[1]}"
+        else:
+            self._await_server()
+        self.new_session()
+        self._alive = True
+
+    def _await_server(self) -> None:
+        """Raises a `grpc.FutureTimeoutError` if nobody answers; PySpark itself would retry for minutes."""
+        import grpc
+        from pyspark.sql.connect.client import DefaultChannelBuilder
+
+        channel = DefaultChannelBuilder(self._url).toChannel()
+        try:
+            grpc.channel_ready_future(channel).result(self._patience)
+        finally:
+            channel.close()
+
+    def alive(self) -> bool:
+        return self._alive and (self._server is None or bool(self._server.running))
+
+    def new_session(self) -> Session:
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.builder.remote(self._url).create()
+        for name, value in self._options.items():
+            session.conf.set(name, value)
+        self._sessions.append(session)
+        return session
+
+    def stop(self) -> None:
+        self._alive = False
+        for session in self._sessions:
+            # Not session.stop(): it asks the server, and waits for it. A call under way fails at once.
+            with suppress(Exception):
+                session.client._channel.close()
+        self._sessions.clear()
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
