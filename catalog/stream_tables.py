@@ -45,7 +45,7 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.status, s.refr
 FROM pgtrickle.pgt_stream_tables s
 LEFT JOIN (
     SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
-           pg_catalog.bool_or(cdc_mode IS NULL) AS untracked
+           pg_catalog.bool_or(cdc_mode IS NULL AND source_type <> 'VIEW') AS untracked
     FROM pgtrickle.pgt_dependencies
     GROUP BY pgt_id
 ) d USING (pgt_id)

@@ -71,7 +71,7 @@ async def create(
                 "engine": arguments.get("engine") or "auto",
                 "functions_used": sorted({use.name for use in definition.functions}),
                 "function_hashes": function_hashes(definition.functions),
-                "has_keyless_source": any(not d.source.key for d in definition.dependencies),
+                "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
                 "fallback_reason": fallback,
                 "explain": explanation(inputs, definition),
                 "dependencies": [

@@ -131,9 +131,17 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
     canonical = await _view_definition(session, relid)
     ((view, _),) = await describe(session, [relid])
     output = view.columns
-    visible = [c.name for c in output if not c.name.startswith(HIDDEN_PREFIX)]
+    dependencies = await _dependencies(session, relid)
+    # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
+    hidden = {
+        c.name
+        for dependency in dependencies
+        if dependency.kind == "STREAM_TABLE"
+        for c in dependency.source.columns
+        if c.name.startswith(HIDDEN_PREFIX)
+    }
+    visible = [c.name for c in output if c.name not in hidden]
     if len(visible) < len(output):
-        # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
         if not visible:
             raise SqlError("42P16", "the defining query has no column of its own")
         names = ", ".join(quoted(name) for name in visible)
@@ -146,7 +154,7 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
         original=original,
         canonical=canonical,
         output=output,
-        dependencies=await _dependencies(session, relid),
+        dependencies=dependencies,
         functions=await _functions(session, relid),
     )
 
@@ -167,8 +175,8 @@ async def _view_definition(session: SqlSession, relid: int) -> str:
     return str(text).strip().rstrip(";")
 
 
-# The relations a view reads, views in it opened down to what stores rows. A column that a view over a view does not
-# use is still counted: capturing a column too many is harmless.
+# The relations a view reads: views, and what they read in turn, down to what stores rows. A column that a view over a
+# view does not use is still counted: capturing a column too many is harmless.
 _DEPENDENCIES = """
 WITH RECURSIVE read(relid, attnum) AS (
     SELECT d.refobjid, d.refobjsubid
@@ -186,7 +194,7 @@ WITH RECURSIVE read(relid, attnum) AS (
 SELECT r.relid::bigint,
        coalesce(pg_catalog.array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0), '{}'::text[])
 FROM read r
-JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f')
+JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f', 'v')
 LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
 GROUP BY r.relid
 ORDER BY r.relid

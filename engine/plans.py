@@ -79,6 +79,8 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     """
     for dependency in definition.dependencies:
         if not dependency.trackable:
+            if dependency.kind == "VIEW":
+                raise NotDifferentiable(f'view "{dependency.source.name}"', "use the query of the view itself")
             kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
             raise NotDifferentiable(
                 f'{kind} "{dependency.source.name}"',

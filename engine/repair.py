@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
+from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
 from engine.creation import explanation
 from engine.definition import define
@@ -46,6 +48,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
     old = await load_plan(session, context.pgt_id)
     definition = await define(session, context.canonical_query, "")
+    await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
     inputs = old
     if old.differentiable:
         try:
@@ -73,6 +76,17 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
             }
         ),
     )
+
+
+async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
+    """A view in the query may read other tables by now. Raises SqlError 42P17 if one is computed from this one."""
+    cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
+    if cycle is not None:
+        raise SqlError(
+            "42P17",
+            f'stream table "{context.name}" would be computed from itself',
+            detail=f"The cycle is: {', '.join(cycle)}.",
+        )
 
 
 def _other_columns(context: RefreshContext) -> SqlError:

@@ -160,9 +160,12 @@ DECLARE
     missing text;
     r record;
 BEGIN
-    SELECT c.relrowsecurity, c.relforcerowsecurity, c.relowner, c.relnamespace INTO r FROM pg_class c WHERE c.oid = source;
+    SELECT c.relrowsecurity, c.relforcerowsecurity, c.relowner, c.relnamespace, c.relkind INTO r
+    FROM pg_class c WHERE c.oid = source;
     IF NOT FOUND THEN
         RETURN format('relation with OID %s does not exist', source);
+    ELSIF r.relkind = 'v' THEN
+        RETURN NULL;  -- PostgreSQL checks it, and the rights of its owner below it, when the query runs.
     ELSIF NOT has_schema_privilege(owner, r.relnamespace, 'USAGE') THEN
         RETURN format('permission denied for schema %I', r.relnamespace::regnamespace);
     ELSIF NOT has_table_privilege(owner, source, 'SELECT') THEN
