@@ -282,4 +282,4 @@ def _is_connection_loss(error: BaseException) -> bool:
     return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
 
 
-__all__ = ["Session", "SparkJobFailed", "SparkLease", "SparkSessions", "SparkTargetError", "SparkUnavailable"]
+__all__ = ["Session", "SparkJobFailed", "SparkLease", "SparkSessions", "SparkTargetError", "SparkUnavailable", "Target"]
