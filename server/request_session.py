@@ -34,7 +34,7 @@ _PINS = {
 }
 _LOOK = "SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
 _SET = "SELECT " + ", ".join(
-    f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true)" for n, name in enumerate(_PINS, 1)
+    f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true) IS NULL" for n, name in enumerate(_PINS, 1)
 )
 
 

@@ -82,6 +82,7 @@ class RelaySession:
         self.close()
 
     def violated(self, error: m.ProtocolViolation) -> None:
+        log.info("protocol violated", database=self.database, state=self.state.name, error=str(error))
         self.fail(error.sqlstate, str(error))
 
     def close(self) -> None:

@@ -114,6 +114,32 @@ async def test_asyncpg(relayed: str) -> None:
     await connection.close()
 
 
+def test_programs_of_postgresql(cluster: EmbeddedPostgres, relayed: str, connection: psycopg.Connection[Any]) -> None:
+    connection.execute("create table t as select n, 'row ' || n as name from generate_series(1, 1000) n")
+    connection.execute("create database copy_of_t")
+
+    def run(*command: str, text: str | None = None) -> str:
+        program = str(cluster.bin_dir / command[0])
+        done = subprocess.run([program, *command[1:]], input=text, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        dump = run("pg_dump", "-d", relayed)
+        copy = conninfo.make_conninfo(relayed, dbname="copy_of_t")
+        run("psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-1", "-d", copy, text=dump)
+        assert run("psql", "-XAt", "-d", copy, "-c", "select count(*), max(n) from t") == "1000|1000\n"
+        assert "name" in run("psql", "-X", "-d", relayed, "-c", r"\d t")
+        paged = run("psql", "-XAt", "-v", "FETCH_COUNT=7", "-d", copy, "-c", "select n from t order by n")
+        assert paged.split() == [str(n) for n in range(1, 1001)]
+        run("pgbench", "-i", "-q", "-d", relayed)
+        for mode in ("simple", "extended", "prepared"):
+            run("pgbench", "-n", "-M", mode, "-c", "4", "-t", "20", "-d", relayed)
+        assert connection.execute("select count(*) from pgbench_history").fetchone() == (240,)
+    finally:
+        connection.execute("drop database copy_of_t")
+
+
 def test_backend_terminated_gives_its_own_words(connection: psycopg.Connection[Any], dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as direct:
         direct.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))

@@ -271,14 +271,15 @@ def test_deferred_constraint_fails_at_our_commit(engaged: Engaged, client: psyco
 
 
 def test_clients_settings_do_not_reach_injected_work_and_survive_it(engaged: Engaged, run: Any) -> None:
-    run("set search_path = pg_temp, public, pg_catalog")
+    run('create schema "größe"')
+    run('set search_path = pg_temp, public, pg_catalog, "größe"')
     run("set client_encoding = latin1")
     run("set datestyle = 'German, DMY'")
     run("create function public.pg_sleep(float8) returns void language sql as 'select 1/0'")
     run("begin")
     run("set local intervalstyle = sql_standard")
     run("select pgtrickle.create_stream_table('ärger', 'select timestamptz ''2020-02-01'' as a')")
-    assert run("show search_path").fetchone() == ("pg_temp, public, pg_catalog",)
+    assert run("show search_path").fetchone() == ('pg_temp, public, pg_catalog, "größe"',)
     assert run("show datestyle").fetchone() == ("German, DMY",)
     assert run("show client_encoding").fetchone() == ("LATIN1",)
     assert run("show intervalstyle").fetchone() == ("sql_standard",)
