@@ -96,7 +96,10 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     special = definition.special_functions
     parsed = sql.parse_query(definition.canonical, sources, definition.output, special)
     await _guard(session, definition)
-    types = tuple([(probe, await view_columns(session, probe)) for probe in parsed.probes])
+    answers: dict[str, tuple[Column, ...]] = {}
+    while probes := parsed.probes(answers):
+        answers |= {probe: await view_columns(session, probe) for probe in probes}
+    types = tuple(answers.items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, differentiable=True)
     compiled(inputs)
     return inputs

@@ -77,16 +77,12 @@ async def refresh(
             result: dict[str, Any] = {}
         case Action.DIFFERENTIAL:
             executor_reason = f"{context.pending} changes"
+            plan = compiled(await load_plan(session, context.pgt_id))
             try:
-                plan = compiled(await load_plan(session, context.pgt_id))
                 result = await _differential(session, context, plan)
-            except _RowIdCollision:
-                decision = Decision(Action.REINITIALIZE, "two rows had one __pgt_row_id", fallback=True)
-                result, salt = await _full_with_salts(session, context, plan, None, first=salt + 1)
-            except _DataException as error:
-                # A row that is gone may have been in a state that the query cannot compute; what is there decides.
-                decision = Decision(Action.FULL, f"the changes alone cannot be computed: {error}", fallback=True)
-                result, salt = await _full_with_salts(session, context, plan, None, first=salt)
+            except _NotApplied as failure:
+                decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
+                result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
         case _:
             inputs = await load_plan(session, context.pgt_id)
             rows: SparkRows | None = None
@@ -160,8 +156,12 @@ class _RowIdCollision(Exception):
     """Two different rows of a stream table hash to one `__pgt_row_id` under the present salt."""
 
 
-class _DataException(Exception):
-    """The query cannot be computed for one of the changed rows, as with a division by zero."""
+class _NotApplied(Exception):
+    """The changes were not applied, or not all of them; the table has to be computed as a whole."""
+
+    def __init__(self, reason: str, *, salts_used: int = 0):
+        super().__init__(reason)
+        self.salts_used = salts_used
 
 
 async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled) -> dict[str, Any]:
@@ -170,11 +170,17 @@ async def _differential(session: SqlSession, context: RefreshContext, plan: Comp
     try:
         async with _row_id_collisions(session):
             statement = plan.refresh_sql(context.storage, changed)
-            return dict(await run_as_owner(session, context.owner, statement, parameters))
+            result = dict(await run_as_owner(session, context.owner, statement, parameters))
+    except _RowIdCollision as collision:
+        raise _NotApplied("two rows had one __pgt_row_id", salts_used=1) from collision
     except SqlError as error:
         if error.sqlstate.startswith(DATA_EXCEPTION):
-            raise _DataException(error.message) from error
+            # A row that is gone may have met one that never was beside it; what is there now decides.
+            raise _NotApplied(f"the changes alone cannot be computed: {error.message}") from error
         raise
+    if result.get("missing"):
+        raise _NotApplied(f"{result['missing']} rows were missing in the storage table")
+    return result
 
 
 async def _full(
@@ -221,11 +227,11 @@ async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
 async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> Any:
     """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row.
 
-    A session of another role takes on the owner's role for the time: kernel functions called from inside then see the
-    owner, and not a superuser who happens to do the refreshing.
+    A session of another role takes on the owner's role for the time: that is the role the statement runs with, and
+    the one that functions of the catalog see when they are called from inside.
     """
-    ((runner, current),) = await session.fetch("SELECT pgtrickle._runner($1::text::name), current_user::text", owner)
-    call = f"SELECT {runner}($1::text, $2::text::jsonb)::text"
+    ((current,),) = await session.fetch("SELECT current_user::text")
+    call = "SELECT pgtrickle._run($1::text, $2::text::jsonb)::text"
     if current == owner:
         rows = await session.fetch(call, statement, dumps(parameters))
     else:

@@ -11,7 +11,7 @@ A defining query is compiled in two steps, since only PostgreSQL knows the types
 ...     [orders],
 ...     [Column("region", "text"), Column("n", "bigint"), Column("total", "bigint")],
 ... )
->>> parsed.probes                        # SELECTs whose output columns the caller describes; here there are none
+>>> parsed.probes()                      # SELECTs whose output columns the caller describes; here there are none
 ()
 >>> compiled = parsed.compile({})        # probe -> its columns
 >>> print(compiled.tree)

@@ -25,10 +25,7 @@ NOTHING = Plan(frozenset())
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query that can be maintained incrementally, once its probes are answered.
-
-    ``probes`` are SELECT statements whose output columns have to be described.
-    """
+    """A query that can be maintained incrementally, once its probes are answered."""
 
     canonical: str
     ast: exp.Expr
@@ -36,7 +33,15 @@ class ParsedQuery:
     output: tuple[Column, ...]
     special: frozenset[str]
     used: Mapping[int, frozenset[str]]
-    probes: tuple[str, ...]
+
+    def probes(self, answers: Mapping[str, Sequence[Column]] | None = None) -> tuple[str, ...]:
+        """SELECT statements whose output columns have to be described before the query can be compiled.
+
+        ``answers`` holds those already known; what they say can lead to further questions.
+        """
+        types = Types(answers or {})
+        Builder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
+        return tuple(types.asked)
 
     def compile(self, answers: Mapping[str, Sequence[Column]] | None = None) -> Compiled:
         """The compiled query; ``answers`` maps each probe to its output columns. Raises NotDifferentiable."""
@@ -74,10 +79,7 @@ def parse_query(
         # A relation without columns would have no width at all; its key or first column is as good as any.
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)
-    types = Types()
-    second = Builder(sources, types, by_number, special)
-    second.query(ast, {}, output)
-    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number, tuple(types.asked))
+    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number)
 
 
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:

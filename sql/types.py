@@ -1,7 +1,7 @@
 """Types of columns that the compiler cannot know by itself, and those it can.
 
 PostgreSQL is asked for the others: a *probe* is a SELECT whose output columns the caller describes. The operator tree
-is built twice, first with unknown answers to learn the probes, then with the answers.
+is built without the answers to learn the probes, again where the answers lead to further probes, and then with all.
 """
 
 from __future__ import annotations

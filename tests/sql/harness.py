@@ -105,7 +105,10 @@ class StreamTable:
             again, _ = self._view(regenerate(self.canonical))
             assert again == self.canonical, (again, self.canonical)
             parsed = parse_query(self.canonical, sources, output)
-            self.compiled = parsed.compile({probe: self._view(probe)[1] for probe in parsed.probes})
+            answers: dict[str, Any] = {}
+            while probes := parsed.probes(answers):
+                answers |= {probe: self._view(probe)[1] for probe in probes}
+            self.compiled = parsed.compile(answers)
         for statement in self.compiled.create_storage_sql(self.storage):
             connection.execute(statement)
         self.reset()

@@ -28,40 +28,42 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._check_owner(pgtrickle.pgt_stream_tables) FROM PUBLIC;
 
 
--- The function through which statements run with a role's rights and nobody else's; made at the first call. It
--- belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so a function in a defining query cannot
--- become the one who refreshes. Triggers the statement deferred fire before it returns, for the same reason.
--- Returns its name; call it as name(sql text, parameters jsonb) → jsonb, where $1 of the statement is the parameters.
-CREATE OR REPLACE FUNCTION pgtrickle._runner(role name) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Functions that belong to roles, see _runner. No role may look into this schema: the owner of a function can alter it,
+-- if he can name it.
+CREATE SCHEMA IF NOT EXISTS pgtrickle_roles;
+REVOKE ALL ON SCHEMA pgtrickle_roles FROM PUBLIC;
+
+
+-- The function in which statements run with a role's rights and nobody else's; made at the first call. It belongs to
+-- the role: neither SET ROLE nor RESET ROLE work inside it, so a function in a defining query cannot become the one
+-- who refreshes. Triggers the statement deferred fire before it returns, for the same reason. Returns its name in
+-- pgtrickle_roles. Called by _run alone.
+CREATE OR REPLACE FUNCTION pgtrickle._runner(owner oid) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    owner oid := (SELECT a.oid FROM pg_roles a WHERE a.rolname = role);
+    role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
     runner text := 'as_' || owner;
     present oid;
 BEGIN
-    IF owner IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('role "%s" does not exist', role);
-    ELSIF NOT pgtrickle._may_act_for(owner) THEN
-        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be member of role "%s"', role);
-    ELSIF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
             HINT = format('GRANT %I TO %I;', role, current_user);
     END IF;
     SELECT p.proowner INTO present
-    FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
+    FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
     IF present IS DISTINCT FROM owner THEN
         PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
         -- Somebody else may have made it while this one waited for the lock.
         SELECT p.proowner INTO present
-        FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_changes.%I(text, jsonb)', runner));
+        FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
     END IF;
     IF present IS DISTINCT FROM owner THEN
         IF present IS NOT NULL THEN
-            EXECUTE format('DROP FUNCTION pgtrickle_changes.%I(text, jsonb)', runner);
+            EXECUTE format('DROP FUNCTION pgtrickle_roles.%I(text, jsonb)', runner);
         END IF;
         EXECUTE format($fn$
-            CREATE FUNCTION pgtrickle_changes.%I(sql text, parameters jsonb) RETURNS jsonb
+            CREATE FUNCTION pgtrickle_roles.%I(sql text, parameters jsonb) RETURNS jsonb
             LANGUAGE plpgsql VOLATILE SECURITY DEFINER
             SET search_path = pg_catalog, pg_temp
             SET row_security = off
@@ -70,6 +72,8 @@ BEGIN
             SET intervalstyle = 'postgres'
             SET extra_float_digits = 1
             SET bytea_output = 'hex'
+            SET from_collapse_limit = 11
+            SET join_collapse_limit = 11
             AS $body$
             DECLARE
                 result jsonb;
@@ -84,20 +88,74 @@ BEGIN
                 END IF;
                 RETURN result;
             END $body$ $fn$, runner);
-        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_changes.%I(text, jsonb) FROM PUBLIC', runner);
+        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_roles.%I(text, jsonb) FROM PUBLIC', runner);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION pgtrickle_roles.%I(text, jsonb) TO %I', runner, current_user);
         IF role <> current_user THEN
             -- A new owner must be able to create in the schema, for the moment of becoming the owner.
-            IF NOT has_schema_privilege(owner, 'pgtrickle_changes', 'CREATE') THEN
-                EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_changes TO %I', role);
-                EXECUTE format('ALTER FUNCTION pgtrickle_changes.%I(text, jsonb) OWNER TO %I', runner, role);
-                EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_changes FROM %I', role);
-            ELSE
-                EXECUTE format('ALTER FUNCTION pgtrickle_changes.%I(text, jsonb) OWNER TO %I', runner, role);
-            END IF;
+            EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
+            EXECUTE format('ALTER FUNCTION pgtrickle_roles.%I(text, jsonb) OWNER TO %I', runner, role);
+            EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_roles FROM %I', role);
         END IF;
     END IF;
-    RETURN format('pgtrickle_changes.%I', runner);
+    RETURN runner;
 END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._runner(oid) FROM PUBLIC;
+
+
+-- Run a statement that returns one jsonb ($1 in it is the parameters) with the rights of the calling role and nobody
+-- else's. A session that refreshes a stream table of another role takes on that role first.
+--
+-- What the statement's functions leave behind in the session must not serve them once it has its own role back: a
+-- search_path in which names mean something else, a cursor that is only read when the transaction commits, a prepared
+-- statement under a name that the session uses. It is an error, and undone.
+CREATE OR REPLACE FUNCTION pgtrickle._run(statement text, parameters jsonb) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+    foreign_session boolean := to_regrole(quote_ident(session_user))::oid <> caller;
+    call text := format('SELECT pgtrickle_roles.%I($1, $2)', pgtrickle._runner(caller));
+    known text[];
+    result jsonb;
+    path text;
+    left_name text;
+    left_behind text;
+BEGIN
+    IF foreign_session THEN
+        known := pgtrickle._session_objects();
+    END IF;
+    EXECUTE call INTO result USING statement, parameters;
+    -- Nothing in the next two lines can be redirected by a search_path; all others come after them.
+    path := pg_catalog.current_setting('search_path');
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF path <> 'pg_catalog, pg_temp' THEN
+        left_behind := 'search_path';
+    END IF;
+    IF foreign_session AND pgtrickle._session_objects() <> known THEN
+        left_behind := 'cursors or prepared statements';
+        FOR left_name IN
+            SELECT p.name FROM pg_prepared_statements p
+            WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+        LOOP
+            EXECUTE format('DEALLOCATE %I', left_name);
+        END LOOP;
+    END IF;
+    IF left_behind IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('a function in the query changes the %s of the session', left_behind),
+            HINT = 'Functions in a defining query must have no effects.';
+    END IF;
+    RETURN result;
+END $$;
+
+
+-- What outlives a statement in a session and holds code: prepared statements and holdable cursors.
+CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT format('%s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+                 UNION ALL
+                 SELECT format('%s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
+                 ORDER BY 1)
+$$;
 
 
 -- Refuses DML on a stream table by anybody but a refresh.
