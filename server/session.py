@@ -181,7 +181,7 @@ class RelaySession:
 
     def from_client(self, data: bytes) -> None:
         if is_batch(self.traffic, data):
-            self.backend.write(data)
+            self.backend.write_at_once(data)
             return
         try:
             passed = self.traffic.from_client(data)
@@ -189,13 +189,13 @@ class RelaySession:
             self.violated(error)
             return
         if passed:
-            self.backend.write(passed)
+            self.backend.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
 
     def from_backend(self, data: bytes) -> None:
         if is_answer(self.traffic, data):
-            self.client.write(data)
+            self.client.write_at_once(data)
             return
         try:
             passed = self.traffic.from_backend(data)
@@ -203,7 +203,7 @@ class RelaySession:
             self.violated(error)
             return
         if passed:
-            self.client.write(passed)
+            self.client.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
 

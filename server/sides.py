@@ -7,6 +7,7 @@ only its own sink to wait for, so that the relay adds no deadlock to those the t
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from enum import IntFlag
 from typing import TYPE_CHECKING, cast
@@ -37,6 +38,8 @@ class Side(asyncio.Protocol):
         self.session = session
         self.transport: asyncio.Transport | None = None
         self.receive: Callable[[bytes], None] = session.ignore
+        self.descriptor = -1
+        """The socket's, where what is written need not be encrypted."""
         self.holds = Hold(0)
         self.slow: asyncio.Future[None] | None = None
         """Done when the transport takes bytes again; None while it does."""
@@ -50,6 +53,8 @@ class Side(asyncio.Protocol):
 
     def attach(self, transport: asyncio.Transport) -> None:
         self.transport = transport
+        plain = transport.get_extra_info("ssl_object") is None
+        self.descriptor = transport.get_extra_info("socket").fileno() if plain else -1
         transport.set_write_buffer_limits(HIGH_WATER)
         if self.holds:
             transport.pause_reading()
@@ -60,6 +65,24 @@ class Side(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
+
+    def write_at_once(self, data: bytes) -> None:
+        """Write without waiting for the end of the event loop's turn, as far as the socket takes it.
+
+        For single chunks; what consists of many small messages is better collected by the transport.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self.descriptor >= 0 and not transport.get_write_buffer_size():
+            try:
+                written = os.write(self.descriptor, data)
+            except OSError:  # takes nothing now, or is broken: the transport knows what to do
+                written = 0
+            if written == len(data):
+                return
+            data = data[written:]
+        transport.write(data)
 
     async def drained(self) -> None:
         """Wait until the transport takes bytes again."""
