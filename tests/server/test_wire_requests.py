@@ -1,0 +1,221 @@
+"""Engine requests in hand-made messages: batches, flushes, pipelines, COPY, the ends of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from server.protocol import messages as m
+from tests.server.conftest import Engaged
+from tests.server.wire import Wire, statement, until_closed
+
+
+@pytest.fixture
+def requesting(engaged: Engaged) -> Iterator[Wire]:
+    client = Wire(engaged.dsn)
+    yield client
+    client.close()
+
+
+CREATE = "select pgtrickle.create_stream_table('t', 'select 1 as a')"
+
+
+def test_request_in_a_batch_with_flushes_instead_of_a_sync(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement(CREATE), m.FLUSH_MESSAGE)
+    assert requesting.kinds("C") == "12DNC"
+    assert engaged.tables() == set()
+    requesting.send(statement("select a from t"), m.FLUSH_MESSAGE)
+    assert requesting.kinds("C") == "12DC"
+    requesting.send(m.SYNC_MESSAGE)
+    assert requesting.until() == [("Z", b"I")]
+    assert engaged.tables() == {"t"}
+    assert engaged.engine.autocommit == [False]
+
+
+def test_unnamed_statement_of_an_earlier_batch_is_not_destroyed(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.parse(b"", b"select 5"), m.SYNC_MESSAGE)
+    assert requesting.kinds() == "1Z"
+    named = m.parse(b"create", CREATE.encode()) + m.bind(b"p", b"create") + m.execute(b"p")
+    requesting.send(named, m.bind(b"", b""), m.execute(b""), m.SYNC_MESSAGE)
+    assert requesting.kinds() == "12DNC2DCZ"
+    assert engaged.tables() == {"t"}
+
+
+def test_request_without_name_before_the_sync_joins_the_implicit_transaction(
+    requesting: Wire, engaged: Engaged
+) -> None:
+    requesting.send(m.query(b"create table x(i int)"))
+    requesting.until()
+    requesting.send(
+        statement("insert into x values (1)"), statement("select make('t', 'select 1 as a')"), m.FLUSH_MESSAGE
+    )
+    assert requesting.kinds("D") == "12C12D"
+    requesting.send(m.FLUSH_MESSAGE)
+    requesting.send(statement("select a from t"), m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "C12DCZ"
+    assert engaged.tables() == {"t", "x"}
+
+
+def test_failed_request_skips_the_rest_up_to_sync(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement(CREATE.replace("'t'", "'refused'")), statement("select 1"), m.FLUSH_MESSAGE)
+    assert requesting.kinds("E") == "12DE"
+    requesting.send(statement("select 1"), m.query(b"select 1"), m.SYNC_MESSAGE)
+    assert requesting.until() == [("Z", b"I")]
+    assert engaged.tables() == set()
+
+
+def test_row_limited_execute_of_a_request(requesting: Wire, engaged: Engaged) -> None:
+    sql = "select pgtrickle.create_stream_table(n, 'select 1') from (values ('a'), ('b'), ('c')) v(n)"
+    requesting.send(statement(sql, portal=b"p", rows=2), m.message(m.EXECUTE, b"p\0\0\0\0\2"), m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "12DDsDCZ"
+    assert engaged.tables() == {"a", "b", "c"}
+    sql = sql.replace("('a')", "('d')").replace("('b')", "('e')")
+    requesting.send(statement(sql, portal=b"p", rows=2), m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "12DDsZ"
+    assert engaged.tables() == {"a", "b", "c", "d", "e"}
+
+
+def test_pipelined_batches_behind_a_request(requesting: Wire, engaged: Engaged) -> None:
+    batches = [
+        statement(CREATE),
+        m.SYNC_MESSAGE,
+        statement("select a from t"),
+        m.SYNC_MESSAGE,
+        m.query(b"select a from t"),
+    ]
+    requesting.send(*batches, m.query(b"select pgtrickle.drop_stream_table('t')"), m.query(b"select 1"))
+    got = [requesting.kinds() for _ in range(5)]
+    assert got == ["12DNCZ", "12DCZ", "TDCZ", "TDCZ", "TDCZ"]
+    assert engaged.tables() == set()
+
+
+def test_pipelined_batches_behind_a_request_without_name_are_refused_not_reordered(
+    requesting: Wire, engaged: Engaged
+) -> None:
+    requesting.send(statement("select make('t', 'select 1')"), m.SYNC_MESSAGE, statement("select 1"), m.SYNC_MESSAGE)
+    first = requesting.until()
+    assert [kind for kind, _ in first] == ["1", "2", "D", "E", "Z"]
+    assert b"C0A000" in first[3][1]
+    assert requesting.kinds() == "12DCZ"
+    assert engaged.tables() == set()
+
+
+def test_transaction_pipelined_to_its_commit_with_a_request_without_name_is_refused(
+    requesting: Wire, engaged: Engaged
+) -> None:
+    requesting.send(
+        m.query(b"begin"), m.query(b"select make('t', 'select 1')"), m.query(b"commit"), m.query(b"select 1")
+    )
+    assert requesting.kinds() == "CZ"
+    assert requesting.kinds() == "TDCZ"
+    refused = requesting.until()
+    assert [kind for kind, _ in refused] == ["E", "Z"] and b"C0A000" in refused[0][1]
+    assert requesting.kinds() == "TDCZ"
+    assert engaged.tables() == set()
+
+
+def test_copy_with_requests(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.query(f"copy ({CREATE}) to stdout".encode()))
+    assert requesting.kinds() == "HdcNCZ"
+    requesting.send(
+        m.query(b"create table x(i int); copy x from stdin; select pgtrickle.drop_stream_table('t'), sum(i) from x")
+    )
+    assert requesting.kinds("G") == "CG"
+    requesting.send(m.message(m.COPY_DATA, b"1\n"), m.message(m.COPY_DATA, b"2\n"), m.COPY_DONE_MESSAGE)
+    answers = requesting.until()
+    assert [kind for kind, _ in answers] == ["C", "T", "D", "C", "Z"]
+    assert answers[2][1].endswith(b"3")
+    assert engaged.tables() == {"x"}
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_copy_from_the_client_whose_trigger_makes_requests(requesting: Wire, engaged: Engaged, extended: bool) -> None:
+    trigger = (
+        "create table x(n text); create function f() returns trigger language plpgsql as"
+        " $$ begin perform make(new.n, 'select 1'); return new; end $$;"
+        " create trigger f before insert on x for each row execute function f()"
+    )
+    requesting.send(m.query(trigger.encode()))
+    requesting.until()
+    copy = statement("copy x from stdin") + m.FLUSH_MESSAGE if extended else m.query(b"copy x from stdin")
+    end = m.COPY_DONE_MESSAGE + (m.SYNC_MESSAGE if extended else b"")
+    for transaction in (False, True):
+        if transaction:
+            requesting.send(m.query(b"begin"))
+            requesting.until()
+        requesting.send(copy)
+        requesting.until("G")
+        for name in (b"a", b"b", b"c"):
+            requesting.send(m.message(m.COPY_DATA, name + b"\n"))
+        requesting.send(end)
+        answer = requesting.until()
+        if transaction:
+            assert "".join(kind for kind, _ in answer).replace("N", "") == "CZ"
+            requesting.send(m.query(b"commit"))
+            requesting.until()
+            assert engaged.tables() == {"x", "a", "b", "c"}
+        else:
+            assert "".join(kind for kind, _ in answer) == "EZ" and b"C0A000" in answer[0][1]
+            assert engaged.tables() == {"x"}
+
+
+def test_request_made_by_the_commit_itself_is_refused(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(
+        m.query(
+            b"create table x(i int); create function f() returns trigger language plpgsql as"
+            b" $$ begin perform make('t', 'select 1'); return null; end $$;"
+            b" create constraint trigger f after insert on x deferrable initially deferred"
+            b" for each row execute function f()"
+        )
+    )
+    requesting.until()
+    requesting.send(m.query(b"insert into x values (1)"))
+    answer = requesting.until()
+    assert [kind for kind, _ in answer] == ["E", "Z"] and b"C0A000" in answer[0][1]
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
+    assert engaged.tables() == {"x"}
+
+
+def test_request_behind_the_end_of_a_transaction_in_one_batch(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement("begin"), statement("create table x()"), statement("commit"), statement(CREATE))
+    requesting.send(m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "12C12C12C12DCZ"
+    assert engaged.tables() == {"x", "t"}
+    drop = statement("select pgtrickle.drop_stream_table('t')")
+    requesting.send(statement("begin"), statement("savepoint s"), statement("rollback to s"), drop, m.SYNC_MESSAGE)
+    answer = requesting.until()
+    assert "".join(kind for kind, _ in answer) == "12C12C12C12EZ" and b"Send Sync" in answer[-2][1]
+    assert answer[-1] == ("Z", b"T")
+    requesting.send(m.query(b"rollback"))
+    requesting.until()
+    assert engaged.tables() == {"x", "t"}
+
+
+def test_terminate_in_the_middle_of_a_batch_leaves_nothing(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement(CREATE), m.FLUSH_MESSAGE)
+    requesting.until("C")
+    requesting.send(m.TERMINATE_MESSAGE)
+    assert until_closed(requesting.socket) == b""
+    assert engaged.tables() == set()
+
+
+def test_broken_message_during_a_request_ends_the_session_only(engaged: Engaged) -> None:
+    wire = Wire(engaged.dsn)
+    wire.send(statement(CREATE), b"\xff\0\0\0\4")
+    assert b"C08P01" in until_closed(wire.socket)
+    with psycopg.connect(engaged.dsn) as other:
+        assert other.execute("select 1").fetchone() == (1,)
+    assert engaged.tables() == set()
+
+
+def test_options_of_the_startup_packet_do_not_reach_injected_work(engaged: Engaged) -> None:
+    options = "-c search_path=pg_temp,public,pg_catalog -c datestyle=German -c quote_all_identifiers=on"
+    with psycopg.connect(conninfo.make_conninfo(engaged.dsn, options=options), autocommit=True) as client:
+        client.execute("create function public.set_config(text, text, bool) returns text language sql as 'select 1/0'")
+        client.execute(CREATE)
+        assert client.execute("show search_path").fetchone() == ("pg_temp,public,pg_catalog",)
+    assert engaged.tables() == {"t"}
