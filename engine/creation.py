@@ -53,9 +53,8 @@ async def create(
     await _announce(session, definition, requested, mode, fallback)
 
     built = compiled(inputs)
-    async with acting_as(session, owner), local_setting(session, "search_path", ""):
-        for statement in built.create_storage_sql(storage):
-            await session.fetch(statement)
+    execute = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
+    await run_as_owner(session, owner, execute, {"statements": built.create_storage_sql(storage)})
     ((relid,),) = await session.fetch("SELECT $1::text::regclass::oid::bigint", storage)
     ((pgt_id,),) = await session.fetch(
         "SELECT pgtrickle._register($1::text::jsonb)",

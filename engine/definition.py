@@ -2,7 +2,8 @@
 
 A temporary view of the query validates it with PostgreSQL's own errors; `pg_get_viewdef` under an empty search path
 returns it fully resolved; `pg_depend` names its tables and columns; the functions and operators in the view's rewrite
-rule give its volatility. No user code runs: creating a view analyses the query and does not plan it.
+rule give its volatility. Creating a view analyses the query and does not plan it, but reads the constants in it, which
+can run code of users: it is done with the rights of the role that acts, and no others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from catalog.session import SqlError, SqlSession
-from engine.transactions import local_setting, quoted
+from engine.transactions import PINNED_PATH, local_setting, quoted
 from sql import Column, Source
 
 PROBE_VIEW = "__pgt_definition"
@@ -123,7 +124,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     text = query.strip().rstrip(";").strip()
     if not text:
         raise SqlError("42601", "the defining query is empty")
-    async with local_setting(session, "search_path", search_path), _temporary_view(session, text) as relid:
+    async with _temporary_view(session, text, search_path=search_path) as relid:
         return await _definition(session, query, relid)
 
 
@@ -160,17 +161,23 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
 
 
 @asynccontextmanager
-async def _temporary_view(session: SqlSession, query: str, *, nested: bool = False) -> AsyncIterator[int]:
+async def _temporary_view(
+    session: SqlSession, query: str, *, search_path: str = PINNED_PATH, nested: bool = False
+) -> AsyncIterator[int]:
     name = PROBE_VIEW + ("_visible" if nested else "")
-    # One statement in the extended protocol: text after a semicolon is refused by PostgreSQL.
-    await session.fetch(f"CREATE OR REPLACE TEMPORARY VIEW {quoted(name)} AS\n{query}\n")
+    await session.fetch(
+        "SELECT pgtrickle._analyse($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text)",
+        name,
+        query,
+        search_path,
+    )
     ((relid,),) = await session.fetch("SELECT ('pg_temp.' || $1::text)::regclass::oid::bigint", quoted(name))
     yield int(relid)
     await session.fetch(f"DROP VIEW pg_temp.{quoted(name)}")
 
 
 async def _view_definition(session: SqlSession, relid: int) -> str:
-    async with local_setting(session, "search_path", ""):
+    async with local_setting(session, "search_path", PINNED_PATH):
         ((text,),) = await session.fetch("SELECT pg_catalog.pg_get_viewdef($1::bigint::oid)", relid)
     return str(text).strip().rstrip(";")
 

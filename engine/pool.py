@@ -10,6 +10,7 @@ from typing import Any
 import asyncpg
 
 from catalog.session import Row, SqlError, Value
+from engine.transactions import PINNED_PATH
 
 ConnectArguments = Mapping[str, Any]
 """Keyword arguments of `asyncpg.connect` that log the engine in."""
@@ -22,7 +23,7 @@ STATEMENT_CACHE_SIZE = 0
 # Whatever the role or the database sets, the engine reads and writes values in one textual form.
 SESSION_SETTINGS = {
     "application_name": APPLICATION_NAME,
-    "search_path": "",
+    "search_path": PINNED_PATH,
     "datestyle": "ISO, YMD",
     "intervalstyle": "postgres",
     "extra_float_digits": "1",

@@ -13,6 +13,7 @@ from engine.creation import explanation
 from engine.definition import define
 from engine.plans import compiled, plan, used_columns
 from engine.stored import load_plan, track
+from engine.transactions import PINNED_PATH, acting_as
 from sql import NotDifferentiable
 
 
@@ -47,12 +48,14 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
 async def prepare(session: SqlSession, context: RefreshContext) -> None:
     """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
     old = await load_plan(session, context.pgt_id)
-    definition = await define(session, context.canonical_query, "")
+    async with acting_as(session, context.owner):
+        definition = await define(session, context.canonical_query, PINNED_PATH)
     await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
     inputs = old
     if old.differentiable:
         try:
-            inputs = await plan(session, definition)
+            async with acting_as(session, context.owner):
+                inputs = await plan(session, definition)
         except NotDifferentiable as reason:
             raise _other_columns(context) from reason
     if compiled(inputs).create_storage_sql(context.storage) != compiled(old).create_storage_sql(context.storage):

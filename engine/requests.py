@@ -16,7 +16,7 @@ from engine.placement import Spark
 from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.repair import CaptureBroken, must_be_repaired, repair
 from engine.stored import set_refresh_mode
-from engine.transactions import local_setting
+from engine.transactions import acting_as, local_setting
 
 logger = structlog.get_logger(__name__)
 
@@ -60,11 +60,22 @@ async def carry_out(
     that capture's lock on the sources is not held while the table is filled. Raises SqlError.
     """
     created: int | None = None
+    if request.kind == "create":
+        created = await create(
+            session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
+        )
+    else:
+        # A function with SECURITY DEFINER asks with its owner's rights, not with those of the session that calls it.
+        async with acting_as(session, request.requested_by):
+            await _change(session, request, spark, alone=alone)
+    if created is not None and not in_two_steps:
+        await refresh_now(session, created, Initiator.INITIAL, spark)
+        return None
+    return created
+
+
+async def _change(session: SqlSession, request: Request, spark: Spark, *, alone: bool) -> None:
     match request.kind:
-        case "create":
-            created = await create(
-                session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
-            )
         case "drop":
             await drop(session, request)
         case "refresh":
@@ -75,10 +86,6 @@ async def carry_out(
             await resume(session, request)
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
-    if created is not None and not in_two_steps:
-        await refresh_now(session, created, Initiator.INITIAL, spark)
-        return None
-    return created
 
 
 async def resolve(session: SqlSession, request: Request) -> int:

@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 
 from catalog.session import SqlError, SqlSession
 
+PINNED_PATH = "pg_catalog, pg_temp"
+"""The search_path of the engine's own statements. Without mention pg_temp would come first, for relations and types."""
+
 
 def quoted(identifier: str) -> str:
     """An identifier in double quotes.
@@ -25,16 +28,17 @@ async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIter
     """
     before = (
         await session.fetch(
-            "SELECT coalesce(pg_catalog.current_setting($1::text, true), '')",
+            "SELECT coalesce(pg_catalog.current_setting($1::pg_catalog.text, true), '')",
             name,
         )
     )[0][0]
     if before == value:
         yield
         return
-    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, value)
+    change = "SELECT pg_catalog.set_config($1::pg_catalog.text, $2::pg_catalog.text, true)"
+    await session.fetch(change, name, value)
     yield
-    await session.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, before)
+    await session.fetch(change, name, before)
 
 
 @asynccontextmanager

@@ -13,6 +13,25 @@ LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Raises 42501 unless the session itself has called. _caller() says whose session it is; it does not see that
+-- PostgreSQL works with another role's rights, to protect the session's from them: in a SECURITY DEFINER function, in
+-- the expression of an index while ANALYZE or autovacuum computes it, in a materialized view that is refreshed. Code
+-- in such places must not act for the session. Functions show in the context, whose last line is the outermost call;
+-- what PostgreSQL does for maintenance forbids UNLISTEN (here of a channel that nobody uses).
+CREATE OR REPLACE FUNCTION pgtrickle._check_top_level() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    context text;
+BEGIN
+    GET DIAGNOSTICS context = PG_CONTEXT;
+    IF context ~ '(^|\n)\S+ function (?!pgtrickle\._\w+\()' OR context !~ 'PL/pgSQL function pgtrickle\._\w+\([^\n]*$' THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
+    END IF;
+    UNLISTEN __pgt_top_level;
+END $$;
+
+
 -- Whether the caller may act for a role. To be called by functions with SECURITY DEFINER: there, current_user is the
 -- role that installed this schema, which is the engine's own.
 CREATE OR REPLACE FUNCTION pgtrickle._may_act_for(owner oid) RETURNS boolean
@@ -20,6 +39,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     caller oid := pgtrickle._caller();
 BEGIN
+    PERFORM pgtrickle._check_top_level();
     RETURN pg_has_role(caller, owner, 'MEMBER') OR caller = to_regrole(quote_ident(current_user))::oid;
 END $$;
 

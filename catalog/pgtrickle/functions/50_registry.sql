@@ -120,6 +120,7 @@ DECLARE
     left_name text;
     left_behind text;
 BEGIN
+    PERFORM pgtrickle._check_top_level();
     IF foreign_session THEN
         known := pgtrickle._session_objects();
     END IF;
@@ -145,6 +146,44 @@ BEGIN
             HINT = 'Functions in a defining query must have no effects.';
     END IF;
     RETURN result;
+END $$;
+
+
+-- Have a query analysed, as a temporary view of the calling role. Analysing can run code of users: the text of a
+-- constant whose type contains a domain goes through the domain's CHECK. So it is done inside _run, with the role's
+-- rights. Names are looked up along path; dates are read in the session's own order, times in its zone.
+CREATE OR REPLACE FUNCTION pgtrickle._analyse(view_name text, query text, path text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', jsonb_build_object(
+        'name', view_name, 'query', query, 'path', path,
+        'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone')));
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
+DECLARE
+    command text := format('CREATE OR REPLACE TEMPORARY VIEW %I AS', definition->>'name');
+    query text := definition->>'query';
+BEGIN
+    PERFORM set_config('DateStyle', definition->>'datestyle', true);
+    PERFORM set_config('TimeZone', definition->>'timezone', true);
+    PERFORM set_config('search_path', definition->>'path', true);
+    -- In parentheses, only one statement is one.
+    EXECUTE pg_catalog.concat(command, E'\nSELECT * FROM (', query, E'\n) AS query');
+    EXECUTE pg_catalog.concat(command, E'\n', query, E'\n');
+END $$;
+
+
+-- For use inside _run: execute the statements of {"statements": []} one after the other.
+CREATE OR REPLACE FUNCTION pgtrickle._execute(parameters jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN SELECT jsonb_array_elements_text(parameters->'statements') LOOP
+        EXECUTE statement;
+    END LOOP;
 END $$;
 
 
