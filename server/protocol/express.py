@@ -37,7 +37,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     kind, length = _unpack(data)
     if kind in (_QUERY, _PARSE):
         text = data.lower()
-        if b"stream_table" in text or b"database" in text:
+        if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
             return False
     if kind == _QUERY:
         if length + 1 != end:
