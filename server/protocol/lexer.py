@@ -157,11 +157,14 @@ def _word(token: bytes, group: str | None) -> str:
 
 
 def databases_touched(text: bytes, statements: list[Statement]) -> list[str]:
-    """The databases that statements drop, alter or copy, as far as their names are written plainly.
+    """The databases that statements drop, rename, move or copy, as far as their names are written plainly.
 
     >>> text = b'drop database if exists "My Shop"'
     >>> databases_touched(text, split(text))
     ['My Shop']
+    >>> text = b'alter database shop set work_mem = 1'
+    >>> databases_touched(text, split(text))
+    []
     """
     names: list[str] = []
     for statement in statements:
@@ -175,6 +178,8 @@ def databases_touched(text: bytes, statements: list[Statement]) -> list[str]:
             names += [_identifier(template.group(1))] if template else []
         else:
             body = text[statement.start : statement.end]
+            if words[0] == "ALTER" and not re.search(rb"\brename\s+to\b|\bset\s+tablespace\b", body, re.I):
+                continue  # whoever is connected may stay
             name = re.search(rb'database\s+(?:if\s+exists\s+)?("(?:[^"]|"")*"|[\w$\x80-\xff]+)', body, re.I)
             names += [_identifier(name.group(1))] if name else []
     return names
