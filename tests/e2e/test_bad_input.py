@@ -109,7 +109,7 @@ def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate:
         ("SELECT id FROM t WHERE id IN (SELECT k FROM t)", "subquery"),
         ("SELECT k, count(*) AS n FROM t GROUP BY ROLLUP (k)", "rollup"),
         ("WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r", "recursive"),
-        ("SELECT id, n FROM t, LATERAL generate_series(1, id) AS n", "generate_series"),
+        ("SELECT id, n FROM t, LATERAL generate_series(1, id) AS n", "lateral"),
         ("SELECT id FROM t ORDER BY id LIMIT 1", "limit"),
     ],
 )
@@ -243,7 +243,7 @@ def test_cycle_through_a_view(db: Any) -> None:
     db.run("CREATE OR REPLACE VIEW door AS SELECT id FROM second")
     with pytest.raises(psycopg.Error) as caught:
         db.refresh("first")
-    assert caught.value.sqlstate in ("55000", "42P19", "0A000", "42P17"), caught.value
+    assert caught.value.sqlstate in ("42P17",), caught.value
     assert db.value("SELECT 1") == 1
 
 
