@@ -21,9 +21,10 @@ import structlog
 from catalog.session import SqlError
 from server.dialogue import BackendGone, Dialogue
 from server.protocol import messages as m
+from server.protocol.batches import Batch
 from server.protocol.framing import CONTINUATION
 from server.protocol.lexer import databases_touched, split
-from server.protocol.traffic import TOO_LATE, Attention, Batch
+from server.protocol.traffic import TOO_LATE, Attention
 from server.protocol.values import codec
 from server.request_session import CLEAR, NAME, BackendError, RelayedSession
 

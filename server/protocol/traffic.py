@@ -23,21 +23,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from server.protocol import messages as m
+from server.protocol.batches import COPY, END, ROLE, STEP, Batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
 from server.protocol.words import NOTHING, Mention, mentions
 
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
-
-# What a frontend message is to its batch: a step that is completed, its end, COPY data, or nothing.
-_STEP, _END, _COPY = 1, 2, 3
-_ROLE = [0] * 256
-for _kind in b"PBDEC":
-    _ROLE[_kind] = _STEP
-for _kind in b"SQF":
-    _ROLE[_kind] = _END
-for _kind in b"dcf":
-    _ROLE[_kind] = _COPY
 
 # How from_backend treats a type: pass it, count it as a completion, or read it.
 _UNKNOWN, _PASS, _COUNT, _READ = 0, 1, 2, 3
@@ -76,38 +67,6 @@ class Mentioning:
 
     mention: Mention
     text: bytes
-
-
-class Batch:
-    """Messages of the client that are answered by one ReadyForQuery."""
-
-    __slots__ = ("raw", "sent", "simple", "size")
-
-    def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
-        self.raw: list[bytes] | None = [raw]
-        """The batch as it was sent; None if it is too long to be repeated, or was followed by COPY data."""
-        self.size = len(raw)
-        self.sent = sent
-        """Messages that are owed a completion of their own."""
-        self.simple = simple
-
-    @classmethod
-    def of(cls, raw: bytes) -> Batch:
-        """A batch from all its bytes."""
-        sent = position = 0
-        while position < len(raw):
-            kind, length = _unpack(raw, position)
-            sent += _ROLE[kind] == _STEP
-            position += length + 1
-        return cls(raw, sent, raw[0] == m.QUERY)
-
-    def keep(self, data: bytes) -> None:
-        if self.raw is not None:
-            self.size += len(data)
-            if self.size > WHOLE:
-                self.raw = None
-            else:
-                self.raw.append(data)
 
 
 class Traffic:
@@ -170,6 +129,7 @@ class Traffic:
         batch = self.batch  # what an earlier chunk has begun
         begin = 0 if batch is not None else position  # where the current batch begins in this chunk
         sent = 0  # its messages in this chunk
+        repeatable = True  # without COPY data
         watching = bool(self.statements or self.portals)
         last = end - 5
         while position <= last:
@@ -177,8 +137,8 @@ class Traffic:
             if not 4 <= length <= FRONTEND_LIMITS[kind]:
                 check(FRONTEND_LIMITS, kind, length)
             following = position + 1 + length
-            role = _ROLE[kind]
-            if role == _STEP:
+            role = ROLE[kind]
+            if role == STEP:
                 if watching or kind == m.PARSE:
                     if following > end and ((kind == m.PARSE and length < WHOLE) or end - position < 4096):
                         break
@@ -186,7 +146,7 @@ class Traffic:
                         break
                     watching = bool(self.statements or self.portals)
                 sent += 1
-            elif role == _END:
+            elif role == END:
                 if kind == m.QUERY:
                     if following > end:
                         if length < WHOLE:
@@ -197,20 +157,20 @@ class Traffic:
                     if watching:
                         self.statements.pop(b"", None)
                 if kind != m.SYNC or not self.copying:
-                    self._end_batch(kind, data, begin, following, sent)
+                    self._end_batch(kind, data, begin, following, sent, repeatable)
                     batch = None
                     sent = 0
-            elif role == _COPY:  # belongs to a COPY that has begun, or to nothing
+            elif role == COPY:  # belongs to a COPY that has begun, or to nothing
                 if kind != m.COPY_DATA:
                     self.copying = False
-                if batch is not None:
-                    batch.raw = None
+                repeatable = False
             elif kind == m.TERMINATE:
                 self.terminated = True
             elif kind != m.FLUSH:
                 raise m.ProtocolViolation(f"invalid frontend message type {kind}")
             if not sent and batch is None:
                 begin = following
+                repeatable = True
             position = following
         if position > end:
             framer.skip = position - end
@@ -220,18 +180,20 @@ class Traffic:
             framer.partial = data[position:]
             data = data[:position]
         if sent or batch is not None:
-            self._begin_batch(data[begin:], sent)
+            self._begin_batch(data[begin:], sent, repeatable)
         return data
 
-    def _begin_batch(self, raw: bytes, sent: int) -> None:
+    def _begin_batch(self, raw: bytes, sent: int, repeatable: bool) -> None:
         """A chunk ends in the middle of a batch."""
         if self.batch is None:
             self.batch = Batch(raw, sent)
         else:
             self.batch.keep(raw)
             self.batch.sent += sent
+        if not repeatable:
+            self.batch.raw = None
 
-    def _end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int) -> None:
+    def _end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, repeatable: bool) -> None:
         """A batch ends with a message of this kind, which ends at ``following``."""
         raw = data if begin == 0 and following == len(data) else data[begin:following]
         batch = self.batch
@@ -245,7 +207,7 @@ class Traffic:
             batch.simple = True
             if batch.sent or kind == m.FUNCTION_CALL:
                 batch.raw = None  # cannot be repeated as a Query
-        if following > len(data) or batch.size > WHOLE:
+        if not repeatable or following > len(data) or batch.size > WHOLE:
             batch.raw = None
         self.outstanding.append(batch)
 

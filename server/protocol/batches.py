@@ -1,0 +1,48 @@
+"""Batches: what a client sends that is answered by one ReadyForQuery, as long as it has not been answered."""
+
+from __future__ import annotations
+
+from server.protocol import messages as m
+from server.protocol.framing import WHOLE
+
+# What a frontend message is to its batch: a step that is completed, its end, COPY data, or nothing.
+STEP, END, COPY = 1, 2, 3
+ROLE = [0] * 256
+for _kind in b"PBDEC":
+    ROLE[_kind] = STEP
+for _kind in b"SQF":
+    ROLE[_kind] = END
+for _kind in b"dcf":
+    ROLE[_kind] = COPY
+
+
+class Batch:
+    """Messages of the client that are answered by one ReadyForQuery."""
+
+    __slots__ = ("raw", "sent", "simple", "size")
+
+    def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
+        self.raw: list[bytes] | None = [raw]
+        """The batch as it was sent; None if it is too long to be repeated, or was followed by COPY data."""
+        self.size = len(raw)
+        self.sent = sent
+        """Messages that are owed a completion of their own."""
+        self.simple = simple
+
+    @classmethod
+    def of(cls, raw: bytes) -> Batch:
+        """A batch from all its bytes."""
+        sent = position = 0
+        while position < len(raw):
+            kind, length = m.HEADER.unpack_from(raw, position)
+            sent += ROLE[kind] == STEP
+            position += length + 1
+        return cls(raw, sent, raw[0] == m.QUERY)
+
+    def keep(self, data: bytes) -> None:
+        if self.raw is not None:
+            self.size += len(data)
+            if self.size > WHOLE:
+                self.raw = None
+            else:
+                self.raw.append(data)
