@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -20,9 +20,13 @@ APPLICATION_NAME = "headwater engine"
 # Statements are never kept under a name: a function in a defining query could put its own under that name.
 STATEMENT_CACHE_SIZE = 0
 
+BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What asyncpg raises where the connection has been lost, also in the middle of another operation."""
+
 # Whatever the role or the database sets, the engine reads and writes values in one textual form.
 SESSION_SETTINGS = {
     "application_name": APPLICATION_NAME,
+    "headwater.engine": "on",
     "search_path": PINNED_PATH,
     "datestyle": "ISO, YMD",
     "intervalstyle": "postgres",
@@ -58,7 +62,7 @@ class PooledSession:
             return [tuple(record) for record in await self._connection.fetch(sql, *args)]
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
-        except (asyncpg.InterfaceError, OSError) as error:
+        except BROKEN as error:
             raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
 
     async def execute(self, sql: str, *args: Value) -> str:
@@ -67,7 +71,7 @@ class PooledSession:
             return str(await self._connection.execute(sql, *args))
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
-        except (asyncpg.InterfaceError, OSError) as error:
+        except BROKEN as error:
             raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
@@ -78,6 +82,8 @@ class PooledSession:
             )
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
+        except BROKEN as error:
+            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
         return int(str(tag).rsplit(" ", 1)[-1])
 
     @asynccontextmanager
@@ -88,19 +94,20 @@ class PooledSession:
             await transaction.start()
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
-        except (asyncpg.InterfaceError, OSError) as error:
+        except BROKEN as error:
             raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
         try:
             yield
         except BaseException:
-            if not self._connection.is_closed():
-                await transaction.rollback()
+            with suppress(asyncpg.PostgresError, *BROKEN):  # a lost connection has rolled back by itself
+                if not self._connection.is_closed():
+                    await transaction.rollback()
             raise
         try:
             await transaction.commit()
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
-        except (asyncpg.InterfaceError, OSError) as error:
+        except BROKEN as error:
             raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
 
 

@@ -7,6 +7,8 @@ explicit, with what it has done; an error ends the string. The implicit transact
 
 from __future__ import annotations
 
+import asyncio
+
 from catalog.session import SqlError
 from server.conductor import Conductor
 from server.protocol import messages as m
@@ -14,6 +16,9 @@ from server.protocol.lexer import Kind, Statement, kind_of, split
 from server.protocol.traffic import Attention
 from server.protocol.values import codec
 from server.request_session import BackendError
+
+LONG = 65536
+"""Bytes of a query string that is not split within one turn of the event loop."""
 
 _NO_TRANSACTION = "25P01"
 _ALREADY = "25001"
@@ -25,7 +30,8 @@ class SimpleConductor(Conductor):
         await self.drain()
         text = message[5:-1]
         await self.release_databases(text)
-        statements = self.split(text)
+        # The server has other clients, too.
+        statements = self.split(text) if len(text) < LONG else await asyncio.to_thread(self.split, text)
         lone = kind_of(statements[0].words) if len(statements) == 1 else None
         # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
         # it makes all the same is noticed.
@@ -41,7 +47,8 @@ class SimpleConductor(Conductor):
         await self.run_statements(text, statements)
 
     def split(self, text: bytes) -> list[Statement]:
-        return split(text, backslashes=self.traffic.parameters.get("standard_conforming_strings") == "off")
+        backslashes = self.traffic.parameters.get("standard_conforming_strings") == "off"
+        return split(text, backslashes=backslashes, encoding=self.dialogue.client_encoding)
 
     async def run_statements(self, text: bytes, statements: list[Statement]) -> None:
         """Run all statements and end the batch."""

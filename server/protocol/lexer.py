@@ -16,7 +16,9 @@ _TOKEN = re.compile(
     rb"""
       (?P<space> \s+ | --[^\r\n]* )
     | (?P<comment> /\* )
-    | (?P<escaped> [eE]'(?:[^'\\]|\\.|'')*'? )
+    | (?P<escaped> [eE]'(?:[^'\\]|\\.|'')*'? (?:
+        # The string goes on in quotes on another line.
+        [ \t\f\v]*(?:--[^\r\n]*)?[\r\n](?:\s|--[^\r\n]*[\r\n])*'(?:[^'\\]|\\.|'')*'? )* )
     | (?P<string> (?:[bBxXnN]|[uU]&)?'(?:[^']|'')*'? )
     | (?P<quoted> (?:[uU]&)?"(?:[^"]|"")*"? )
     | (?P<dollar> \$(?:[A-Za-z_\x80-\xff][A-Za-z0-9_\x80-\xff]*)?\$ )
@@ -26,7 +28,14 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BACKSLASH_STRING = re.compile(rb"'(?:[^'\\]|\\.|'')*'?", re.DOTALL)
+_BACKSLASH_STRING = re.compile(rb"[nN]?'(?:[^'\\]|\\.|'')*'?", re.DOTALL)
+# Encodings in which the second byte of a character can be that of an ASCII character, such as the backslash.
+_TWO_BYTES = re.compile(rb"[\x81-\xfe][\x30-\xff]", re.DOTALL)
+_CHARACTERS = {
+    **dict.fromkeys(("BIG5", "GBK", "UHC", "JOHAB"), _TWO_BYTES),
+    **dict.fromkeys(("SJIS", "SHIFT_JIS_2004"), re.compile(rb"[\x81-\x9f\xe0-\xfc][\x40-\xff]")),
+    "GB18030": re.compile(rb"[\x81-\xfe](?:[\x30-\x39][\x81-\xfe][\x30-\x39]|[\x40-\xff])"),
+}
 _COMMENT_EDGE = re.compile(rb"/\*|\*/")
 
 
@@ -78,15 +87,17 @@ def kind_of(words: tuple[str, ...]) -> Kind:
     return Kind.BLOCK if first in ("DO", "CALL") else Kind.OTHER
 
 
-def split(text: bytes, *, backslashes: bool = False) -> list[Statement]:
+def split(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> list[Statement]:
     """The statements of a query string, without empty ones.
 
-    ``backslashes`` is true where ``standard_conforming_strings`` is off.
+    ``backslashes`` is true where ``standard_conforming_strings`` is off; ``encoding`` is the ``client_encoding``.
 
     >>> text = b"select ';'; /* ; */ select $x$ ; $x$ -- ;"
     >>> [text[s.start:s.end] for s in split(text)]
     [b"select ';'", b'select $x$ ; $x$ -- ;']
     """
+    if encoding in _CHARACTERS:
+        text = _CHARACTERS[encoding].sub(lambda found: bytes(byte | 0x80 for byte in found.group()), text)
     statements: list[Statement] = []
     start = -1
     position = parentheses = blocks = 0
@@ -104,7 +115,7 @@ def split(text: bytes, *, backslashes: bool = False) -> list[Statement]:
         if group == "dollar":
             close = text.find(found.group(), end)
             end = len(text) if close < 0 else close + end - position
-        elif group == "string" and backslashes and text[position : position + 1] == b"'":
+        elif group == "string" and backslashes and text[position : position + 1] in b"'nN":
             again = _BACKSLASH_STRING.match(text, position)
             end = again.end() if again else end
         token = text[position:end]

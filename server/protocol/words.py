@@ -21,7 +21,8 @@ class Mention(Flag):
 NOTHING = Mention.NOTHING
 
 _REQUEST = re.compile(rb"(?:create|replace|create_or_replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
-_DATABASE = re.compile(rb"\b(?:create|alter|drop)\b.*\bdatabase\b", re.DOTALL)
+_CHANGE = re.compile(rb"\b(?:create|alter|drop)\b")
+_DATABASE = re.compile(rb"\bdatabase\b")
 
 
 def mentions(text: bytes) -> Mention:
@@ -37,6 +38,8 @@ def mentions(text: bytes) -> Mention:
     found = NOTHING
     if b"stream_table" in lowered and _REQUEST.search(lowered):
         found |= Mention.REQUEST
-    if b"database" in lowered and _DATABASE.search(lowered):
-        found |= Mention.DATABASE
+    if b"database" in lowered:
+        change = _CHANGE.search(lowered)
+        if change and _DATABASE.search(lowered, change.end()):
+            found |= Mention.DATABASE
     return found

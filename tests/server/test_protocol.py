@@ -234,6 +234,7 @@ def test_text_arrays_round_trip(texts: list[str | None]) -> None:
         ("select 'unfinished; x", ["select 'unfinished; x"]),
         ("select $q$ unfinished; x", ["select $q$ unfinished; x"]),
         ("select 1 -- a; b\n; x", None),
+        ("select E'a' -- c\n 'b\\';c'; x", None),
     ],
 )
 def test_split(text: str, expected: list[str] | None) -> None:
@@ -250,6 +251,16 @@ def test_split_without_standard_conforming_strings() -> None:
     text = rb"select 'a\';b'; select 2"
     assert [s.end for s in split(text, backslashes=True)] == [len(b"select 'a\\';b'"), len(text)]
     assert [s.end for s in split(text)] == [len(b"select 'a\\'"), len(text)]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "character"),
+    [("SJIS", "表"), ("BIG5", "功"), ("GBK", "昞"), ("GB18030", "昞"), ("GB18030", "\u3400"), ("UHC", "가")],
+)
+def test_split_in_an_encoding_with_backslashes_in_its_characters(encoding: str, character: str) -> None:
+    first = f"select E'{character}', ';' as \"{character}\"".encode(values.codec(encoding))
+    text = first + b"; select 2"
+    assert [text[s.start : s.end] for s in split(text, encoding=encoding)] == [first, b"select 2"]
 
 
 @given(st.binary(max_size=200))
@@ -283,6 +294,12 @@ def test_mentions() -> None:
     assert mentions(b"SELECT pgtrickle.CREATE_STREAM_TABLE_IF_NOT_EXISTS('x')") is Mention.REQUEST
     assert mentions(b"select * from pgtrickle.pgt_stream_tables") is Mention.NOTHING
     assert mentions(b"DROP /* a */ DATABASE x") is Mention.DATABASE
+
+
+def test_mentions_takes_time_in_proportion_to_the_text() -> None:
+    """Tried at every "drop" anew, this would take minutes, in which the server would do nothing else."""
+    assert mentions(b"drop " * 100_000 + b"databases") == Mention.NOTHING
+    assert mentions(b"drop " * 100_000 + b"database x") == Mention.DATABASE
 
 
 def test_every_state_can_be_closed_and_closed_is_final() -> None:
