@@ -10,11 +10,11 @@ from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
 from engine.creation import explanation
-from engine.definition import define
-from engine.plans import compiled, plan, used_columns
+from engine.definition import Definition, define
+from engine.plans import PlanInputs, compiled, plan, used_columns
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as
-from sql import NotDifferentiable
+from sql import Column, NotDifferentiable
 
 
 class CaptureBroken(Exception):
@@ -55,10 +55,12 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     if old.differentiable:
         try:
             async with acting_as(session, context.owner):
-                inputs = await plan(session, definition)
+                inputs = await plan(session, _without_new_keys(definition, old))
         except NotDifferentiable as reason:
             raise _other_columns(context) from reason
-    if compiled(inputs).create_storage_sql(context.storage) != compiled(old).create_storage_sql(context.storage):
+    if _layout(definition.output) != _layout(old.output) or (
+        compiled(inputs).create_storage_sql(context.storage) != compiled(old).create_storage_sql(context.storage)
+    ):
         raise _other_columns(context)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
@@ -81,6 +83,19 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     )
 
 
+def _without_new_keys(definition: Definition, old: PlanInputs) -> Definition:
+    """The definition as if sources that had no primary key still had none: rows are told apart as they have been."""
+    keyless = {source.oid for source in old.sources if not source.key}
+    dependencies = tuple(
+        replace(d, source=replace(d.source, key=())) if d.source.oid in keyless else d for d in definition.dependencies
+    )
+    return replace(definition, dependencies=dependencies)
+
+
+def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:
+    return [(column.name, column.type) for column in output]
+
+
 async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
     """A view in the query may read other tables by now. Raises SqlError 42P17 if one is computed from this one."""
     cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
@@ -95,7 +110,7 @@ async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: l
 def _other_columns(context: RefreshContext) -> SqlError:
     return SqlError(
         "0A000",
-        f'the definition of a source of stream table "{context.name}" has changed in a way that changes its columns',
+        f'a source of stream table "{context.name}" has changed in a way that changes its columns or its key',
         detail="; ".join(context.broken) or None,
         hint="Drop the stream table and create it again.",
     )

@@ -112,6 +112,9 @@ def content_groups(fields: Sequence[Described], alias: str | None = None) -> tup
         if f.hashable:
             by.append(reference)
             values.append(reference)
+        elif f.type.endswith("[]") or "." in f.type:
+            # An element of an array of arrays would not be an array; a domain can hide one. Text comes back as it was.
+            values.append(f"pg_catalog.min({_as_text(reference)})::{f.type}")
         else:
             # Any member will do: all look the same. (any_value() came with PostgreSQL 16.)
             values.append(f"(pg_catalog.array_agg({reference}))[1]")

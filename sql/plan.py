@@ -30,6 +30,15 @@ def delta_name(oid: int) -> str:
     return quote(f"__pgt_delta_{oid}")
 
 
+def recorded(reference: str, type_: str) -> str:
+    """A column of a buffer as the source has it: buffers hold the base type of a domain.
+
+    >>> recorded('c."n"', "integer"), recorded('c."n"', "public.positive")
+    ('c."n"', 'c."n"::public.positive')
+    """
+    return f"{reference}::{type_}" if "." in type_ else reference
+
+
 def pending_changes(source: Source, columns: Sequence[str]) -> str:
     """The pending changes of a source as they were captured; ``columns`` are expressions over the buffer, alias c."""
     return select(columns, f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
@@ -40,7 +49,10 @@ def source_delta(source: Source, used: Sequence[str]) -> str:
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")
     return select(
-        [f"{value} AS {quote(column.name)}" for value, column in zip(values, columns, strict=True)]
+        [
+            f"{recorded(value, column.type)} AS {quote(column.name)}"
+            for value, column in zip(values, columns, strict=True)
+        ]
         + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}'],
         f"{buffer(source.oid)} AS c",
         where=[*PENDING, 'c."__pgt_w" <> 0'],

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..columns import Field, Source
-from ..plan import Plan, delta_name, pending_changes
+from ..plan import Plan, delta_name, pending_changes, recorded
 from ..render import aliased, quote, select, union_all
 from .operator import Operator, Restriction, W
 
@@ -42,7 +42,8 @@ class Scan(Operator):
 
     def delta(self, plan: Plan) -> str:
         if self.source.oid in plan.streamed:
-            return pending_changes(self.source, [*self._columns("c"), f'c."__pgt_w"::bigint AS {W}'])
+            captured = [aliased(recorded(f"c.{quote(f.origin[1])}", f.type), f.name) for f in self.columns if f.origin]
+            return pending_changes(self.source, [*captured, f'c."__pgt_w"::bigint AS {W}'])
         return select([*self._columns("d"), f"d.{W}"], f"{delta_name(self.source.oid)} AS d")
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

@@ -126,8 +126,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- SHA-256 of what the columns of a source, or the text of a view, are now. It differs as soon as one was dropped,
--- renamed, retyped, or is generated otherwise. (PL/pgSQL keeps its plans from call to call: each refresh asks this.)
+-- SHA-256 of what the columns of a source and its primary key, or the text of a view, are now. It differs as soon as a
+-- column was dropped, renamed, retyped, or is generated otherwise. (PL/pgSQL keeps its plans from call to call: each
+-- refresh asks this.)
 CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -146,6 +147,8 @@ BEGIN
             FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated <> '');
     END IF;
+    description := concat(description, ' key ', (SELECT i.indkey::text FROM pg_index i
+                                                 WHERE i.indrelid = source AND i.indisprimary));
     IF kind IN ('v', 'm') THEN
         description := coalesce(description, '') || pg_get_viewdef(source);
     END IF;
@@ -207,9 +210,10 @@ BEGIN
         FROM pgtrickle._type_traits(t.typelem, collation_id) e;
         RETURN;
     END IF;
-    hashable := t.typtype = 'e' OR t.typtype = 'r' OR t.oid = 'varchar'::regtype OR EXISTS (
-        SELECT FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
-        WHERE m.amname = 'hash' AND o.opcdefault AND o.opcintype = t.oid);
+    -- A type that can be hashed but not sorted (xid, cid, aclitem) is no key of a window.
+    hashable := t.typtype IN ('e', 'r', 'm') OR t.oid = ANY (ARRAY['varchar', 'cidr', 'regclass', 'regtype']::regtype[])
+        OR 2 = (SELECT count(DISTINCT m.amname) FROM pg_opclass o JOIN pg_am m ON m.oid = o.opcmethod
+                WHERE m.amname IN ('hash', 'btree') AND o.opcdefault AND o.opcintype = t.oid);
     faithful := t.typtype = 'e' OR t.oid = ANY (ARRAY['int2', 'int4', 'int8', 'oid', 'bool', 'date', 'time', 'timestamp',
                     'timestamptz', 'uuid', 'bytea', '"char"', 'money', 'macaddr', 'macaddr8', 'pg_lsn', 'xid8']::regtype[])
         OR t.oid = ANY (ARRAY['text', 'varchar', 'name']::regtype[])

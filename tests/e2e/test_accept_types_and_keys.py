@@ -1,0 +1,78 @@
+"""Columns of every kind of type, and sources whose key or column types change under a stream table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+TYPES = {
+    "positive": ("1", "2"),  # a domain
+    "scores": ("'{1}'", "'{2,3}'"),  # a domain over an array
+    "labelled": ("row(1, 'x')", "null"),  # a domain over a composite type
+    "pair": ("row(1, 'x')", "row(null, null)"),
+    "pair[]": ("array[row(1, 'x')::pair]", "'{}'"),
+    "point[]": ("array[point(0, 1)]", "'{}'"),
+    "json[]": ("array['{}'::json]", "array['{ }'::json]"),
+    "positive[]": ("array[1::positive]", "'{}'"),
+    "xid": ("'7'", "'8'"),
+    "aclitem": ("'postgres=r/postgres'", "'=r/postgres'"),
+    "cidr": ("'10/8'", "'::/0'"),
+    "tstzmultirange": ("'{[2020-01-01,2021-01-01)}'", "'{}'"),
+    "bit(3)": ("B'101'", "B'000'"),
+    "numeric": ("'NaN'", "1.00"),
+    "interval": ("'30 days'", "'1 month'"),
+}
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""], ids=["keyed", "keyless"])
+def test_changes_of_columns_of_any_type(db: Any, key: str) -> None:
+    db.run(
+        "CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE DOMAIN scores AS int[];"
+        "CREATE TYPE pair AS (x int, y text); CREATE DOMAIN labelled AS pair"
+    )
+    for number, (type_, (one, other)) in enumerate(TYPES.items()):
+        table = f"t{number}"
+        db.run(f"CREATE TABLE {table} (id int {key}, v {type_})")
+        db.run(f"INSERT INTO {table} SELECT i, {one}::{type_} FROM generate_series(1, 4) AS i")
+        db.create(f"{table}_all", f"SELECT id, v FROM {table}", refresh_mode="DIFFERENTIAL")
+        db.create(f"{table}_bag", f"SELECT v FROM {table} UNION ALL SELECT v FROM {table} WHERE id > 2")
+        db.run(f"UPDATE {table} SET v = {other}::{type_} WHERE id = 2; DELETE FROM {table} WHERE id = 3")
+        db.run(f"INSERT INTO {table} VALUES (5, NULL), (6, {other}::{type_})")
+        db.assert_refreshed(f"{table}_all", f"{table}_bag")
+        db.run(f"UPDATE {table} SET v = NULL WHERE id = 1; DELETE FROM {table} WHERE v IS NULL AND id = 5")
+        db.assert_refreshed(f"{table}_all", f"{table}_bag")
+        assert db.last(f"{table}_bag")[0] == "DIFFERENTIAL"
+
+
+def test_a_primary_key_that_goes_is_noticed(db: Any) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    db.create("copy", "SELECT id, v FROM t")
+    db.run("ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (1, 'a'), (1, 'c')")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"changes its columns or its key") as refusal:
+        db.refresh("copy")
+    assert refusal.value.diag.message_hint == "Drop the stream table and create it again."
+    db.run("SELECT pgtrickle.drop_stream_table('copy')")
+    db.create("copy", "SELECT id, v FROM t")
+    db.assert_current("copy")
+
+
+def test_a_primary_key_that_comes_and_goes_again_does_no_harm(db: Any) -> None:
+    db.run("CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    db.create("copy", "SELECT id, v FROM t")
+    db.run("ALTER TABLE t ADD PRIMARY KEY (id); INSERT INTO t VALUES (3, 'c')")
+    db.assert_refreshed("copy")
+    db.run("ALTER TABLE t DROP CONSTRAINT t_pkey; INSERT INTO t VALUES (3, 'c')")
+    db.assert_refreshed("copy")
+
+
+@pytest.mark.parametrize("mode", ["DIFFERENTIAL", "FULL"])
+def test_a_column_that_gets_another_type_is_refused_by_name(db: Any, mode: str) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a')")
+    db.create("copy", "SELECT id, v FROM t", refresh_mode=mode)
+    db.run("ALTER TABLE t ALTER v TYPE varchar(20)")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r'stream table "copy" has changed'):
+        db.refresh("copy")
+    db.run("ALTER TABLE t ALTER v TYPE text; UPDATE t SET v = 'z'")
+    db.assert_refreshed("copy")
