@@ -1,0 +1,216 @@
+"""Processes are killed at random moments under load; nothing is lost, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Database, Headwater
+
+QUERIES = {
+    "by_region": "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region",
+    "named": "SELECT o.id, o.amount, r.name FROM orders o JOIN regions r ON r.id = o.region",
+    "distinct_amounts": "SELECT DISTINCT amount FROM orders",
+    "over_another": "SELECT count(*) AS regions, sum(n) AS n FROM by_region",
+}
+
+# What exists without a row of the catalog that accounts for it.
+ORPHANS = """
+SELECT 'buffer ' || c.relname FROM pg_class c
+WHERE c.relnamespace = 'pgtrickle_changes'::regnamespace AND c.relkind = 'r'
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE c.relname = 'changes_' || k.source_relid)
+UNION ALL
+SELECT 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass FROM pg_trigger t
+WHERE t.tgname ~ '^pg_trickle_cdc'
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_captures k
+                  WHERE t.tgrelid = ANY (k.relations) AND t.tgname ~ ('_' || k.source_relid || '$'))
+UNION ALL
+SELECT 'function ' || p.proname FROM pg_proc p
+WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE p.proname ~ ('_' || k.source_relid || '$'))
+UNION ALL
+SELECT 'capture of ' || k.source_relid FROM pgtrickle.pgt_captures k
+WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = k.source_relid)
+   OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = k.source_relid)
+UNION ALL
+SELECT 'stream table without storage ' || s.pgt_name FROM pgtrickle.pgt_stream_tables s
+WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = s.pgt_relid)
+UNION ALL
+SELECT 'storage without stream table ' || c.relname FROM pg_class c
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND c.relname NOT IN ('orders', 'regions')
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid)
+UNION ALL
+SELECT 'request ' || q.request_id FROM pgtrickle.pgt_requests q
+UNION ALL
+SELECT 'refresh never ended ' || h.refresh_id FROM pgtrickle.pgt_refresh_history h WHERE h.status = 'RUNNING'
+"""
+
+
+class Load:
+    """Clients that write, refresh, create and drop until they are told to stop; a lost connection is opened anew."""
+
+    def __init__(self, server: Headwater, seed: int):
+        self._server = server
+        self._stop = threading.Event()
+        self.unexpected: list[str] = []
+        self.done = 0
+        work = (self._write, self._write, self._refresh, self._create_and_drop)
+        self._threads = [
+            threading.Thread(target=self._run, args=(step, random.Random(seed * 10 + n))) for n, step in enumerate(work)
+        ]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
+
+    def _run(self, step: Callable[[Any, random.Random], None], rng: random.Random) -> None:
+        while not self._stop.is_set():
+            try:
+                with closing(psycopg.connect(self._server.dsn(connect_timeout=5), autocommit=True)) as connection:
+                    while not self._stop.is_set():
+                        try:
+                            step(connection, rng)
+                            self.done += 1
+                        except (
+                            psycopg.errors.UndefinedTable,
+                            psycopg.errors.DuplicateTable,
+                            psycopg.errors.SerializationFailure,
+                            psycopg.errors.DeadlockDetected,
+                            psycopg.errors.LockNotAvailable,
+                        ):
+                            pass
+            except psycopg.OperationalError:
+                self._stop.wait(0.05)  # the server is down
+            except psycopg.Error as error:
+                self.unexpected.append(f"{error.sqlstate} {error}")
+
+    @staticmethod
+    def _write(connection: psycopg.Connection[Any], rng: random.Random) -> None:
+        low = rng.randrange(2000)
+        with connection.transaction():
+            match rng.randrange(4):
+                case 0:
+                    connection.execute(
+                        "INSERT INTO orders SELECT nextval('order_ids'), i %% 7, i FROM generate_series(%s::int, %s::int) AS i",
+                        [low, low + rng.randrange(40)],
+                    )
+                case 1:
+                    connection.execute("UPDATE orders SET amount = amount + 1 WHERE amount = %s::int", [low % 50])
+                case 2:
+                    connection.execute("DELETE FROM orders WHERE id %% 97 = %s::int", [low % 97])
+                case _:
+                    connection.execute("UPDATE regions SET name = %s WHERE id = %s::int", [f"r{low}", low % 7])
+            if rng.random() < 0.2:
+                raise psycopg.Rollback
+
+    @staticmethod
+    def _refresh(connection: psycopg.Connection[Any], rng: random.Random) -> None:
+        connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [rng.choice(list(QUERIES))])
+
+    @staticmethod
+    def _create_and_drop(connection: psycopg.Connection[Any], rng: random.Random) -> None:
+        name = f"passing_{rng.randrange(3)}"
+        if rng.random() < 0.5:
+            query = rng.choice([query for name, query in QUERIES.items() if name != "over_another"])
+            connection.execute("SELECT pgtrickle.create_stream_table(%s, %s, schedule => '1s')", [name, query])
+        else:
+            connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
+
+
+def postmaster(server: Headwater) -> int:
+    return int((server.data / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+
+
+def kill(server: Headwater, what: str, rng: random.Random) -> None:
+    """SIGKILL for Headwater, PostgreSQL, both, or one backend (which has PostgreSQL end all the others)."""
+    main = postmaster(server)
+    if what == "backend":
+        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+        clients = [c for c in children if b" postgres " in Path(f"/proc/{c}/cmdline").read_bytes().replace(b"\0", b" ")]
+        os.kill(int(rng.choice(clients or children)), signal.SIGKILL)
+        return
+    if what in ("headwater", "both"):
+        server.kill()
+    if what in ("postgres", "both"):
+        os.kill(main, signal.SIGKILL)
+
+
+@contextmanager
+def connected(server: Headwater, seconds: float = 60.0) -> Iterator[Database]:
+    """A connection as soon as there can be one; the server is started again if it has ended."""
+    deadline = time.monotonic() + seconds
+    while True:
+        assert server.process is not None
+        if server.process.poll() is not None:
+            server.start()
+        try:
+            database = Database(server, "postgres")
+            break
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline, "no connection after the crash"
+            time.sleep(0.1)
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def check(database: Database, eventually: Callable[..., Any]) -> None:
+    """The catalog is consistent, and every stream table catches up."""
+    eventually(lambda: not database.rows(ORPHANS), 20, f"without orphans: {database.rows(ORPHANS)}")
+    for (name,) in database.rows("SELECT pgt_name FROM pgtrickle.pgt_stream_tables ORDER BY pgt_id"):
+        database.refresh(name)
+        assert database.state(name)["status"] == "ACTIVE"
+        assert database.difference(name) == [], name
+
+
+def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable[..., Any]) -> None:
+    rng = random.Random(seed)
+    with connected(server) as database:
+        database.run(
+            "CREATE SEQUENCE order_ids; CREATE TABLE orders (id bigint PRIMARY KEY, region int, amount int);"
+            "CREATE TABLE regions (id int PRIMARY KEY, name text);"
+            "INSERT INTO regions SELECT i, 'r' || i FROM generate_series(0, 6) AS i"
+        )
+        for name, query in QUERIES.items():
+            database.create(name, query, schedule="1s")
+    for number in range(rounds):
+        what = rng.choice(["headwater", "backend", "postgres", "both"])
+        with Load(server, seed * 1000 + number) as load:
+            time.sleep(rng.uniform(0.3, 1.5))
+            kill(server, what, rng)
+            if what in ("headwater", "both"):
+                load._stop.set()
+        assert load.unexpected == [], f"round {number}, {what} killed"
+        with connected(server) as database:
+            try:
+                check(database, eventually)
+            except BaseException as error:
+                error.add_note(f"round {number}, {what} killed")
+                raise
+
+
+def test_killed_under_load(own_server: Headwater, eventually: Callable[..., Any]) -> None:
+    crash_rounds(own_server, 3, 4, eventually)
+
+
+@pytest.mark.long
+def test_killed_under_load_many_times(own_server: Headwater, eventually: Callable[..., Any]) -> None:
+    crash_rounds(own_server, int(os.environ.get("HEADWATER_CRASH_ROUNDS", "40")), 20, eventually)
