@@ -124,8 +124,7 @@ class Scheduler:
     async def _cycle(self, session: SqlSession) -> float:
         """Refresh what is due and may have changes; returns the seconds until the next look."""
         await self.strays()
-        ((enabled,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.enabled', 'on')")
-        if str(enabled).lower() in ("off", "false", "0", "no"):
+        if not await self._enabled(session):
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
         ((position, settled),) = await session.fetch(
@@ -158,6 +157,16 @@ class Scheduler:
                     next_look = min(next_look, self.clock() + REST)
         await self._tidy(session, position, worked)
         return max(0.0, next_look - self.clock())
+
+    async def _enabled(self, session: SqlSession) -> bool:
+        if await _is_on(session):
+            return True
+        # A session keeps the setting it began with, even if ALTER DATABASE ... RESET has taken that back.
+        connection = await self.pool.connect()
+        try:
+            return await _is_on(PooledSession(connection))
+        finally:
+            connection.terminate()
 
     def _is_idle(self, table: StreamTable, position: int | None) -> bool:
         """Nothing at all has been captured since the stream table was found up to date."""
@@ -199,3 +208,8 @@ class Scheduler:
         if turn is not Turn.AGAIN:
             pace.failures, pace.retry, pace.seen = 0, -math.inf, position
         return turn
+
+
+async def _is_on(session: SqlSession) -> bool:
+    ((enabled,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.enabled', 'on')")
+    return str(enabled).lower() not in ("off", "false", "0", "no")

@@ -45,14 +45,16 @@ END $$;
 
 
 -- A setting of this session, else of the database or cluster as ALTER DATABASE and ALTER ROLE ALL leave it (a session
--- older than such a change does not see it by itself), else the given default.
+-- older than such a change does not see it by itself), else the given default. The engine's own sessions are old, and
+-- set nothing: there what ALTER DATABASE says comes first.
 CREATE OR REPLACE FUNCTION pgtrickle._setting(name text, fallback text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     value text := nullif(current_setting(name, true), '');
+    stored text;
 BEGIN
-    IF value IS NULL THEN
-        SELECT substr(entry, length(name) + 2) INTO value
+    IF value IS NULL OR current_setting('headwater.engine', true) = 'on' THEN
+        SELECT substr(entry, length(name) + 2) INTO stored
         FROM pg_db_role_setting s, unnest(s.setconfig) AS entry
         WHERE s.setrole = 0
           AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
@@ -60,7 +62,7 @@ BEGIN
         ORDER BY s.setdatabase DESC
         LIMIT 1;
     END IF;
-    RETURN coalesce(nullif(value, ''), fallback);
+    RETURN coalesce(nullif(stored, ''), value, fallback);
 END $$;
 
 
