@@ -14,6 +14,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
+    report_multiple_bugs=False,
     phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )
 settings.load_profile("headwater")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import asyncpg
+from hypothesis import reject
 
 from catalog.install import install
 from catalog.session import SqlError
@@ -62,7 +63,13 @@ class Laboratory:
         self.do(self._open())
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
+        """Run an example. One that PostgreSQL itself takes too long for is none."""
+        try:
+            return self._runner.run(work)
+        except (SqlError, asyncpg.PostgresError) as error:
+            if error.sqlstate == "57014":
+                reject()
+            raise
 
     def close(self) -> None:
         self.do(self._close())
@@ -81,7 +88,7 @@ class Laboratory:
             password=self._cluster.password,
             database=self._database,
             statement_cache_size=0,
-            server_settings={"lock_timeout": "20ms", "client_min_messages": "error", "statement_timeout": "20s"},
+            server_settings={"lock_timeout": "20ms", "client_min_messages": "error", "statement_timeout": "5s"},
         )
 
     async def _close(self) -> None:
