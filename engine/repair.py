@@ -47,6 +47,12 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
 
 async def prepare(session: SqlSession, context: RefreshContext) -> None:
     """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
+    if not context.storage:
+        raise SqlError(
+            "55P03",
+            f'the table of stream table "{context.name}" has not been restored',
+            hint="Restore it with its triggers, or drop the stream table and create it again.",
+        )
     old = await load_plan(session, context.pgt_id)
     async with acting_as(session, context.owner):
         definition = await define(session, context.canonical_query, PINNED_PATH)

@@ -37,6 +37,16 @@ class Request:
         request_id, kind, arguments, search_path, requested_by = row
         return cls(int(request_id), str(kind), json.loads(arguments), str(search_path), str(requested_by))
 
+    def check(self) -> None:
+        """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
+        texts = ("name", "query") if self.kind == "create" else ("name",)
+        if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in texts):
+            raise SqlError("22023", f"malformed {self.kind} request")
+        if self.kind in ("create", "alter"):
+            for key, value in self.arguments.items():
+                if not isinstance(value, str | bool | None):
+                    raise SqlError("22023", f'malformed argument "{key}" of a {self.kind} request')
+
 
 async def take(session: SqlSession) -> list[Request]:
     """The requests that the session's transaction has made, in order; they are deleted.
@@ -59,6 +69,7 @@ async def carry_out(
     Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
     that capture's lock on the sources is not held while the table is filled. Raises SqlError.
     """
+    request.check()
     created: int | None = None
     if request.kind == "create":
         created = await create(
@@ -132,8 +143,9 @@ async def drop(session: SqlSession, request: Request) -> None:
     pgt_id = await resolve(session, request)
     context = await lock(session, pgt_id)
     await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
-    async with local_setting(session, "pgtrickle.maintenance", "on"):
-        await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
+    if context.storage:
+        async with local_setting(session, "pgtrickle.maintenance", "on"):
+            await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
 
 
 async def resume(session: SqlSession, request: Request) -> None:

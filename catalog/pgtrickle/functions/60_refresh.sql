@@ -5,9 +5,64 @@
 -- a crash that emptied unlogged sources is noticed.
 CREATE OR REPLACE FUNCTION pgtrickle._stamped(frontier jsonb) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT nullif(frontier, 'null') || jsonb_build_object(
+    SELECT CASE WHEN frontier->>'snapshot' IS NOT NULL THEN jsonb_build_object(
+        -- Read as what they are: all tables' changes are cleaned up together, by everybody's frontiers.
+        'snapshot', (frontier->>'snapshot')::pg_snapshot::text, 'xid', (frontier->>'xid')::xid8::text,
+        'change_id', (frontier->>'change_id')::bigint) END || jsonb_build_object(
         'system', pgtrickle._system(), 'started', extract(epoch FROM pg_postmaster_start_time())::text)
 $$;
+
+
+-- pg_restore gives every table a new OID, and what refers to OIDs goes on by name: storage tables (known by their guard),
+-- sources, owners. Capture of tables that have other OIDs now is dropped; the repair that follows installs it anew.
+-- A storage table that was not restored leaves an OID that no relation has.
+CREATE OR REPLACE FUNCTION pgtrickle._adopt_restored() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    strayed bigint[];
+    dependencies pgtrickle.pgt_dependencies[];
+    lost oid;
+    target regprocedure;
+BEGIN
+    strayed := ARRAY(
+        SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s
+        WHERE s.frontier->>'system' IS DISTINCT FROM pgtrickle._system() AND NOT EXISTS (
+            SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
+            WHERE c.oid = s.pgt_relid AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
+              AND t.tgname = 'pg_trickle_guard'));
+    IF strayed <> '{}' THEN
+        -- In two steps: one's new OID can be another's old one.
+        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = (4294967295 - s.pgt_id)::oid WHERE s.pgt_id = ANY (strayed);
+        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = c.oid, pgt_owner = c.relowner
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
+        WHERE s.pgt_id = ANY (strayed) AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
+          AND t.tgname = 'pg_trickle_guard';
+        dependencies := ARRAY(SELECT d FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (strayed));
+        DELETE FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (strayed);
+        INSERT INTO pgtrickle.pgt_dependencies
+        SELECT (jsonb_populate_record(d, jsonb_build_object('source_relid', coalesce(c.oid, d.source_relid)))).*
+        FROM unnest(dependencies) AS d
+        LEFT JOIN pg_namespace n ON n.nspname = d.column_snapshot->>'schema'
+        LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = d.column_snapshot->>'name';
+    END IF;
+    FOR lost IN
+        SELECT k.source_relid FROM pgtrickle.pgt_captures k
+        WHERE k.system <> pgtrickle._system() AND NOT EXISTS (
+            SELECT FROM pg_trigger t
+            WHERE t.tgrelid = k.source_relid AND t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(k.source_relid) c))
+    LOOP
+        FOR target IN
+            SELECT p.oid FROM pg_proc p
+            WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace
+              AND p.proname IN (SELECT c.name FROM pgtrickle._capture_triggers(lost) c)
+        LOOP
+            EXECUTE format('DROP FUNCTION %s CASCADE', target);
+        END LOOP;
+        EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'changes_' || lost);
+        DELETE FROM pgtrickle.pgt_captures k WHERE k.source_relid = lost;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored() FROM PUBLIC;
 
 
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call. Returns
@@ -46,6 +101,10 @@ BEGIN
     SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    IF st.frontier->>'system' <> pgtrickle._system() THEN
+        PERFORM pgtrickle._adopt_restored();
+        SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st);
 

@@ -1,0 +1,44 @@
+"""A dump that is restored into another database: stream tables go on there, by name."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from server.embedded import binaries
+
+
+def restore(db: Any, target: str, dump: Path) -> None:
+    """pg_dump through the server; pg_restore through the server into a database in which the catalog is."""
+    subprocess.run([binaries() / "pg_dump", "-Fc", "-f", dump, db.server.dsn(db.name)], check=True)
+    # What the catalog has already is reported, and passed over.
+    subprocess.run([binaries() / "pg_restore", "-d", db.server.dsn(target), dump], check=False, capture_output=True)
+
+
+def test_stream_tables_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None:
+    target = f"{db.name}_restored"
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+    db.create("copy", "SELECT id, v FROM t")
+    db.create("counts", "SELECT v, count(*) AS n FROM copy GROUP BY v")
+    db.run(f"CREATE DATABASE {target}")
+    try:
+        with psycopg.connect(db.server.dsn(target), autocommit=True) as other:
+            # So that an OID of the dump is somebody else's here.
+            other.execute("CREATE TABLE unrelated AS SELECT generate_series(1, 3) AS i")
+            restore(db, target, tmp_path / "dump")
+            other.execute("INSERT INTO t VALUES (3, 'b')")
+            other.execute("SELECT pgtrickle.refresh_stream_table('copy'), pgtrickle.refresh_stream_table('counts')")
+            assert other.execute("SELECT v, n FROM counts ORDER BY v").fetchall() == [("a", 1), ("b", 2)]
+            other.execute("DELETE FROM t WHERE id = 1")
+            other.execute("SELECT pgtrickle.refresh_stream_table('copy'), pgtrickle.refresh_stream_table('counts')")
+            assert other.execute("SELECT v, n FROM counts ORDER BY v").fetchall() == [("b", 2)]
+            triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass AND NOT tgisinternal"
+            assert other.execute(triggers).fetchone() == (4,)
+            other.execute("SELECT pgtrickle.drop_stream_table('counts'), pgtrickle.drop_stream_table('copy')")
+            assert other.execute(triggers).fetchone() == (0,)
+            assert other.execute("SELECT count(*) FROM unrelated").fetchone() == (3,)
+    finally:
+        db.run(f"DROP DATABASE {target} WITH (FORCE)")
