@@ -1,0 +1,219 @@
+"""Differential against full refresh, through the wire: milliseconds of `refresh_stream_table` as a client sees them.
+
+    python bench/refresh.py [--rows 10000 100000] [--changed 1 10 50] [--rounds 5] [--only NAME ...]
+
+Each query is the definition of two stream tables over the same source, one DIFFERENTIAL and one FULL. A round changes so
+many percent of the source's rows (70 % of the changes are updates, 15 % deletes, 15 % inserts), then refreshes both, in
+turns first; medians are shown. "join, both" changes both sides of the join. Between rounds, outside of the clock, the
+tables are vacuumed and both stream tables are held against their query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+SOURCES = """
+CREATE TABLE customers (id int PRIMARY KEY, region int NOT NULL, name text NOT NULL, discount int NOT NULL);
+INSERT INTO customers SELECT n, n % 50, 'customer ' || n, n % 10 FROM generate_series(1, {customers}) AS n;
+CREATE TABLE orders (id int PRIMARY KEY, customer int NOT NULL, amount numeric(10, 2) NOT NULL, note text);
+INSERT INTO orders SELECT n, 1 + n % {customers}, n % 1000, 'order ' || n FROM generate_series(1, {rows}) AS n;
+CREATE INDEX ON orders (customer);
+CREATE SEQUENCE new_orders START {rows}00;
+VACUUM (ANALYZE) customers; VACUUM (ANALYZE) orders;
+"""
+
+QUERIES = {
+    "scan": "SELECT id, customer, amount, note FROM orders",
+    "filter": "SELECT id, customer, amount FROM orders WHERE amount >= 500",
+    "aggregate": "SELECT customer, count(*) AS n, sum(amount) AS total, avg(amount) AS mean FROM orders GROUP BY customer",
+    "join": "SELECT o.id, o.amount, c.name, c.region FROM orders o JOIN customers c ON c.id = o.customer",
+    "join, both": "SELECT o.id, o.amount, c.name, c.discount FROM orders o JOIN customers c ON c.id = o.customer",
+    "join and aggregate": "SELECT c.region, count(*) AS n, sum(o.amount) AS total"
+    " FROM orders o JOIN customers c ON c.id = o.customer GROUP BY c.region",
+}
+
+# Which rows: spread evenly, others in each round. {offset} differs from round to round.
+CHANGES = """
+UPDATE orders SET amount = (amount * 7 + 13) % 1000, note = 'changed ' || {offset}
+    WHERE (id * 7919::bigint + {offset}) % 10000 < {updates};
+DELETE FROM orders WHERE (id * 7919::bigint + {offset}) % 10000 BETWEEN {updates} AND {updates} + {deletes} - 1;
+INSERT INTO orders SELECT nextval('new_orders'), 1 + n % {customers}, n % 1000, 'new' FROM generate_series(1, {inserts}) AS n;
+"""
+CUSTOMER_CHANGES = (
+    "UPDATE customers SET discount = discount + 1 WHERE (id * 7919::bigint + {offset}) % 10000 < {changed}"
+)
+
+NO_CHANGE_CALLS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Median milliseconds of one query at one size and share of changed rows."""
+
+    differential: float
+    full: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times faster differential is."""
+        return self.full / self.differential
+
+
+class Bench:
+    """A server of its own, and a client."""
+
+    def __init__(self, data: Path):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
+            stdout=subprocess.PIPE,
+            stderr=(data.parent / "server.log").open("w"),
+            text=True,
+            cwd=Path(__file__).parent.parent,
+        )
+        assert self._process.stdout is not None
+        url = self._process.stdout.readline().strip().removeprefix("ready: ")
+        user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+        self._dsn = conninfo.make_conninfo(url, user=user, password=password)
+        self.run("ALTER DATABASE postgres SET pg_trickle.enabled = off", reconnect=True)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+
+    def run(self, statement: str, *parameters: Any, reconnect: bool = False) -> psycopg.Cursor[Any]:
+        if reconnect or not hasattr(self, "_connection"):
+            self._connection = psycopg.connect(self._dsn, autocommit=True)
+        return self._connection.execute(statement, parameters or None)  # type: ignore[arg-type]
+
+    def refresh(self, name: str) -> float:
+        """Milliseconds of a refresh."""
+        clock = time.perf_counter()
+        self._connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name], prepare=True)
+        return (time.perf_counter() - clock) * 1000
+
+    def prepare(self, rows: int) -> None:
+        """New source tables."""
+        self.run(
+            "SELECT pgtrickle.drop_stream_table(pgt_name) FROM pgtrickle.pgt_stream_tables;"
+            " DROP TABLE IF EXISTS orders, customers; DROP SEQUENCE IF EXISTS new_orders"
+        )
+        for statement in SOURCES.format(rows=rows, customers=rows // 100).split(";"):
+            if statement.strip():
+                self.run(statement)
+
+    def create(self, query: str) -> None:
+        """The two stream tables."""
+        for name, mode in (("differential", "DIFFERENTIAL"), ("full_one", "FULL")):
+            self.run("SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, engine => 'postgres')", name, query, mode)
+
+    def change(self, rows: int, percent: int, offset: int, *, customers: bool) -> None:
+        """Change so many percent of the rows."""
+        numbers = {
+            "offset": offset * 1117,
+            "updates": 70 * percent,
+            "deletes": 15 * percent,
+            "inserts": rows * percent * 15 // 10000,
+            "customers": rows // 100,
+        }
+        self.run(CHANGES.format(**numbers))
+        if customers:
+            self.run(CUSTOMER_CHANGES.format(offset=offset * 1117, changed=100 * percent))
+
+    def tidy(self, query: str) -> None:
+        """What happens between refreshes anyway, and the proof that both are right."""
+        for name in ("differential", "full_one"):
+            columns = self.run(
+                "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
+                " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attname !~ '^__pgt_'",
+                name,
+            ).fetchone()
+            assert columns is not None
+            stored = f"SELECT {columns[0]} FROM {name}"
+            for one, other in ((query, stored), (stored, query)):
+                wrong = self.run(f"SELECT count(*) FROM (({one}) EXCEPT ALL ({other})) AS d").fetchone()
+                if wrong != (0,):
+                    raise SystemExit(f'stream table "{name}" differs from its query')
+        self.run("SELECT pgtrickle._cleanup_buffers()")
+        for table in ("orders", "customers", "differential", "full_one"):
+            self.run(f"VACUUM (ANALYZE) {table}")
+
+
+@contextmanager
+def server() -> Iterator[Bench]:
+    """A server in a temporary directory."""
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
+        bench = Bench(Path(directory) / "data")
+        try:
+            yield bench
+        finally:
+            bench.stop()
+
+
+def measure(bench: Bench, name: str, rows: int, percents: list[int], rounds: int, step: Any) -> list[Cell]:
+    """The cells of one query at one size."""
+    cells = []
+    for percent in percents:
+        bench.prepare(rows)
+        bench.create(QUERIES[name])
+        times: dict[str, list[float]] = {"differential": [], "full_one": []}
+        for n in range(rounds + 1):  # the first one warms up
+            bench.change(rows, percent, n, customers=name == "join, both")
+            for table in sorted(times, reverse=bool(n % 2)):
+                elapsed = bench.refresh(table)
+                if n:
+                    times[table].append(elapsed)
+            bench.tidy(QUERIES[name])
+            step()
+        cells.append(Cell(*(statistics.median(times[table]) for table in ("differential", "full_one"))))
+    return cells
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--changed", type=int, nargs="+", default=[1, 10, 50], help="percent")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
+    options = parser.parse_args()
+
+    console = Console()
+    table = Table(title="refresh_stream_table, ms: differential / full (times faster)")
+    table.add_column("query")
+    table.add_column("rows", justify="right")
+    for percent in options.changed:
+        table.add_column(f"{percent} % changed", justify="right")
+    with server() as bench, Progress(console=console, transient=True) as progress:
+        steps = len(options.only) * len(options.rows) * len(options.changed) * (options.rounds + 1)
+        task = progress.add_task("refreshing", total=steps)
+        for name in options.only:
+            for rows in options.rows:
+                cells = measure(bench, name, rows, options.changed, options.rounds, lambda: progress.advance(task))
+                texts = (f"{c.differential:.1f} / {c.full:.1f} ({c.ratio:.1f}x)" for c in cells)
+                table.add_row(name, f"{rows:,}", *texts)
+        idle = sorted(bench.refresh("differential") for _ in range(NO_CHANGE_CALLS))
+    console.print(table)
+    console.print(
+        f"no change: median {statistics.median(idle):.2f} ms, "
+        f"99th percentile {idle[int(len(idle) * 0.99)]:.2f} ms of {NO_CHANGE_CALLS} calls"
+    )
+
+
+if __name__ == "__main__":
+    main()
