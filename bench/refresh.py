@@ -2,10 +2,10 @@
 
     python bench/refresh.py [--rows 10000 100000] [--changed 1 10 50] [--rounds 5] [--only NAME ...]
 
-Each query is the definition of two stream tables over the same source, one DIFFERENTIAL and one FULL. A round changes so
-many percent of the source's rows (70 % of the changes are updates, 15 % deletes, 15 % inserts), then refreshes both, in
-turns first; medians are shown. "join, both" changes both sides of the join. Between rounds, outside of the clock, the
-tables are vacuumed and both stream tables are held against their query.
+Each query is the definition of two stream tables over the same source, one DIFFERENTIAL and one FULL. A round changes
+so many percent of the source's rows (70 % of the changes are updates, 15 % deletes, 15 % inserts), then refreshes both,
+in turns first; medians are shown. "join, both" changes both sides of the join. Between rounds, outside of the clock,
+the tables are vacuumed and both stream tables are held against their query.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ VACUUM (ANALYZE) customers; VACUUM (ANALYZE) orders;
 QUERIES = {
     "scan": "SELECT id, customer, amount, note FROM orders",
     "filter": "SELECT id, customer, amount FROM orders WHERE amount >= 500",
-    "aggregate": "SELECT customer, count(*) AS n, sum(amount) AS total, avg(amount) AS mean FROM orders GROUP BY customer",
+    "aggregate": "SELECT customer, count(*) AS n, sum(amount) AS total, avg(amount) AS mean"
+    " FROM orders GROUP BY customer",
     "join": "SELECT o.id, o.amount, c.name, c.region FROM orders o JOIN customers c ON c.id = o.customer",
     "join, both": "SELECT o.id, o.amount, c.name, c.discount FROM orders o JOIN customers c ON c.id = o.customer",
     "join and aggregate": "SELECT c.region, count(*) AS n, sum(o.amount) AS total"
@@ -53,7 +54,8 @@ CHANGES = """
 UPDATE orders SET amount = (amount * 7 + 13) % 1000, note = 'changed ' || {offset}
     WHERE (id * 7919::bigint + {offset}) % 10000 < {updates};
 DELETE FROM orders WHERE (id * 7919::bigint + {offset}) % 10000 BETWEEN {updates} AND {updates} + {deletes} - 1;
-INSERT INTO orders SELECT nextval('new_orders'), 1 + n % {customers}, n % 1000, 'new' FROM generate_series(1, {inserts}) AS n;
+INSERT INTO orders
+    SELECT nextval('new_orders'), 1 + n % {customers}, n % 1000, 'new' FROM generate_series(1, {inserts}) AS n;
 """
 CUSTOMER_CHANGES = (
     "UPDATE customers SET discount = discount + 1 WHERE (id * 7919::bigint + {offset}) % 10000 < {changed}"
