@@ -32,6 +32,7 @@ SESSION_SETTINGS = {
     "intervalstyle": "postgres",
     "extra_float_digits": "1",
     "bytea_output": "hex",
+    "standard_conforming_strings": "on",
     "client_min_messages": "warning",
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "0",

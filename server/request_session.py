@@ -30,6 +30,7 @@ _PINS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "quote_all_identifiers": "off",
+    "standard_conforming_strings": "on",
     "idle_in_transaction_session_timeout": "0",
 }
 _LOOK = "SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)

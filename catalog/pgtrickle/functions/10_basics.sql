@@ -24,7 +24,7 @@ DECLARE
     context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    IF context ~ '(^|\n)\S+ function (?!pgtrickle\._\w+\()' OR context !~ 'PL/pgSQL function pgtrickle\._\w+\([^\n]*$' THEN
+    IF context ~ E'(^|\\n)\\S+ function (?!pgtrickle\\._\\w+\\()' OR context !~ E'PL/pgSQL function pgtrickle\\._\\w+\\([^\\n]*$' THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
     END IF;
@@ -72,8 +72,8 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_tem
     SELECT CASE WHEN seconds <= 9223372036854775807 THEN seconds::bigint END
     FROM (SELECT sum(part[1]::numeric * CASE part[2] WHEN 's' THEN 1 WHEN 'm' THEN 60 WHEN 'h' THEN 3600
                                                     WHEN 'd' THEN 86400 ELSE 604800 END) AS seconds
-          FROM regexp_matches(btrim(input), '(\d+)([smhdw])', 'g') AS part
-          WHERE btrim(input) ~ '^(\d+[smhdw])+$' AND length(input) <= 100) AS sum
+          FROM regexp_matches(btrim(input), E'(\\d+)([smhdw])', 'g') AS part
+          WHERE btrim(input) ~ E'^(\\d+[smhdw])+$' AND length(input) <= 100) AS sum
 $$;
 
 
@@ -165,7 +165,7 @@ DECLARE
     role_name text := (SELECT rolname FROM pg_roles WHERE oid = pgtrickle._caller());
     entry text;
 BEGIN
-    FOR entry IN SELECT m[1] FROM regexp_matches(path, '\s*("(?:[^"]|"")*"|[^,]+)\s*(?:,|$)', 'g') AS m LOOP
+    FOR entry IN SELECT m[1] FROM regexp_matches(path, E'\\s*("(?:[^"]|"")*"|[^,]+)\\s*(?:,|$)', 'g') AS m LOOP
         entry := btrim(entry);
         entry := CASE WHEN entry LIKE '"%"' THEN replace(substr(entry, 2, length(entry) - 2), '""', '"')
                       ELSE lower(entry) END;

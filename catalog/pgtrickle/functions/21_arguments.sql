@@ -36,7 +36,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023',
             MESSAGE = format('schedule "%s" is shorter than the minimum of %s s', given, least_seconds),
             HINT = 'The minimum is set by pg_trickle.min_schedule_seconds.';
-    ELSIF given ~ '^@[a-z]+$' OR given ~ '^([0-9*,/?LW#A-Za-z-]+\s+){4,5}[0-9*,/?LW#A-Za-z-]+$' THEN
+    ELSIF given ~ '^@[a-z]+$' OR given ~ E'^([0-9*,/?LW#A-Za-z-]+\\s+){4,5}[0-9*,/?LW#A-Za-z-]+$' THEN
         PERFORM pgtrickle._not_supported('cron schedules are', 'Use a duration such as ''30s'', ''5m'' or ''1h30m''.');
     END IF;
     RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid schedule "%s"', schedule),

@@ -99,7 +99,7 @@ $$;
 -- The same of several: values are separated by 0x1E, and NULL is 0x00 'NULL' 0x00.
 CREATE OR REPLACE FUNCTION pgtrickle.pg_trickle_hash_multi(inputs text[]) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._xxhash64(coalesce(string_agg(coalesce(convert_to(value, 'UTF8'), '\x004e554c4c00'::bytea),
-                                                   '\x1e'::bytea ORDER BY place), ''::bytea), 5871781006564002453)
+    SELECT pgtrickle._xxhash64(coalesce(string_agg(coalesce(convert_to(value, 'UTF8'), E'\\x004e554c4c00'::bytea),
+                                                   E'\\x1e'::bytea ORDER BY place), ''::bytea), 5871781006564002453)
     FROM unnest(inputs) WITH ORDINALITY AS u(value, place)
 $$;
