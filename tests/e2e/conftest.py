@@ -30,7 +30,8 @@ UNION ALL SELECT 'history of ' || pgt_id FROM pgtrickle.pgt_refresh_history
 UNION ALL SELECT 'request ' || request_id FROM pgtrickle.pgt_requests
 UNION ALL SELECT 'capture of ' || source_relid::regclass FROM pgtrickle.pgt_captures
 UNION ALL SELECT 'relation ' || c.oid::regclass FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgtrickle', 'pg_toast') AND n.nspname !~ '^pg_toast_temp'
+    WHERE n.nspname NOT IN ('pg_catalog', 'information_schema', 'pgtrickle', 'pg_toast')
+      AND n.nspname !~ '^pg_toast_temp'
 UNION ALL SELECT 'trigger ' || tgname || ' on ' || tgrelid::regclass FROM pg_trigger
     WHERE NOT tgisinternal AND tgrelid::regclass::text NOT LIKE 'pgtrickle.%%'
 UNION ALL SELECT 'function ' || p.oid::regprocedure FROM pg_proc p

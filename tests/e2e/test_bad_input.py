@@ -163,7 +163,14 @@ def test_stream_table_that_exists(db: Any, create: Callable[..., None]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "sqlstate"),
-    [("", "22023"), ("a.b.c", "42601"), ("nowhere.st", "3F000"), ('"unclosed', "42602"), ("x" * 64, "42622"), (None, "22004")],
+    [
+        ("", "22023"),
+        ("a.b.c", "42601"),
+        ("nowhere.st", "3F000"),
+        ('"unclosed', "42602"),
+        ("x" * 64, "42622"),
+        (None, "22004"),
+    ],
 )
 def test_impossible_name(db: Any, name: str | None, sqlstate: str) -> None:
     before = db.traces()
@@ -173,7 +180,9 @@ def test_impossible_name(db: Any, name: str | None, sqlstate: str) -> None:
     assert db.traces() == before
 
 
-@pytest.mark.parametrize("schedule", ["", "soon", "5", "5x", "-5s", "0s", "1.5m", "s5", "1h 30", "99999999999999999999s", "60 * * * *"])
+@pytest.mark.parametrize(
+    "schedule", ["", "soon", "5", "5x", "-5s", "0s", "1.5m", "s5", "1h 30", "99999999999999999999s", "60 * * * *"]
+)
 def test_schedule_that_is_none(db: Any, schedule: str) -> None:
     before = db.traces()
     with pytest.raises((psycopg.errors.InvalidParameterValue, psycopg.errors.FeatureNotSupported)) as caught:
@@ -281,7 +290,9 @@ def test_cancelled_creation_leaves_nothing(db: Any, eventually: Callable[..., An
         b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
         b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
     )
-    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
+    eventually(
+        lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid)
+    )
     connection.cancel_safe()
     results = []
     while (result := connection.pgconn.get_result()) is not None:
@@ -300,7 +311,9 @@ def test_client_that_dies_during_creation_leaves_nothing(db: Any, eventually: Ca
         b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
         b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
     )
-    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
+    eventually(
+        lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid)
+    )
     connection.close()
     eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), 30, "the backend's end")
     eventually(lambda: db.traces() == before, what="nothing left")

@@ -7,7 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-ROWS = "CREATE TABLE t (id int PRIMARY KEY, k int, v text); INSERT INTO t SELECT n, n % 3, 'v' || n FROM generate_series(1, 9) n"
+ROWS = """
+CREATE TABLE t (id int PRIMARY KEY, k int, v text);
+INSERT INTO t SELECT n, n % 3, 'v' || n FROM generate_series(1, 9) n
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -88,14 +91,16 @@ class TestStatements:
 
     def test_change_through_a_rule(self, db: Any) -> None:
         db.run(
-            "CREATE TABLE door (id int); CREATE RULE pass AS ON INSERT TO door DO INSTEAD DELETE FROM t WHERE id = NEW.id"
+            "CREATE TABLE door (id int); CREATE RULE pass AS ON INSERT TO door DO INSTEAD DELETE FROM t WHERE id"
+            " = NEW.id"
         )
         db.run("INSERT INTO door VALUES (1)")
         differential(db, "copy")
 
     def test_cursor_with_where_current_of(self, db: Any) -> None:
         db.run(
-            "BEGIN; DECLARE c CURSOR FOR SELECT * FROM t WHERE id = 4 FOR UPDATE; FETCH c; DELETE FROM t WHERE CURRENT OF c; COMMIT"
+            "BEGIN; DECLARE c CURSOR FOR SELECT * FROM t WHERE id = 4 FOR UPDATE; FETCH c;"
+            " DELETE FROM t WHERE CURRENT OF c; COMMIT"
         )
         differential(db, "copy")
 
@@ -177,7 +182,8 @@ def test_failed_refresh_in_a_savepoint_leaves_the_guard_up(db: Any) -> None:
 class TestTables:
     def test_exact_duplicates_in_a_keyless_table(self, db: Any) -> None:
         db.run(
-            "CREATE TABLE bag (a int, b text); INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (1, 'x'), (NULL, NULL), (NULL, NULL)"
+            "CREATE TABLE bag (a int, b text); INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (1, 'x'), (NULL,"
+            " NULL), (NULL, NULL)"
         )
         db.create("copy", "SELECT a, b FROM bag")
         db.create("counts", "SELECT a, count(*) AS n FROM bag GROUP BY a")
@@ -200,7 +206,8 @@ class TestTables:
     def test_column_added_after_creation(self, db: Any) -> None:
         db.create("copy", "SELECT id, v FROM t")
         db.run(
-            "INSERT INTO t VALUES (60, 0, 'before'); ALTER TABLE t ADD extra text DEFAULT 'e'; INSERT INTO t VALUES (61, 0, 'after', 'f')"
+            "INSERT INTO t VALUES (60, 0, 'before'); ALTER TABLE t ADD extra text DEFAULT 'e';"
+            " INSERT INTO t VALUES (61, 0, 'after', 'f')"
         )
         db.assert_refreshed("copy")
 
@@ -220,7 +227,8 @@ class TestTables:
     def test_used_column_changes_its_type(self, db: Any) -> None:
         db.create("sums", "SELECT sum(k) AS s FROM t")
         db.run(
-            "INSERT INTO t VALUES (64, 1, 'x'); ALTER TABLE t ALTER k TYPE numeric(9, 2); INSERT INTO t VALUES (65, 1.5, 'y')"
+            "INSERT INTO t VALUES (64, 1, 'x'); ALTER TABLE t ALTER k TYPE numeric(9, 2);"
+            " INSERT INTO t VALUES (65, 1.5, 'y')"
         )
         try:
             db.assert_refreshed("sums")
@@ -230,7 +238,8 @@ class TestTables:
     def test_source_renamed(self, db: Any) -> None:
         db.create("copy", "SELECT id, v FROM t")
         db.run(
-            "INSERT INTO t VALUES (66, 0, 'x'); ALTER TABLE t RENAME TO renamed; INSERT INTO renamed VALUES (67, 0, 'y')"
+            "INSERT INTO t VALUES (66, 0, 'x'); ALTER TABLE t RENAME TO renamed;"
+            " INSERT INTO renamed VALUES (67, 0, 'y')"
         )
         try:
             db.refresh("copy")
@@ -266,7 +275,8 @@ class TestTables:
         db.run(
             "CREATE DOMAIN scores AS int[] CHECK (cardinality(VALUE) < 9); CREATE TYPE mood AS ENUM ('sad', 'glad');"
             "CREATE TYPE pair AS (x int, y text);"
-            'CREATE TABLE odd (id int PRIMARY KEY, "select" scores NOT NULL, "a ""b""" mood, p pair, j jsonb, i interval,'
+            'CREATE TABLE odd (id int PRIMARY KEY, "select" scores NOT NULL, "a ""b""" mood, p pair, j jsonb,'
+            " i interval,"
             " b bytea, r int4range, u uuid, ts timestamptz, bits bit(3), c char(5), big text);"
             "INSERT INTO odd VALUES (1, '{1,2}', 'sad', '(1,x)', '{\"a\": 1.0}', '1 day', '\\x00ff', '[1,5)',"
             " '00000000-0000-0000-0000-000000000001', 'infinity', '101', 'ab', repeat('long', 5000))"
@@ -281,7 +291,8 @@ class TestTables:
 
     def test_json_and_other_columns_without_equality(self, db: Any) -> None:
         db.run(
-            "CREATE TABLE docs (doc json, place point); INSERT INTO docs VALUES ('{\"a\":1}', '(1,2)'), ('{\"a\":1}', '(1,2)')"
+            "CREATE TABLE docs (doc json, place point); INSERT INTO docs VALUES ('{\"a\":1}', '(1,2)'),"
+            " ('{\"a\":1}', '(1,2)')"
         )
         db.create("copy", "SELECT doc, place FROM docs")
         db.run(
@@ -328,7 +339,8 @@ class TestTables:
 
     def test_view_as_a_source(self, db: Any) -> None:
         db.run(
-            "CREATE VIEW inner_view AS SELECT id, k FROM t WHERE k > 0; CREATE VIEW outer_view (number, kind) AS SELECT * FROM inner_view"
+            "CREATE VIEW inner_view AS SELECT id, k FROM t WHERE k > 0;"
+            " CREATE VIEW outer_view (number, kind) AS SELECT * FROM inner_view"
         )
         db.create("copy", "SELECT kind, count(*) AS n FROM outer_view GROUP BY kind")
         db.run("UPDATE t SET k = 5 WHERE id < 4")
@@ -371,7 +383,8 @@ class TestPartitions:
 
     def test_partition_named_directly(self, db: Any) -> None:
         db.run(
-            "INSERT INTO p1 VALUES (200, 1, 1); DELETE FROM p2a; UPDATE p2b SET v = 77; INSERT INTO p2 VALUES (201, 11, 1)"
+            "INSERT INTO p1 VALUES (200, 1, 1); DELETE FROM p2a; UPDATE p2b SET v = 77;"
+            " INSERT INTO p2 VALUES (201, 11, 1)"
         )
         with db.connection.cursor() as cursor, cursor.copy("COPY p1 FROM STDIN") as copy:
             copy.write_row((202, 2, 2))
@@ -388,7 +401,8 @@ class TestPartitions:
 
     def test_attach_partition_with_rows(self, db: Any) -> None:
         db.run(
-            "CREATE TABLE p3 (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k)); INSERT INTO p3 VALUES (300, 25, 1)"
+            "CREATE TABLE p3 (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k));"
+            " INSERT INTO p3 VALUES (300, 25, 1)"
         )
         db.run("ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (20) TO (30)")
         db.assert_refreshed("copy", "sums")
@@ -423,7 +437,8 @@ class TestPartitions:
 
     def test_tracked_table_becomes_a_partition(self, db: Any) -> None:
         db.run(
-            "CREATE TABLE lone (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k)); INSERT INTO lone VALUES (700, 45, 1)"
+            "CREATE TABLE lone (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k));"
+            " INSERT INTO lone VALUES (700, 45, 1)"
         )
         db.create("alone", "SELECT id, v FROM lone")
         db.run("ALTER TABLE p ATTACH PARTITION lone FOR VALUES FROM (40) TO (50); INSERT INTO p VALUES (701, 46, 2)")

@@ -62,7 +62,9 @@ def test_concurrent_manual_refreshes_all_succeed(live_db: Any) -> None:
 
 def test_manual_refreshes_while_the_scheduler_refreshes_and_writers_write(live_db: Any) -> None:
     live_db.create("sums", "SELECT k, count(*) AS n, sum(v) AS s, min(v) AS low FROM t GROUP BY k", schedule="1s")
-    live_db.create("pairs", "SELECT a.id AS x, b.id AS y FROM t a JOIN t b ON a.k = b.k AND a.v < 5 AND b.v < 9", schedule="1s")
+    live_db.create(
+        "pairs", "SELECT a.id AS x, b.id AS y FROM t a JOIN t b ON a.k = b.k AND a.v < 5 AND b.v < 9", schedule="1s"
+    )
     states = at_once(
         live_db,
         repeatedly("SELECT pgtrickle.refresh_stream_table('sums')", 3),
@@ -75,7 +77,7 @@ def test_manual_refreshes_while_the_scheduler_refreshes_and_writers_write(live_d
 
 
 def test_refresh_and_drop_at_once(live_db: Any) -> None:
-    for n in range(4):
+    for _ in range(4):
         live_db.create("sums", "SELECT k, sum(v) AS s FROM t GROUP BY k", schedule="1s")
         live_db.run("UPDATE t SET v = v + 1")
         states = at_once(
@@ -99,7 +101,9 @@ def test_concurrent_creations_and_drops_over_one_source(live_db: Any) -> None:
     def life(name: str) -> Callable[[psycopg.Connection[Any]], None]:
         def run(connection: psycopg.Connection[Any]) -> None:
             for _ in range(4):
-                connection.execute("SELECT pgtrickle.create_stream_table(%s, 'SELECT k, sum(v) AS s FROM t GROUP BY k', '1s')", [name])
+                connection.execute(
+                    "SELECT pgtrickle.create_stream_table(%s, 'SELECT k, sum(v) AS s FROM t GROUP BY k', '1s')", [name]
+                )
                 connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name])
                 connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
 
@@ -116,7 +120,8 @@ def test_creation_does_not_keep_writers_out_while_populating(live_db: Any, event
     creator = live_db.connect()
     pid = creator.info.backend_pid
     creator.pgconn.send_query(
-        b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.k, count(*) AS n FROM t a JOIN t b ON a.v + b.v > 7 GROUP BY a.k')"
+        b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.k,"
+        b" count(*) AS n FROM t a JOIN t b ON a.v + b.v > 7 GROUP BY a.k')"
     )
     eventually(lambda: live_db.value("SELECT query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
     writer = live_db.connect()
@@ -157,7 +162,9 @@ def test_manual_refresh_that_waits_can_be_cancelled(live_db: Any, eventually: Ca
     live_db.assert_refreshed("sums")
 
 
-def test_second_server_shares_the_database(live_db: Any, tmp_path: Any, eventually: Callable[..., Any], server: Any) -> None:
+def test_second_server_shares_the_database(
+    live_db: Any, tmp_path: Any, eventually: Callable[..., Any], server: Any
+) -> None:
     """Two servers in front of one PostgreSQL: one scheduler is elected, and both carry requests out."""
     live_db.create("sums", "SELECT sum(v) AS s FROM t", schedule="1s")
     parts = psycopg.conninfo.conninfo_to_dict(server.direct_dsn(live_db.name))
@@ -165,7 +172,9 @@ def test_second_server_shares_the_database(live_db: Any, tmp_path: Any, eventual
     second = type(server)(tmp_path / "second", "--postgres", url).start()
     try:
         login = {key: parts[key] for key in ("user", "password")}
-        with psycopg.connect(host="127.0.0.1", port=second.port, dbname=live_db.name, autocommit=True, **login) as other:
+        with psycopg.connect(
+            host="127.0.0.1", port=second.port, dbname=live_db.name, autocommit=True, **login
+        ) as other:
             other.execute("SELECT pgtrickle.create_stream_table('theirs', 'SELECT count(*) AS n FROM t', '1s')")
             other.execute("INSERT INTO t VALUES (7000, 1, 1000)")
             eventually(lambda: live_db.value("SELECT s FROM sums") == 20100 + 1000, 10)

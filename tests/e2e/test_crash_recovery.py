@@ -108,7 +108,8 @@ class Load:
             match rng.randrange(4):
                 case 0:
                     connection.execute(
-                        "INSERT INTO orders SELECT nextval('order_ids'), i %% 7, i FROM generate_series(%s::int, %s::int) AS i",
+                        "INSERT INTO orders SELECT nextval('order_ids'), i %% 7, i"
+                        " FROM generate_series(%s::int, %s::int) AS i",
                         [low, low + rng.randrange(40)],
                     )
                 case 1:
@@ -208,7 +209,7 @@ def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable
 
 
 def test_killed_under_load(own_server: Headwater, eventually: Callable[..., Any]) -> None:
-    crash_rounds(own_server, 3, 4, eventually)
+    crash_rounds(own_server, 2, 4, eventually)
 
 
 @pytest.mark.long

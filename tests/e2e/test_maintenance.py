@@ -13,7 +13,8 @@ def shop(db: Any) -> None:
         "CREATE TABLE customers (id int PRIMARY KEY, name text, region text);"
         "CREATE TABLE orders (id int PRIMARY KEY, customer int, amount numeric(10, 2), note text);"
         "INSERT INTO customers VALUES (1, 'ann', 'n'), (2, 'bob', 's'), (3, 'cid', NULL), (4, 'dan', 'n');"
-        "INSERT INTO orders SELECT n, 1 + n % 4, n, CASE n % 3 WHEN 0 THEN NULL ELSE 'note' END FROM generate_series(1, 24) n"
+        "INSERT INTO orders SELECT n, 1 + n % 4, n, CASE n % 3 WHEN 0 THEN NULL ELSE 'note' END FROM"
+        " generate_series(1, 24) n"
     )
 
 
@@ -51,7 +52,9 @@ def test_update_moves_an_upstream_row_out_of_the_downstream_filter(db: Any) -> N
 def test_select_star_over_a_stream_table_shows_no_hidden_columns(db: Any) -> None:
     db.create("totals", "SELECT region, count(*) AS n, avg(id) AS mean FROM customers GROUP BY region")
     db.create("copy", "SELECT * FROM totals")
-    columns = db.rows("SELECT attname FROM pg_attribute WHERE attrelid = 'copy'::regclass AND attnum > 1 AND NOT attisdropped")
+    columns = db.rows(
+        "SELECT attname FROM pg_attribute WHERE attrelid = 'copy'::regclass AND attnum > 1 AND NOT attisdropped"
+    )
     assert [name for (name,) in columns if not name.startswith("__pgt_")] == ["region", "n", "mean"]
     db.run("INSERT INTO customers VALUES (9, 'eve', 's')")
     db.assert_refreshed("totals", "copy")
@@ -71,7 +74,9 @@ def test_all_non_null_inputs_of_a_group_go_while_the_group_survives(db: Any) -> 
               " count(amount) AS n, count(*) AS all_rows FROM orders GROUP BY customer")  # fmt: skip
     db.run("UPDATE orders SET amount = NULL, note = NULL WHERE customer = 2")
     db.assert_refreshed("sums")
-    assert db.rows("SELECT s, a, low, high, n, all_rows FROM sums WHERE customer = 2") == [(None, None, None, None, 0, 6)]
+    assert db.rows("SELECT s, a, low, high, n, all_rows FROM sums WHERE customer = 2") == [
+        (None, None, None, None, 0, 6)
+    ]
     db.run("UPDATE orders SET amount = 3 WHERE id = 1")
     db.assert_refreshed("sums")
 
@@ -95,7 +100,10 @@ def test_extremum_goes_and_another_takes_its_place(db: Any) -> None:
     db.create("extremes", "SELECT customer, min(amount) AS low, max(amount) AS high FROM orders GROUP BY customer")
     for _ in range(3):
         db.run("DELETE FROM orders o WHERE amount = (SELECT max(amount) FROM orders i WHERE i.customer = o.customer)")
-        db.run("UPDATE orders o SET amount = amount + 100 WHERE amount = (SELECT min(amount) FROM orders i WHERE i.customer = o.customer)")
+        db.run(
+            "UPDATE orders o SET amount = amount + 100 WHERE amount = (SELECT min(amount) FROM orders i WHERE"
+            " i.customer = o.customer)"
+        )
         db.assert_refreshed("extremes")
 
 
@@ -114,21 +122,36 @@ def test_distinct_aggregates_and_filters(db: Any) -> None:
         " count(*) FILTER (WHERE amount > 5) AS large, avg(amount) FILTER (WHERE note IS NULL) AS a,"
         " array_length(array_agg(id), 1) AS n FROM orders GROUP BY customer",
     )
-    db.run("UPDATE orders SET note = 'x' WHERE id = 6; UPDATE orders SET amount = 5 WHERE id % 2 = 0; DELETE FROM orders WHERE id < 4")
+    db.run(
+        "UPDATE orders SET note = 'x' WHERE id = 6; UPDATE orders SET amount = 5 WHERE id % 2 = 0;"
+        " DELETE FROM orders WHERE id < 4"
+    )
     db.assert_refreshed("facts")
 
 
 def test_having_lets_groups_in_and_out(db: Any) -> None:
-    db.create("busy", "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) > 5 AND sum(amount) < 100")
-    for statement in ("DELETE FROM orders WHERE id = 1", "INSERT INTO orders SELECT 100 + n, 2, 1, NULL FROM generate_series(1, 3) n",
-                      "UPDATE orders SET amount = 1", "UPDATE orders SET customer = 3"):  # fmt: skip
+    db.create(
+        "busy", "SELECT customer, count(*) AS n FROM orders GROUP BY customer HAVING count(*) > 5 AND sum(amount) < 100"
+    )
+    for statement in (
+        "DELETE FROM orders WHERE id = 1",
+        "INSERT INTO orders SELECT 100 + n, 2, 1, NULL FROM generate_series(1, 3) n",
+        "UPDATE orders SET amount = 1",
+        "UPDATE orders SET customer = 3",
+    ):
         db.run(statement)
         db.assert_refreshed("busy")
 
 
 def test_self_join_without_equality(db: Any) -> None:
-    db.create("larger", "SELECT a.id, count(*) AS n FROM orders a JOIN orders b ON a.amount < b.amount AND a.id <> b.id GROUP BY a.id")
-    db.run("UPDATE orders SET amount = 25 - amount WHERE id % 2 = 0; DELETE FROM orders WHERE id = 24; INSERT INTO orders VALUES (50, 1, NULL, NULL)")
+    db.create(
+        "larger",
+        "SELECT a.id, count(*) AS n FROM orders a JOIN orders b ON a.amount < b.amount AND a.id <> b.id GROUP BY a.id",
+    )
+    db.run(
+        "UPDATE orders SET amount = 25 - amount WHERE id % 2 = 0; DELETE FROM orders WHERE id = 24;"
+        " INSERT INTO orders VALUES (50, 1, NULL, NULL)"
+    )
     db.assert_refreshed("larger")
     assert db.last("larger")[0] == "DIFFERENTIAL"
 
@@ -145,15 +168,23 @@ def test_cte_referenced_twice(db: Any) -> None:
 
 def test_union_all_of_one_table_twice(db: Any) -> None:
     db.create("both", "SELECT id, note FROM orders WHERE id < 12 UNION ALL SELECT id, note FROM orders WHERE id > 8")
-    db.run("UPDATE orders SET note = 'u' WHERE id BETWEEN 7 AND 13; UPDATE orders SET id = id + 100 WHERE id = 10; DELETE FROM orders WHERE id = 9")
+    db.run(
+        "UPDATE orders SET note = 'u' WHERE id BETWEEN 7 AND 13;"
+        " UPDATE orders SET id = id + 100 WHERE id = 10; DELETE FROM orders WHERE id = 9"
+    )
     db.assert_refreshed("both")
 
 
 def test_text_and_numeric_that_are_equal_but_look_different(db: Any) -> None:
-    db.run("CREATE TABLE odd (n numeric, c char(4), i interval, f float8); INSERT INTO odd VALUES (1.0, 'a', '1 day', 0), (1.00, 'a ', '24 hours', '-0')")
+    db.run(
+        "CREATE TABLE odd (n numeric, c char(4), i interval, f float8);"
+        " INSERT INTO odd VALUES (1.0, 'a', '1 day', 0), (1.00, 'a ', '24 hours', '-0')"
+    )
     db.create("copy", "SELECT n, c, i, f FROM odd")
     db.create("groups", "SELECT n, count(*) AS k FROM odd GROUP BY n")
-    db.run("INSERT INTO odd VALUES (1, 'a', '0 days 24:00:00', 0), ('NaN', NULL, NULL, 'NaN'), ('NaN', NULL, NULL, 'NaN')")
+    db.run(
+        "INSERT INTO odd VALUES (1, 'a', '0 days 24:00:00', 0), ('NaN', NULL, NULL, 'NaN'), ('NaN', NULL, NULL, 'NaN')"
+    )
     db.refresh("groups")
     db.assert_refreshed("copy")
     assert db.rows("SELECT n::float8::text, k::int FROM groups ORDER BY n") == [("1", 3), ("NaN", 2)]
@@ -174,7 +205,10 @@ def test_sum_with_nan_and_infinity_comes_back(db: Any) -> None:
 
 
 def test_sums_of_floats_do_not_drift(db: Any) -> None:
-    db.run("CREATE TABLE measured (k int, v float8); INSERT INTO measured SELECT n % 2, n / 10.0 FROM generate_series(1, 50) n")
+    db.run(
+        "CREATE TABLE measured (k int, v float8); INSERT INTO measured SELECT n % 2,"
+        " n / 10.0 FROM generate_series(1, 50) n"
+    )
     db.create("sums", "SELECT k, count(v) AS n, sum(v) AS s FROM measured GROUP BY k")
     db.run("INSERT INTO measured VALUES (0, 1e300)")
     db.refresh("sums")
@@ -195,7 +229,9 @@ def test_several_cycles_of_everything(db: Any) -> None:
     names = ["s1", "s2", "s3", "s4"]
     db.create("s1", "SELECT c.region, count(*) AS n, sum(o.amount) AS s, avg(o.amount) AS a, min(o.note) AS m"
               " FROM orders o JOIN customers c ON c.id = o.customer GROUP BY c.region")  # fmt: skip
-    db.create("s2", "SELECT DISTINCT c.region, o.note FROM orders o, customers c WHERE c.id = o.customer AND o.amount > 3")
+    db.create(
+        "s2", "SELECT DISTINCT c.region, o.note FROM orders o, customers c WHERE c.id = o.customer AND o.amount > 3"
+    )
     db.create("s3", "SELECT region, n FROM s1 WHERE n > 3 UNION ALL SELECT region, 0 FROM customers")
     db.create("s4", "SELECT x.region, count(*) AS n FROM s2 x JOIN s3 y ON x.region = y.region GROUP BY x.region")
     for n in range(6):

@@ -51,7 +51,9 @@ def test_plain_user_over_own_table(db: Any, alice: psycopg.Connection[Any]) -> N
 
 
 @pytest.mark.parametrize("mode", ["AUTO", "FULL", "DIFFERENTIAL"])
-@pytest.mark.parametrize("query", ["SELECT visible FROM secret", "SELECT count(*) AS n FROM secret", "SELECT 1 AS one FROM secret"])
+@pytest.mark.parametrize(
+    "query", ["SELECT visible FROM secret", "SELECT count(*) AS n FROM secret", "SELECT 1 AS one FROM secret"]
+)
 def test_no_right_to_read_a_source(db: Any, alice: psycopg.Connection[Any], mode: str, query: str) -> None:
     before = db.traces()
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="secret"):
@@ -123,7 +125,9 @@ def test_row_level_security_on_own_table_does_not_apply_to_its_owner(db: Any, al
     assert db.value("SELECT count(*) FROM doubled") == 3
 
 
-def test_another_users_stream_table_is_untouchable(db: Any, alice: psycopg.Connection[Any], role: Callable[..., Any]) -> None:
+def test_another_users_stream_table_is_untouchable(
+    db: Any, alice: psycopg.Connection[Any], role: Callable[..., Any]
+) -> None:
     create(alice, "doubled", "SELECT id, v * 2 AS v FROM mine")
     mallory = role("mallory")
     for call in (
@@ -177,9 +181,7 @@ def test_catalog_cannot_be_written_by_plain_users(alice: psycopg.Connection[Any]
             alice.execute(statement)
 
 
-INNOCENT = (
-    "CREATE FUNCTION reach(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN {}; RETURN $1; END $$"
-)
+INNOCENT = "CREATE FUNCTION reach(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN {}; RETURN $1; END $$"
 """A function that says it is immutable and has no effects, and calls one that has."""
 
 ESCAPES = {
@@ -187,12 +189,14 @@ ESCAPES = {
     "reset_role": "EXECUTE 'RESET ROLE'; INSERT INTO public.loot VALUES (current_user)",
     "set_role": "EXECUTE 'SET ROLE postgres'; INSERT INTO public.loot VALUES (current_user)",
     "session_authorization": "EXECUTE 'RESET SESSION AUTHORIZATION'; INSERT INTO public.loot VALUES (current_user)",
-    "set_session_authorization": "EXECUTE 'SET SESSION AUTHORIZATION postgres'; INSERT INTO public.loot VALUES (current_user)",
+    "set_session_authorization": "EXECUTE 'SET SESSION AUTHORIZATION postgres'; INSERT INTO public.loot VALUES"
+    " (current_user)",
     "set_config": "PERFORM set_config('role', 'postgres', false); INSERT INTO public.loot VALUES (current_user)",
     "read_secret": "INSERT INTO public.loot SELECT hidden FROM public.secret",
     "create_superuser": "EXECUTE 'CREATE ROLE evil SUPERUSER'",
     "runner_of_postgres": "PERFORM pgtrickle_roles.as_10('SELECT to_jsonb(hidden) FROM public.secret', '{}')",
-    "run_as_whoever_calls": "PERFORM pgtrickle._run('WITH l AS (INSERT INTO public.loot VALUES (current_user) RETURNING 1)"
+    "run_as_whoever_calls": "PERFORM pgtrickle._run('WITH l AS (INSERT INTO public.loot VALUES (current_user) RETURNING"
+    " 1)"
     " SELECT to_jsonb(1) FROM l', '{}')",
     "drop_others": "PERFORM pgtrickle._unregister(pgt_id) FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'admins'",
     "be_the_superuser": "EXECUTE 'ALTER ROLE ' || quote_ident(session_user) || ' NOSUPERUSER'",
@@ -233,7 +237,8 @@ TRAPS = {
     "search_path_config": "PERFORM set_config('search_path', 'planted, pg_catalog', false)",
     "holdable_cursor": "EXECUTE 'DECLARE later CURSOR WITH HOLD FOR SELECT public.spring()'",
     "prepared_statement": "EXECUTE 'PREPARE __asyncpg_stmt_1__ AS SELECT public.spring()'",
-    "prepared_instead_of_another": "FOR n IN SELECT name FROM pg_prepared_statements LOOP EXECUTE format('DEALLOCATE %I', n);"
+    "prepared_instead_of_another": "FOR n IN SELECT name FROM pg_prepared_statements LOOP"
+    " EXECUTE format('DEALLOCATE %I', n);"
     " EXECUTE format('PREPARE %I AS SELECT public.spring()', n); END LOOP",
     "temporary_type": "EXECUTE 'CREATE DOMAIN pg_temp.text AS pg_catalog.text CHECK (public.spring() IS NOT NULL)'",
     "temporary_table": "EXECUTE 'CREATE TEMP TABLE pg_class (x int)'",

@@ -57,9 +57,7 @@ def _where(table: str) -> st.SearchStrategy[str]:
 def _update(table: str) -> st.SearchStrategy[str]:
     keys = KEYS.get(table, ())
     free = [name for name in ROWS[table] if name not in keys]
-    sets = [
-        st.builds(lambda value, name=name: f"{name} = {value}", ROWS[table][name]) for name in free
-    ]
+    sets = [st.builds(lambda value, name=name: f"{name} = {value}", ROWS[table][name]) for name in free]
     if keys:
         sets.append(st.just(f"{keys[-1]} = {keys[-1]} + 20"))
         sets.append(st.just(f"{keys[0]} = {keys[0]} - 1"))
@@ -68,12 +66,18 @@ def _update(table: str) -> st.SearchStrategy[str]:
 
 def _change(table: str) -> st.SearchStrategy[str]:
     deleting = _where(table).map(lambda where: f"DELETE FROM {table}{where}")
-    moving = st.just(f"WITH gone AS (DELETE FROM {table} RETURNING *) INSERT INTO {table} SELECT * FROM gone WHERE random() < 2")
+    moving = st.just(
+        f"WITH gone AS (DELETE FROM {table} RETURNING *) INSERT INTO {table} SELECT * FROM gone WHERE random() < 2"
+    )
     parts = [_insert(table), _insert(table), _update(table), deleting]
     if table not in KEYS and table != "e":
         parts.append(moving)
     if table == "e":
-        parts.append(_insert("e").map(lambda text: text.replace("INTO e", "INTO e_rest").replace("(0,", "(1,").replace("(-1,", "(2,")))
+        parts.append(
+            _insert("e").map(
+                lambda text: text.replace("INTO e", "INTO e_rest").replace("(0,", "(1,").replace("(-1,", "(2,")
+            )
+        )
     return st.one_of(*parts)
 
 
@@ -92,7 +96,9 @@ _CONTROL = st.sampled_from(
 )
 
 
-def scripts(tables: tuple[str, ...], stream_tables: int, sessions: int = 3, size: int = 14) -> st.SearchStrategy[list[Step]]:
+def scripts(
+    tables: tuple[str, ...], stream_tables: int, sessions: int = 3, size: int = 14
+) -> st.SearchStrategy[list[Step]]:
     """Steps of several sessions, among them refreshes of stream tables. Session 0 is the scheduler's."""
     session = st.integers(1, sessions)
     step = st.one_of(

@@ -1,8 +1,8 @@
 """Random defining queries: everything that is maintained incrementally, nested over itself.
 
 A query is generated as text with typed output columns. Types are named by what may be done with them: `int`, `text`,
-`numeric` (of fixed scale: equal values look equal), `loose` (numeric of any scale, with NaN and infinities: equal values
-may look different) and `float` (multiples of a half: sums do not depend on the order).
+`numeric` (of fixed scale: equal values look equal), `loose` (numeric of any scale, with NaN and infinities: equal
+values may look different) and `float` (multiples of a half: sums do not depend on the order).
 """
 
 from __future__ import annotations
@@ -166,7 +166,11 @@ def aggregates(draw: DrawFn, columns: Columns) -> tuple[str, str]:
     clause = f" FILTER (WHERE {draw(predicates(columns, 1))})" if draw(st.integers(0, 3)) == 0 else ""
     if name == "count(*)":
         return f"count(*){clause}", "int"
-    kinds = ["int", "text", "numeric", "loose", "float"] if name in ("count", "min", "max") else ["int", "numeric", "loose", "float"]
+    kinds = (
+        ["int", "text", "numeric", "loose", "float"]
+        if name in ("count", "min", "max")
+        else ["int", "numeric", "loose", "float"]
+    )
     kind = draw(st.sampled_from([k for k in kinds if k in {of for _, of in columns}] or ["int"]))
     distinct = "DISTINCT " if draw(st.integers(0, 3)) == 0 else ""
     result = "int" if name == "count" else kind
@@ -178,7 +182,9 @@ def aggregates(draw: DrawFn, columns: Columns) -> tuple[str, str]:
 
 
 @st.composite
-def selects(draw: DrawFn, relations: tuple[Relation, ...], depth: int, aliases: count[int], kinds: tuple[str, ...] | None) -> Query:
+def selects(
+    draw: DrawFn, relations: tuple[Relation, ...], depth: int, aliases: count[int], kinds: tuple[str, ...] | None
+) -> Query:
     """One SELECT; with `kinds`, with output columns of these types."""
     source, columns = draw(joins(relations, depth, aliases))
     where = f" WHERE {draw(predicates(columns))}" if draw(st.booleans()) else ""
@@ -191,7 +197,9 @@ def selects(draw: DrawFn, relations: tuple[Relation, ...], depth: int, aliases: 
             kinds = tuple(draw(st.lists(st.sampled_from(sorted({of for _, of in columns})), min_size=1, max_size=4)))
         items = [(draw(scalars(kind, columns)), kind) for kind in kinds]
         if shape == "plain" and kinds and draw(st.booleans()):
-            items = [*((name, kind) for name, kind in columns[:4]), *items] if len(kinds) < 3 and kinds is None else items
+            items = (
+                [*((name, kind) for name, kind in columns[:4]), *items] if len(kinds) < 3 and kinds is None else items
+            )
         text = f"SELECT {'DISTINCT ' if shape == 'distinct' else ''}" + _select_list(items) + f" FROM {source}{where}"
         return Query(text, _named(items), exact)
     keys = []
