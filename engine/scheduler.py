@@ -197,7 +197,7 @@ class Scheduler:
                 turn = await self.refresh(session, table)
         except SqlError as error:
             pace.failures += 1
-            pace.retry = self.clock() + max(schedule, min(60.0, 2.0**pace.failures))
+            pace.retry = self.clock() + max(schedule, min(60.0, 2.0 ** min(pace.failures, 6)))
             logger.warning(
                 "refresh failed",
                 stream_table=f"{table.schema}.{table.name}",

@@ -30,6 +30,9 @@ logger = structlog.get_logger(__name__)
 
 DISCOVERY_INTERVAL = 30.0
 
+RELEASE_SECONDS = 2.0
+"""How long the engine stays away from a database that somebody wants to drop, rename or copy."""
+
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
@@ -74,7 +77,9 @@ class Engine:
             with suppress(asyncio.CancelledError):
                 await self._discovery
         for name in list(self._databases):
-            await self.release_database(name)
+            await self._let_go(name)
+        for task in tuple(self._background):
+            task.cancel()
 
     async def database_ready(self, database: str) -> str | None:
         """Install or upgrade the catalog at first use and start the database's scheduler.
@@ -115,7 +120,20 @@ class Engine:
         self._databases[name] = _Database(pool, scheduler, task, spark)
 
     async def release_database(self, database: str) -> None:
-        """Close the engine's connections to a database, so that it can be dropped, renamed or copied."""
+        """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
+
+        If it is still there a little later, since whoever asked had no right to, its scheduler is taken up again.
+        """
+        if database in self._databases:
+            await self._let_go(database)
+            self._in_background(self._return_to(database))
+
+    async def _return_to(self, database: str) -> None:
+        await asyncio.sleep(RELEASE_SECONDS)
+        if database not in self._databases and await self._has_catalog(database):
+            await self.database_ready(database)
+
+    async def _let_go(self, database: str) -> None:
         entry = self._databases.pop(database, None)
         if entry is not None:
             entry.task.cancel()
@@ -188,6 +206,12 @@ class Engine:
                 return Turn.AGAIN
             await record_failure(session, pgt_id, initiator, error)
             raise
+        except Exception as error:
+            # The other stream tables must not suffer from it.
+            logger.exception("refresh failed", pgt_id=pgt_id)
+            failure = SqlError("XX000", f"internal error of the engine: {error!r}")
+            await record_failure(session, pgt_id, initiator, failure)
+            raise failure from error
         return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
 
     async def _repair(self, session: PooledSession, pgt_id: int) -> None:
@@ -226,12 +250,13 @@ class Engine:
                     if request is None or error.sqlstate[:2] in ("08", "57"):
                         raise
                     logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
-                    await session.fetch(
-                        "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
-                        request.request_id,
-                        error.sqlstate,
-                        error.message,
-                    )
+                    await _fail(session, request, error)
+                except Exception as error:
+                    if request is None:
+                        raise
+                    # It must not come up again and again, in front of all others.
+                    logger.exception("request failed", kind=request.kind)
+                    await _fail(session, request, SqlError("XX000", f"internal error of the engine: {error}"))
 
     async def _discover(self) -> None:
         """Find databases with stream tables that no client of this server has touched since it started."""
@@ -264,3 +289,13 @@ class Engine:
             return False
         finally:
             await pool.close()
+
+
+async def _fail(session: PooledSession, request: Request, error: SqlError) -> None:
+    """Note on a request that it has failed."""
+    await session.fetch(
+        "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
+        request.request_id,
+        error.sqlstate,
+        error.message,
+    )
