@@ -26,6 +26,10 @@ app = typer.Typer(
 )
 
 
+PIPE_WIDTH = 400
+"""Columns of what is not shown on a terminal, so that nobody has to parse wrapped cells."""
+
+
 def _spark(value: str) -> str:
     from engine.spark_sessions import SparkTargetError, Target
 
@@ -203,7 +207,8 @@ def status(data: Data, postgres: Postgres = None) -> None:
     if running is None:
         _not_running(directory)
     try:
-        show(running, directory, postgres, Console())
+        console = Console()
+        show(running, directory, postgres, console if console.is_terminal else Console(width=PIPE_WIDTH))
     except StartupError as error:
         _fail(error)
 

@@ -200,7 +200,8 @@ def _database_table(databases: list[_Database]) -> Table:
 def _stream_table_table(databases: list[_Database]) -> Table:
     table = Table(title="Stream tables", title_justify="left")
     for heading in ("database", "stream table", "mode", "schedule", "status", "data is from", "last refresh"):
-        table.add_column(heading)
+        # Names are to be copied: they are never broken, and nothing is cut off.
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "stream table"))
     for database in databases:
         for row in database.stream_tables:
             asked = f" ({row.requested_mode})" if row.requested_mode != row.refresh_mode else ""
