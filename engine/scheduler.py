@@ -82,6 +82,7 @@ class Scheduler:
     _cleaned_at: float = -math.inf
     _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
+    _asked_at: float = -math.inf
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -162,6 +163,9 @@ class Scheduler:
         if await _is_on(session):
             return True
         # A session keeps the setting it began with, even if ALTER DATABASE ... RESET has taken that back.
+        if self.clock() - self._asked_at < LOOK_INTERVAL:
+            return False
+        self._asked_at = self.clock()
         connection = await self.pool.connect()
         try:
             return await _is_on(PooledSession(connection))
