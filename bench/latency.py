@@ -104,10 +104,11 @@ def main() -> None:
         finally:
             process.terminate()
             process.wait(60)
+    percentile = found[int(len(found) * 0.99)]
     console.print(
-        f"{len(found)} changes, schedule {options.schedule}, {options.tables} stream tables,"
-        f" {options.clients} writers: visible after {statistics.median(found):.0f} ms (median), {found[int(len(found) * 0.99)]:.0f} ms"
-        f" (99th percentile), {found[-1]:.0f} ms (longest)"
+        f"{len(found)} changes, schedule {options.schedule}, {options.tables} stream tables, {options.clients} writers:"
+        f" visible after {statistics.median(found):.0f} ms (median), {percentile:.0f} ms (99th percentile),"
+        f" {found[-1]:.0f} ms (longest)"
     )
 
 
