@@ -28,10 +28,10 @@ def made(shared_db: Any) -> Any:
 def db(made: Any) -> Iterator[Any]:
     """One database for all: what is refused leaves nothing behind, and what is not is dropped again."""
     yield made
+    made.close()
+    made.connection = made.connect()
     made.run("TRUNCATE t; INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b')")
     made.run("SELECT pgtrickle.drop_stream_table(quote_ident(pgt_name)) FROM pgtrickle.pgt_stream_tables")
-    made.connection.close()
-    made.connection = made.connect()
 
 
 @pytest.fixture(params=["autocommit", "transaction", "differential"])
@@ -290,9 +290,7 @@ def test_cancelled_creation_leaves_nothing(db: Any, eventually: Callable[..., An
         b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
         b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
     )
-    eventually(
-        lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid)
-    )
+    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_run' FROM pg_stat_activity WHERE pid = %s", pid))
     connection.cancel_safe()
     results = []
     while (result := connection.pgconn.get_result()) is not None:
@@ -311,9 +309,7 @@ def test_client_that_dies_during_creation_leaves_nothing(db: Any, eventually: Ca
         b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.id, count(*) AS n FROM t a JOIN t b ON a.id + b.id > 0"
         b" JOIN t c ON a.k + c.k <> b.k GROUP BY a.id')"
     )
-    eventually(
-        lambda: db.value("SELECT state = 'active' AND query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid)
-    )
+    eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_run' FROM pg_stat_activity WHERE pid = %s", pid))
     connection.close()
     eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), 30, "the backend's end")
     eventually(lambda: db.traces() == before, what="nothing left")

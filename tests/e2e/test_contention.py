@@ -123,7 +123,7 @@ def test_creation_does_not_keep_writers_out_while_populating(live_db: Any, event
         b"SELECT pgtrickle.create_stream_table('slow', 'SELECT a.k,"
         b" count(*) AS n FROM t a JOIN t b ON a.v + b.v > 7 GROUP BY a.k')"
     )
-    eventually(lambda: live_db.value("SELECT query ~ '_changes.as_' FROM pg_stat_activity WHERE pid = %s", pid))
+    eventually(lambda: live_db.value("SELECT query ~ '_run' FROM pg_stat_activity WHERE pid = %s", pid))
     writer = live_db.connect()
     writer.execute("SET lock_timeout = '1s'")
     writer.execute("INSERT INTO t VALUES (9000, 1, 1)")
