@@ -90,8 +90,8 @@ class PooledSession:
     @asynccontextmanager
     async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:
         """A transaction around the block; `repeatable_read` gives every statement in it one snapshot."""
-        transaction = self._connection.transaction(isolation=isolation)
         try:
+            transaction = self._connection.transaction(isolation=isolation)
             await transaction.start()
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error

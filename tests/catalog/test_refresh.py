@@ -105,7 +105,7 @@ def test_failures_are_counted_and_suspend(table: Engine) -> None:
         assert (result["status"], result["consecutive_errors"]) == (state, errors)
     table.connection.execute("SELECT 1")
     assert json.loads(notices[0]) == {
-        "event": "auto_suspended", "pgt_schema": "public", "pgt_name": "st", "reason": "22012: division by zero",
+        "event": "auto_suspended", "pgt_schema": "public", "pgt_name": "st", "reason": "22012",
     }  # fmt: skip
     table.value("SELECT pgtrickle._set_state(1, %s)", json.dumps({"status": "ACTIVE", "consecutive_errors": 0}))
     assert status(table) == ("ACTIVE", 0)

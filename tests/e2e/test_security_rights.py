@@ -147,3 +147,51 @@ def test_only_one_statement_is_a_defining_query(db: Any) -> None:
         with pytest.raises(psycopg.errors.SyntaxError):
             db.create("st", query)
     assert db.rows("SELECT to_regclass('planted'), to_regclass('t')::text") == [(None, "t")]
+
+
+def test_change_buffer_is_taken_away_with_the_right_to_read_the_source(db: Any, alice: Connection) -> None:
+    db.run(f"CREATE TABLE secret (id int PRIMARY KEY, hidden text); GRANT SELECT ON secret TO {user(alice)}")
+    alice.execute("SELECT pgtrickle.create_stream_table('seen', 'SELECT id, hidden FROM public.secret')")
+    db.create("others", "SELECT id, hidden FROM secret")
+    db.run("INSERT INTO secret VALUES (1, 'new')")
+    buffer = db.value("SELECT 'pgtrickle_changes.changes_' || 'secret'::regclass::oid")
+    columns = [f"SELECT hidden FROM {buffer}", f'SELECT "__pgt_w" FROM {buffer}']
+
+    def assert_closed() -> None:
+        for statement in columns:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                alice.execute(statement)
+
+    assert alice.execute(columns[0]).fetchall() == [("new",)]
+    db.run(f"REVOKE SELECT ON secret FROM {user(alice)}")
+    assert_closed()
+    db.run(f"GRANT SELECT ON secret TO {user(alice)}")
+    alice.execute("SELECT pgtrickle.refresh_stream_table('seen')")
+    assert alice.execute("SELECT hidden FROM seen").fetchall() == [("new",)]
+    db.run("ALTER TABLE secret ENABLE ROW LEVEL SECURITY")
+    assert_closed()
+    db.run("ALTER TABLE secret DISABLE ROW LEVEL SECURITY")
+    alice.execute("SELECT pgtrickle.refresh_stream_table('seen')")
+    db.run("INSERT INTO secret VALUES (2, 'newer')")
+    alice.execute("SELECT pgtrickle.refresh_stream_table('seen')")
+    assert alice.execute("SELECT count(*) FROM seen").fetchone() == (2,)
+    alice.execute("SELECT pgtrickle.drop_stream_table('seen')")
+    assert_closed()
+    db.assert_refreshed("others")
+
+
+def test_values_in_error_messages_are_shown_to_the_owner_alone(
+    live_db: Any, alice: Connection, eventually: Callable[..., Any]
+) -> None:
+    live_db.run("CREATE TABLE cards (id int PRIMARY KEY, number text)")
+    live_db.create("numbers", "SELECT id, number::int AS number FROM cards", schedule="1s")
+    live_db.run("INSERT INTO cards VALUES (1, '4111-1111')")
+    seen = "SELECT count(*) FROM pgtrickle.pgt_refresh_history WHERE error_message LIKE '%4111%'"
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation):
+        live_db.refresh("numbers")
+    live_db.run(f"ALTER DATABASE {live_db.name} RESET pg_trickle.enabled")
+    live_db.connect().close()
+    eventually(lambda: live_db.value(seen))
+    assert alice.execute(seen).fetchone() == (0,)
+    assert "4111" not in str(alice.execute("SELECT * FROM pgtrickle.get_refresh_history('numbers')").fetchall())
+    assert "4111" not in str(alice.execute("SELECT * FROM pgtrickle.explain_st('numbers')").fetchall())

@@ -221,3 +221,35 @@ BEGIN
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC;
+
+
+-- Take buffers from roles that may not read them any more: whoever has no stream table over the source left, or has lost
+-- the right to read these columns of it, or has row-level security in the way.
+CREATE OR REPLACE FUNCTION pgtrickle._revoke_buffers() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    g record;
+BEGIN
+    IF current_setting('pgtrickle.revoking', true) = 'on' THEN
+        RETURN;  -- called by the event trigger of its own REVOKE
+    END IF;
+    FOR g IN
+        SELECT k.source_relid AS source, r.rolname, string_agg(quote_ident(a.attname), ', ') AS columns
+        FROM pgtrickle.pgt_captures k
+        JOIN pg_attribute a ON a.attrelid = to_regclass('pgtrickle_changes.changes_' || k.source_relid)
+                           AND NOT a.attisdropped AND a.attacl IS NOT NULL
+        CROSS JOIN aclexplode(a.attacl) AS e
+        JOIN pg_roles r ON r.oid = e.grantee
+        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                          WHERE d.source_relid = k.source_relid AND s.pgt_owner = e.grantee)
+           OR pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
+                                       THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL
+        GROUP BY k.source_relid, r.rolname
+    LOOP
+        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 1, pgtrickle._source_lock_key(g.source));
+        PERFORM set_config('pgtrickle.revoking', 'on', true);
+        EXECUTE format('REVOKE SELECT (%s) ON pgtrickle_changes.%I FROM %I', g.columns, 'changes_' || g.source, g.rolname);
+        PERFORM set_config('pgtrickle.revoking', '', true);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._revoke_buffers() FROM PUBLIC;

@@ -198,5 +198,6 @@ BEGIN
             NULL;
         END;
     END LOOP;
+    PERFORM pgtrickle._revoke_buffers();
     RETURN ended;
 END $$;

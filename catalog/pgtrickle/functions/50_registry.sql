@@ -288,8 +288,10 @@ BEGIN
       AND NOT EXISTS (SELECT FROM jsonb_array_elements(sources) s WHERE (s->>'relid')::oid = d.source_relid);
     PERFORM pgtrickle._note_dependency(
         st.pgt_id, (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns')),
+        -- What cannot be captured any more is no longer relied on.
         (SELECT d.capture_generation FROM pgtrickle.pgt_dependencies d
-         WHERE d.pgt_id = st.pgt_id AND d.source_relid = (s->>'relid')::oid))
+         WHERE d.pgt_id = st.pgt_id AND d.source_relid = (s->>'relid')::oid
+           AND pgtrickle._capture_obstacle(d.source_relid) IS NULL))
     FROM jsonb_array_elements(sources) AS s;
 END $$;
 

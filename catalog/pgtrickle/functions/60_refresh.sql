@@ -145,6 +145,10 @@ BEGIN
             ELSIF d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
                 broken := broken || format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
             ELSIF st.frontier IS NOT NULL THEN
+                IF denied = '{}' AND broken = '{}' THEN
+                    -- It may have been taken away in the meantime (_revoke_buffers).
+                    PERFORM pgtrickle._grant_buffer(d.oid, st.pgt_owner, d.columns_used);
+                END IF;
                 EXECUTE format($q$
                     SELECT count(*), coalesce(bool_or(w = 0), false)
                     FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
@@ -266,7 +270,8 @@ BEGIN
         RETURNING refresh_id INTO new_id;
     END IF;
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
-        PERFORM pgtrickle._alert('auto_suspended', st, result->>'error_message');
+        -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
+        PERFORM pgtrickle._alert('auto_suspended', st, split_part(result->>'error_message', ':', 1));
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
 END $$;
@@ -376,6 +381,7 @@ DECLARE
     days int := pgtrickle._setting('pg_trickle.history_retention_days', '30')::int;
     removed bigint := 0;
 BEGIN
+    PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
     IF days > 0 THEN
         DELETE FROM pgtrickle.pgt_refresh_history h
         WHERE h.start_time < now() - make_interval(days => days)

@@ -299,3 +299,13 @@ LEFT JOIN pg_class c ON c.oid = d.source_relid
 LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE d.source_type IN ('TABLE', 'STREAM_TABLE') AND d.cdc_mode IS NOT NULL;
 GRANT SELECT ON pgtrickle.pgt_cdc_status TO PUBLIC;
+
+
+-- The message of an error can hold values of the sources ('invalid input syntax for type integer: "..."'), so a refresh
+-- that failed is shown to the owner's role and to monitoring roles. Everybody sees the others.
+ALTER TABLE pgtrickle.pgt_refresh_history ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS errors_of_ones_own ON pgtrickle.pgt_refresh_history;
+CREATE POLICY errors_of_ones_own ON pgtrickle.pgt_refresh_history FOR SELECT
+    USING (error_message IS NULL OR pg_has_role('pg_monitor', 'USAGE')
+           OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
+                      WHERE s.pgt_id = pgt_refresh_history.pgt_id AND pg_has_role(s.pgt_owner, 'USAGE')));

@@ -28,6 +28,12 @@ BEGIN
             WHERE k.source_relid = capture.source_relid;
         END IF;
     END LOOP;
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
+               WHERE e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
+                  OR e.command_tag = 'ALTER TABLE'
+                     AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
+        PERFORM pgtrickle._revoke_buffers();
+    END IF;
     -- A table's partitions, columns or policies: reinitialise what reads it.
     UPDATE pgtrickle.pgt_stream_tables s
     SET needs_reinit = true, updated_at = clock_timestamp()
@@ -38,12 +44,17 @@ BEGIN
           ON d.source_relid = e.objid
           OR d.source_relid = (SELECT p.polrelid FROM pg_policy p WHERE e.classid = 'pg_policy'::regclass AND p.oid = e.objid)
           OR EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = d.source_relid AND e.objid = ANY (k.relations))
+          -- It, or a partition of it, has come to belong to another table, through which it can be changed unseen.
+          OR EXISTS (SELECT FROM pgtrickle.pgt_captures k JOIN pg_inherits h ON h.inhrelid = ANY (k.relations)
+                     WHERE k.source_relid = d.source_relid AND h.inhparent = e.objid)
         LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
         WHERE e.command_tag IN ('CREATE POLICY', 'ALTER POLICY')
            OR e.command_tag IN ('ALTER TABLE', 'CREATE VIEW', 'ALTER VIEW')
               AND (d.schema_fingerprint IS DISTINCT FROM
                        pgtrickle._fingerprint(d.source_relid, d.columns_used)
                    OR k.relations <> pgtrickle._relations(d.source_relid)
+                   OR EXISTS (SELECT FROM pg_inherits h
+                              WHERE h.inhrelid = ANY (k.relations) AND NOT h.inhparent = ANY (k.relations))
                    OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls')
     ) AS affected
     WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
@@ -101,13 +112,14 @@ BEGIN
     WHERE d.pgt_id = s.pgt_id AND d.source_relid = ANY (gone);
     PERFORM pgtrickle._drop_capture(c.source_relid)
     FROM pgtrickle.pgt_captures c WHERE c.source_relid = ANY (gone);
+    PERFORM pgtrickle._revoke_buffers();
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
-    WHEN TAG IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY')
+    WHEN TAG IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY', 'REVOKE')
     EXECUTE FUNCTION pgtrickle._on_ddl_end();
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_rewrite_tracker;
