@@ -98,6 +98,11 @@ class Laboratory:
     def session(self, number: int) -> PooledSession:
         return PooledSession(self.connections[number])
 
+    async def use_spark(self) -> None:
+        """Have every full refresh computed on Spark that can be."""
+        await self.connections[0].execute(f"ALTER DATABASE {self._database} SET pg_trickle.spark_min_rows = 0")
+        await self.connections[0].execute("SET pg_trickle.spark_min_rows = 0")
+
     async def reset(self, tables: Sequence[str], rows: Sequence[str]) -> None:
         """No stream tables, and these rows in these tables."""
         for number, connection in enumerate(self.connections):

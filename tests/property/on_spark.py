@@ -1,0 +1,98 @@
+"""Random FULL stream tables computed on one Spark target; a process of its own, since a process has one Spark.
+
+    python -m tests.property.on_spark TARGET SOCKET_DIR USER DATABASE EXAMPLES    (the password on standard input)
+
+The database is to be empty. Prints how many refreshes Spark computed and how many it left to PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+
+from engine.mirror import Mirror
+from engine.on_spark import DatabaseOnSpark
+from engine.pool import DatabasePool
+from engine.spark_executor import SparkExecutor
+from engine.spark_sessions import SparkSessions
+from tests.property.changes import changes, initial_rows
+from tests.property.laboratory import Laboratory
+from tests.property.queries import BASE_TABLES, Query, queries
+
+TABLES = tuple(relation.text for relation in BASE_TABLES)
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where PostgreSQL is; what `Laboratory` needs of an `EmbeddedPostgres`."""
+
+    socket_dir: str
+    user: str
+    password: str
+    port: int = 5432
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    rows: list[str]
+    query: Query
+    changes: list[str]
+
+
+@st.composite
+def examples(draw: DrawFn) -> Example:
+    relations = draw(st.lists(st.sampled_from(BASE_TABLES), min_size=1, max_size=3, unique=True))
+    tables = tuple(relation.text for relation in relations)
+    query = draw(queries(tuple(relations), 2))
+    return Example(draw(initial_rows(tables)), query, draw(st.lists(changes(tables), min_size=1, max_size=3)))
+
+
+def main() -> None:
+    """Run the examples; an assertion ends the process."""
+    target, socket_dir, user, database, count = sys.argv[1:]
+    login = Login(socket_dir, user, sys.stdin.readline().strip())
+    laboratory = Laboratory(login, database)  # type: ignore[arg-type]
+    executors: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as directory:
+        sessions = SparkSessions(target, Path(directory) / "spark")
+        pool = DatabasePool(
+            database, lambda _: {"host": login.socket_dir, "user": login.user, "password": login.password}
+        )
+        laboratory.spark = DatabaseOnSpark(SparkExecutor(sessions, Mirror(Path(directory) / "mirror")), pool)
+        laboratory.do(laboratory.use_spark())
+
+        @settings(max_examples=int(count), deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(examples())
+        def holds(example: Example) -> None:
+            async def run() -> None:
+                await laboratory.reset(TABLES, example.rows)
+                if not await laboratory.valid(example.query):
+                    assume(False)
+                table = await laboratory.create("st0", example.query, "FULL")
+                for statement in example.changes:
+                    await laboratory.run(1, statement)
+                outcome = await laboratory.refresh(0, table)
+                executors[outcome.executor if outcome is not None else "nothing to do"] += 1
+                await laboratory.check(0, table)
+
+            laboratory.do(run())
+
+        try:
+            holds()
+        finally:
+            laboratory.do(asyncio.wait_for(sessions.stop(), 60))
+            laboratory.do(pool.close())
+    laboratory.close()
+    print(" ".join(f"{name}={number}" for name, number in sorted(executors.items())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Whatever the query and the rows: what Spark computes is what PostgreSQL would have computed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from server.embedded import EmbeddedPostgres
+
+
+def run(cluster: EmbeddedPostgres, target: str, examples: int) -> dict[str, int]:
+    """Run the examples in a process; how many refreshes each executor did."""
+    database = sql.Identifier(f"on_{re.sub('[^a-z]', '', target)}")
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.property.on_spark", target),
+            *(str(cluster.socket_dir), cluster.user, database.as_string(None).strip('"'), str(examples)),
+        ],
+        input=cluster.password + "\n",
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    counts = done.stdout.strip().splitlines()[-1]
+    return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", counts)}
+
+
+@pytest.mark.parametrize("target", ["sail", "local[1]"])
+def test_full_refreshes_on_spark_equal_their_queries(cluster: EmbeddedPostgres, target: str) -> None:
+    assert run(cluster, target, 15).get("spark", 0) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target", ["sail", "local[2]"])
+def test_full_refreshes_on_spark_equal_their_queries_at_length(cluster: EmbeddedPostgres, target: str) -> None:
+    assert run(cluster, target, 600).get("spark", 0) > 100
