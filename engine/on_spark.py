@@ -9,6 +9,7 @@ from engine.context import RefreshContext
 from engine.placement import NotOnSpark, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
+from engine.refresh import run_as_owner
 from engine.spark_executor import SparkExecutor
 from engine.spark_sessions import SparkJobFailed, SparkUnavailable
 from sql.spark import NotExpressible
@@ -37,6 +38,7 @@ class DatabaseOnSpark:
             raise NotOnSpark("a source is not an ordinary table")
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)
         core = compiled(plan).core
+        await _check_readable(session, context.owner, plan, core.query)
         try:
             result = await self._executor.run(
                 session,
@@ -55,3 +57,22 @@ class DatabaseOnSpark:
             logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
             raise NotOnSpark(f"Spark failed: {error.message}") from error
         return SparkRows(result.staging, result.snapshot, result.rows, result.detail)
+
+
+_NAMES = """
+SELECT c.oid::pg_catalog.int8, n.nspname::pg_catalog.text, c.relname::pg_catalog.text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[]::pg_catalog.oid[])
+"""
+
+
+async def _check_readable(session: SqlSession, owner: str, plan: PlanInputs, query: str) -> None:
+    """The mirror is filled with the engine's rights, so PostgreSQL is asked first what it thinks of the owner's.
+
+    Plans are kept where the owner can change them: what they say of a source is compared with what it is. Raises
+    NotOnSpark, and SqlError 42501 if the owner may not read all that the query reads.
+    """
+    names = await session.fetch(_NAMES, [source.oid for source in plan.sources])
+    if {(int(oid), schema, name) for oid, schema, name in names} != {(s.oid, s.schema, s.name) for s in plan.sources}:
+        raise NotOnSpark("a source is not what it was when the query was planned")
+    await run_as_owner(session, owner, f"EXPLAIN (FORMAT JSON) {query}", {})

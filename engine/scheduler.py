@@ -27,6 +27,11 @@ logger = structlog.get_logger(__name__)
 ELECTION_LOCK = 0x4865616477617465
 """Key of the advisory lock that elects a database's scheduler ("Headwate" in ASCII)."""
 
+ELECTION = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_try_advisory_lock($1::bigint) END
+"""
+"""A standby elects nobody until it is promoted."""
+
 ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
 """Seconds between looks for changes made on connections that bypass every server."""
@@ -105,7 +110,7 @@ class Scheduler:
         connection = await self.pool.connect()
         try:
             session = PooledSession(connection)
-            ((elected,),) = await session.fetch("SELECT pg_catalog.pg_try_advisory_lock($1::bigint)", ELECTION_LOCK)
+            ((elected,),) = await session.fetch(ELECTION, ELECTION_LOCK)
             if not elected:
                 return
             logger.info("scheduler elected", database=self.pool.database)
