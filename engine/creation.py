@@ -18,6 +18,8 @@ from sql import NotDifferentiable
 
 logger = structlog.get_logger(__name__)
 
+RESERVED_SCHEMAS = frozenset({"pgtrickle", "pgtrickle_changes", "pgtrickle_roles"})
+
 
 async def create(
     session: SqlSession, arguments: dict[str, Any], search_path: str, owner: str, *, in_two_steps: bool
@@ -30,6 +32,11 @@ async def create(
     for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
     """
     schema, name = await _target(session, arguments["name"])
+    # Of two that create the same name at once, the second one finds what the first has made.
+    await session.fetch(
+        "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))",
+        f"pgtrickle {quoted(schema)}.{quoted(name)}",
+    )
     ((relid,),) = await session.fetch(
         "SELECT pg_catalog.to_regclass($1::text)::oid::bigint", f"{quoted(schema)}.{quoted(name)}"
     )
@@ -122,6 +129,8 @@ async def _target(session: SqlSession, name: str) -> tuple[str, str]:
     if len(parts) > 2:
         raise SqlError("42601", f'improper stream table name "{name}" (too many dotted names)')
     schema, table = parts if len(parts) == 2 else ("public", parts[0])
+    if schema in RESERVED_SCHEMAS:
+        raise SqlError("42939", f'schema "{schema}" is reserved', hint="Choose another schema for the stream table.")
     ((exists,),) = await session.fetch("SELECT pg_catalog.to_regnamespace($1::text) IS NOT NULL", quoted(schema))
     if not exists:
         raise SqlError("3F000", f'schema "{schema}" does not exist')
@@ -141,6 +150,11 @@ def _refuse_in_every_mode(definition: Definition) -> None:
                 f'column name "{column.name}" is reserved',
                 hint=f'Names that start with "{HIDDEN_PREFIX}" are.',
             )
+    for dependency in definition.dependencies:
+        if dependency.source.schema.startswith("pg_temp"):
+            raise SqlError(
+                "0A000", f'temporary relation "{dependency.source.name}" cannot be a source of a stream table'
+            )
     refused = sql.rejected(definition.canonical)
     if refused is not None:
         construct, hint = refused
@@ -156,9 +170,13 @@ async def _plan(session: SqlSession, definition: Definition, requested: str) -> 
             raise SqlError(
                 "0A000",
                 f"{reason.construct} is not supported in DIFFERENTIAL mode",
-                hint=reason.hint or "Use refresh_mode => 'AUTO' or 'FULL'.",
+                hint=_sentence(reason.hint or "use refresh_mode => 'AUTO' or 'FULL'"),
             ) from reason
         return opaque(definition), reason.construct
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 async def _announce(

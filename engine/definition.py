@@ -30,11 +30,13 @@ class Dependency:
     kind: str
     """TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE."""
     columns_used: tuple[str, ...]
+    obstacle: str | None = None
+    """Why triggers on it would not capture all changes."""
 
     @property
     def trackable(self) -> bool:
         """True if triggers can capture its changes."""
-        return self.kind in TRACKABLE_KINDS
+        return self.kind in TRACKABLE_KINDS and self.obstacle is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ def column(described: dict[str, object]) -> Column:
     )
 
 
-async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Source, str]]:
-    """The columns and key of relations, with their kinds, in the given order."""
+async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Source, str, str | None]]:
+    """The columns and key of relations, their kinds, and obstacles to their capture, in the given order."""
     if not relids:
         return []
     ((text,),) = await session.fetch("SELECT pgtrickle._source_info($1::bigint[]::oid[])::text", list(relids))
@@ -97,6 +99,7 @@ async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Sou
                 key=tuple(info["key"]),
             ),
             info["type"],
+            info["obstacle"],
         )
         for info in json.loads(text)
     ]
@@ -130,7 +133,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
 
 async def _definition(session: SqlSession, original: str, relid: int) -> Definition:
     canonical = await _view_definition(session, relid)
-    ((view, _),) = await describe(session, [relid])
+    ((view, _, _),) = await describe(session, [relid])
     output = view.columns
     dependencies = await _dependencies(session, relid)
     # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
@@ -211,7 +214,7 @@ ORDER BY r.relid
 async def _dependencies(session: SqlSession, relid: int) -> tuple[Dependency, ...]:
     used = {int(oid): tuple(columns) for oid, columns in await session.fetch(_DEPENDENCIES, relid)}
     described = await describe(session, list(used))
-    return tuple(Dependency(source=source, kind=kind, columns_used=used[source.oid]) for source, kind in described)
+    return tuple(Dependency(source, kind, used[source.oid], obstacle) for source, kind, obstacle in described)
 
 
 # A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,
@@ -250,7 +253,7 @@ FROM called c
 JOIN pg_catalog.pg_proc p ON p.oid = c.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 UNION ALL
-SELECT 'pg_catalog', 'CURRENT_TIMESTAMP and its like', 's', false, false, ''
+SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, false, ''
 FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
 ORDER BY 1, 2
 """

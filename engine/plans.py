@@ -14,7 +14,7 @@ from typing import Any
 
 import sql
 from catalog.session import SqlError, SqlSession
-from engine.definition import Definition, canonical_text, column, view_columns
+from engine.definition import TRACKABLE_KINDS, Definition, canonical_text, column, view_columns
 from engine.transactions import savepoint
 from sql import Column, Compiled, NotDifferentiable, Source
 
@@ -81,6 +81,8 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
         if not dependency.trackable:
             if dependency.kind == "VIEW":
                 raise NotDifferentiable(f'view "{dependency.source.name}"', "use the query of the view itself")
+            if dependency.kind in TRACKABLE_KINDS:
+                raise NotDifferentiable(f"a source whose changes cannot be captured ({dependency.obstacle})")
             kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
             raise NotDifferentiable(
                 f'{kind} "{dependency.source.name}"',

@@ -9,8 +9,8 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
-from engine.creation import explanation
-from engine.definition import Definition, define
+from engine.creation import explanation, notice
+from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define
 from engine.plans import PlanInputs, compiled, plan, used_columns
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as
@@ -61,7 +61,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     if old.differentiable:
         try:
             async with acting_as(session, context.owner):
-                inputs = await plan(session, _without_new_keys(definition, old))
+                inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             raise _other_columns(context) from reason
     if _layout(definition.output) != _layout(old.output) or (
@@ -73,8 +73,9 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
         context.pgt_id,
         json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]),
     )
+    fallback = await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    differential = context.refresh_mode == "DIFFERENTIAL"
+    differential = context.refresh_mode == "DIFFERENTIAL" and not fallback
     await track(session, context.pgt_id, used_columns(inputs, tracked) if differential else dict.fromkeys(tracked, ()))
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
@@ -84,18 +85,44 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 "canonical_query": definition.canonical,
                 "explain": explanation(inputs, definition),
                 "needs_reinit": True,
+                **fallback,
             }
         ),
     )
 
 
-def _without_new_keys(definition: Definition, old: PlanInputs) -> Definition:
-    """The definition as if sources that had no primary key still had none: rows are told apart as they have been."""
+def _as_before(definition: Definition, old: PlanInputs) -> Definition:
+    """The definition as if sources that had no primary key still had none, and all could be captured.
+
+    So rows are told apart as they have been, and the storage table keeps its columns.
+    """
     keyless = {source.oid for source in old.sources if not source.key}
-    dependencies = tuple(
-        replace(d, source=replace(d.source, key=())) if d.source.oid in keyless else d for d in definition.dependencies
-    )
-    return replace(definition, dependencies=dependencies)
+
+    def before(dependency: Dependency) -> Dependency:
+        source = dependency.source
+        return replace(dependency, source=replace(source, key=()) if source.oid in keyless else source, obstacle=None)
+
+    return replace(definition, dependencies=tuple(before(d) for d in definition.dependencies))
+
+
+async def _fall_back(session: SqlSession, context: RefreshContext, definition: Definition) -> dict[str, str]:
+    """What becomes of a stream table, one of whose sources cannot be captured any more: it is computed in full.
+
+    Raises SqlError 0A000 if DIFFERENTIAL was asked for.
+    """
+    obstacles = [d.obstacle for d in definition.dependencies if d.kind in TRACKABLE_KINDS and d.obstacle]
+    if not obstacles or context.refresh_mode != "DIFFERENTIAL":
+        return {}
+    reason = f"a source whose changes cannot be captured ({obstacles[0]})"
+    if context.requested_mode == "DIFFERENTIAL":
+        raise SqlError(
+            "0A000",
+            f'stream table "{context.name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
+            hint="Use pgtrickle.alter_stream_table() with refresh_mode => 'AUTO' or 'FULL'.",
+        )
+    message = f'stream table "{context.name}" uses FULL refresh from now on: {reason}'
+    await notice(session, "WARNING", message, "Each refresh computes the whole query. See pgtrickle.explain_st().")
+    return {"refresh_mode": "FULL", "fallback_reason": reason}
 
 
 def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:

@@ -176,7 +176,8 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
         await set_state(session, pgt_id, status=status, **errors)
     if "refresh_mode" in changes:
         requested = str(changes["refresh_mode"]).upper()
-        if requested != context.requested_mode:
+        # AUTO that has fallen back to FULL may be asked to try again.
+        if requested != context.requested_mode or (requested, context.refresh_mode) == ("AUTO", "FULL"):
             await set_refresh_mode(session, pgt_id, context.name, requested)
 
 

@@ -49,10 +49,13 @@ async def set_refresh_mode(session: SqlSession, pgt_id: int, name: str, requeste
         )
         used = used_columns(plan, [int(oid) for (oid,) in sources])
         await track(session, pgt_id, used)
+    state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
+    if effective == "DIFFERENTIAL":
+        state["fallback_reason"] = None
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
         pgt_id,
-        json.dumps({"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}),
+        json.dumps(state),
     )
 
 

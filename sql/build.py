@@ -179,7 +179,7 @@ class Builder:
             return self.derived_table(node.alias or node.name, relation, alias)
         source = self.sources.get((node.db, node.name))
         if source is None:
-            raise NotDifferentiable(f'relation "{node.db}.{node.name}"')
+            raise NotDifferentiable(f'relation "{node.db}.{node.name}"' if node.db else f'relation "{node.name}"')
         return self.derived_table(node.alias or node.name, self.scan(source), alias)
 
     def scan(self, source: Source) -> Relation:

@@ -364,8 +364,8 @@ class TestPartitions:
         db.run(
             "CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY RANGE (k);"
             "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
-            "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY LIST (v);"
-            "CREATE TABLE p2a PARTITION OF p2 FOR VALUES IN (1, 2); CREATE TABLE p2b PARTITION OF p2 DEFAULT;"
+            "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY LIST (k);"
+            "CREATE TABLE p2a PARTITION OF p2 FOR VALUES IN (11, 12); CREATE TABLE p2b PARTITION OF p2 DEFAULT;"
             "INSERT INTO p SELECT n, n, n % 4 FROM generate_series(0, 19) n"
         )
         db.create("copy", "SELECT id, k, v FROM p")
