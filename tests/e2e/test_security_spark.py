@@ -31,7 +31,8 @@ def forge(db: Database) -> None:
     alice = db.connect(user="alice", password="secret")
     alice.execute("CREATE TABLE mine (id int PRIMARY KEY, v int); INSERT INTO mine VALUES (1, 5)")
     alice.execute(
-        "SELECT pgtrickle.create_stream_table('st', 'SELECT id, v FROM mine', refresh_mode => 'FULL', engine => 'spark')"
+        "SELECT pgtrickle.create_stream_table('st', 'SELECT id, v FROM mine',"
+        " refresh_mode => 'FULL', engine => 'spark')"
     )
     assert db.history("st")[-1]["executor"] == "spark"
     state = db.state("st")
