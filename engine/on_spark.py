@@ -55,7 +55,7 @@ class DatabaseOnSpark:
             raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
         except (SparkUnavailable, SparkJobFailed) as error:
             logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
-            raise NotOnSpark(f"Spark failed: {error.message}") from error
+            raise NotOnSpark(f"Spark failed ({error.sqlstate}); the server's log says how") from error
         return SparkRows(result.staging, result.snapshot, result.rows, result.detail)
 
 

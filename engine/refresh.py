@@ -176,7 +176,8 @@ async def _differential(session: SqlSession, context: RefreshContext, plan: Comp
     except SqlError as error:
         if error.sqlstate.startswith(DATA_EXCEPTION):
             # A row that is gone may have met one that never was beside it; what is there now decides.
-            raise _NotApplied(f"the changes alone cannot be computed: {error.message}") from error
+            # Only its class: the message can quote a row, and the history is read by everybody.
+            raise _NotApplied(f"the changes alone cannot be computed ({error.sqlstate})") from error
         raise
     if result.get("missing"):
         raise _NotApplied(f"{result['missing']} rows were missing in the storage table")
