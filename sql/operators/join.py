@@ -108,10 +108,11 @@ class Join(Operator):
         for j in inside:
             pairs = self._equalities(i, j)
             if pairs:
+                names = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in pairs)]
                 keys = select(
-                    [quote(theirs.name) for _, theirs in pairs],
+                    names,
                     derived(deltas[j], "d"),
-                    where=[f"{quote(theirs.name)} IS NOT NULL" for _, theirs in pairs],
+                    where=[f"{name} IS NOT NULL" for name in names],
                     distinct=True,
                 )
                 return Restriction(plan.cte(plan.fresh("keys"), keys), tuple((m.name, t) for m, t in pairs))
@@ -129,7 +130,7 @@ class Join(Operator):
                 pairs.append((mine[left], theirs[right]))
             elif right in mine and left in theirs:
                 pairs.append((mine[right], theirs[left]))
-        return [(m, t) for m, t in pairs if m.type == t.type]
+        return [(m, t) for m, t in dict.fromkeys(pairs) if m.type == t.type]
 
     def describe(self) -> str:
         return "Join" if self.conditions else "Cross join"

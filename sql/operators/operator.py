@@ -26,9 +26,9 @@ W = quote(WEIGHT)
 class Restriction:
     """A permission to leave out rows: only those whose columns agree with some row of `relation` are looked at.
 
-    ``pairs`` maps an operator's column to the relation's column. The relation's rows are distinct. An operator that a
-    planner can look through (a scan, a join) ignores the restriction, since whoever asks applies it again; one that
-    aggregates applies it to its input.
+    ``pairs`` maps an operator's column to the relation's column; no two rows of the relation agree in all of these. An
+    operator that a planner can look through (a scan, a join) ignores the restriction, since whoever asks applies it
+    again; one that aggregates applies it to its input.
     """
 
     relation: str
@@ -37,8 +37,17 @@ class Restriction:
     def to(self, columns: Sequence[Field]) -> Restriction | None:
         """What remains of the restriction for an input that has only these columns."""
         names = {column.name for column in columns}
-        pairs = tuple(pair for pair in self.pairs if pair[0] in names)
-        return Restriction(self.relation, pairs) if pairs else None
+        return self.of(tuple(pair for pair in self.pairs if pair[0] in names))
+
+    def of(self, pairs: tuple[tuple[str, Field], ...]) -> Restriction | None:
+        """The restriction by these pairs alone. Rows that differ in other columns become one."""
+        if not pairs:
+            return None
+        before, after = ({field.name for _, field in some} for some in (self.pairs, pairs))
+        if before == after:
+            return Restriction(self.relation, pairs)
+        distinct = select([quote(name) for name in sorted(after)], self.relation, distinct=True)
+        return Restriction(f"({distinct})", pairs)
 
 
 class Operator(ABC):

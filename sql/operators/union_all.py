@@ -42,7 +42,7 @@ class UnionAll(Operator):
             return None
         theirs = {m.name: t for m, t in zip(self.columns, self.outputs[i], strict=True) if m.type == t.type}
         pairs = tuple((theirs[name].name, key) for name, key in only.pairs if name in theirs)
-        return Restriction(only.relation, pairs) if pairs else None
+        return only.of(pairs)
 
     def delta(self, plan: Plan) -> str:
         changed = [(i, b) for i, b in enumerate(self.branches) if b.changed(plan)]

@@ -1,0 +1,78 @@
+"""What random queries and changes have found wrong, each by a name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.property.changes import Step
+from tests.property.laboratory import Laboratory
+from tests.property.queries import Query
+from tests.property.test_random_queries import Example, hold
+
+
+def check(laboratory: Laboratory, rows: Sequence[str], query: str, *changes: str, kinds: str = "int") -> None:
+    """One stream table (columns c0, c1, ... of the given kinds) holds after each change."""
+    columns = tuple((f"c{n}", kind) for n, kind in enumerate(kinds.split()))
+    steps = [step for change in changes for step in (Step(1, change), Step(0, "", 0))]
+    hold(laboratory, Example(list(rows), [Query(query, columns)], steps))
+
+
+def test_copies_of_different_contents_have_different_row_ids(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id) VALUES (0), (1), (2)"],
+        "SELECT r1.id AS c0 FROM a AS r1 UNION ALL SELECT r3.c0 FROM (SELECT r2.id AS c0 FROM a AS r2) AS r3",
+        "INSERT INTO a (id) VALUES (3), (4)",
+        "DELETE FROM a WHERE id < 3",
+    )
+
+
+def test_probe_about_an_expression_over_a_join_with_an_aggregate(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id, n) VALUES (1, 1.5), (2, NULL)"],
+        "SELECT CASE WHEN (r3.n = r3.n) THEN r3.n ELSE r3.n END AS c0"
+        " FROM (SELECT count(*) FILTER (WHERE (r1.n = r1.n)) AS c0 FROM a AS r1 GROUP BY r1.id HAVING max(1) = 1) AS r2"
+        " JOIN a AS r3 ON r2.c0 = r3.id UNION ALL SELECT r4.n AS c0 FROM a AS r4",
+        "UPDATE a SET n = 2.5",
+        kinds="numeric",
+    )
+
+
+def test_join_that_says_the_same_equality_twice(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO c VALUES (0, 0, 'x'), (0, 1, 'x'), (1, 1, NULL)"],
+        "SELECT r4.c0 AS c0 FROM (SELECT k AS c0 FROM c) AS r4"
+        " JOIN (SELECT k AS c0, s AS c1 FROM c GROUP BY k, s HAVING count(*) > 1) AS r9 ON r4.c0 = r9.c0"
+        " JOIN (SELECT k AS c0 FROM c UNION ALL SELECT k AS c0 FROM c) AS r14 ON r4.c0 = r14.c0 AND r4.c0 = r9.c0",
+        "INSERT INTO c VALUES (0, 0, 'x')",
+        "INSERT INTO c VALUES (1, 0, NULL)",
+        "DELETE FROM c WHERE k = 0",
+    )
+
+
+def test_join_of_an_aggregate_by_its_key_and_its_value(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO c (k) VALUES (1), (1), (2)", "INSERT INTO a (id, k, v) VALUES (1, 2, 1)"],
+        "SELECT r1.id AS c0, r2.n AS c1"
+        " FROM a AS r1 JOIN (SELECT k, max(k) AS m, count(*) AS n FROM c GROUP BY k) AS r2"
+        " ON r2.k = r1.k AND r2.m = r1.v",
+        "INSERT INTO a (id, k, v) VALUES (2, 1, 1), (3, 1, 2), (4, 1, 4)",
+        "UPDATE a SET v = v + 1",
+        "UPDATE a SET v = id",
+        kinds="int int",
+    )
+
+
+def test_join_of_two_columns_of_an_aggregate_with_one(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO c (k, v) VALUES (1, 1), (1, 2), (2, 2), (NULL, NULL)"],
+        "SELECT r1.id AS c0, r2.n AS c1 FROM a AS r1"
+        " JOIN (SELECT k, v, count(*) AS n FROM c GROUP BY k, v) AS r2 ON r2.k = r1.k AND r2.v = r1.k",
+        "INSERT INTO a (id, k) VALUES (1, 1), (2, 2), (3, NULL)",
+        "UPDATE c SET v = k",
+        kinds="int int",
+    )
