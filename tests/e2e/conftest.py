@@ -228,6 +228,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
         with psycopg.connect(running.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {TEMPLATE}")
         psycopg.connect(running.dsn(TEMPLATE)).close()
+        with psycopg.connect(running.dsn(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {TEMPLATE} ALLOW_CONNECTIONS false")
         yield running
     finally:
         status = running.stop()
