@@ -20,7 +20,7 @@ def source(db: Any) -> None:
 
 def differential(db: Any, name: str) -> None:
     db.assert_refreshed(name)
-    assert db.last(name)[0] == "DIFFERENTIAL", db.rows("SELECT action, executor_reason FROM pgtrickle.pgt_refresh_history")
+    assert db.last(name)[0] == "DIFFERENTIAL", db.history(name)[-1]["executor_reason"]
 
 
 class TestStatements:
