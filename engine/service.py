@@ -63,6 +63,8 @@ class Engine:
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _released: set[str] = field(default_factory=set)
+    """Databases let go a moment ago, which discovery shall not connect to either."""
     _discovery: asyncio.Task[None] | None = None
     _background: set[asyncio.Future[None]] = field(default_factory=set)
 
@@ -125,11 +127,13 @@ class Engine:
         If it is still there a little later, since whoever asked had no right to, its scheduler is taken up again.
         """
         if database in self._databases:
+            self._released.add(database)
             await self._let_go(database)
             self._in_background(self._return_to(database))
 
     async def _return_to(self, database: str) -> None:
         await asyncio.sleep(RELEASE_SECONDS)
+        self._released.discard(database)
         if database not in self._databases and await self._has_catalog(database):
             await self.database_ready(database)
 
@@ -271,7 +275,8 @@ class Engine:
                         )
                     await pool.close()
                     for (name,) in rows:
-                        if name not in self._databases and await self._has_catalog(name):
+                        unknown = name not in self._databases and name not in self._released
+                        if unknown and await self._has_catalog(name):
                             await self.database_ready(name)
                 except SqlError as error:
                     logger.warning("looking for databases failed", error=error.message)
