@@ -23,7 +23,7 @@ FEW_ROWS = 1000
 """Below this many rows a ratio of changes says little."""
 
 
-SLOWER, SLOW_MS = 1.5, 50.0
+SLOWER, SLOW_MS = 1.5, 250.0
 """A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
 
 

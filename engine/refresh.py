@@ -72,14 +72,17 @@ async def refresh(
         settings, estimated_rows = await settings_of(session), await _estimated_rows(session, context)
     decision = decide(context, settings, estimated_rows)
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
+    applying = clock
     match decision.action:
         case Action.NO_DATA:
             result: dict[str, Any] = {}
         case Action.DIFFERENTIAL:
             executor_reason = f"{context.pending} changes"
             plan = compiled(await load_plan(session, context.pgt_id))
+            statement = plan.refresh_sql(context.storage, _sources_to_read(context))
+            applying = time.perf_counter()
             try:
-                result = await _differential(session, context, plan)
+                result = await _differential(session, context, statement)
             except _NotApplied as failure:
                 decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
@@ -92,6 +95,7 @@ async def refresh(
             except NotOnSpark as reason:
                 executor_reason = str(reason)
             result, salt = await _full_with_salts(session, context, compiled(inputs), rows, first=salt)
+    finished = time.perf_counter()
     outcome = RefreshOutcome(
         action=decision.action,
         executor=executor,
@@ -100,7 +104,7 @@ async def refresh(
         updated=int(result.get("updated", 0)),
         deleted=int(result.get("deleted", 0)),
         delta=int(result.get("delta", 0)),
-        duration_ms=(time.perf_counter() - clock) * 1000,
+        duration_ms=(finished - clock) * 1000,
     )
     record = {
         "action": outcome.action,
@@ -123,7 +127,7 @@ async def refresh(
         }
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
-    threshold = learned_threshold(context, decision, estimated_rows, outcome.duration_ms)
+    threshold = learned_threshold(context, decision, estimated_rows, (finished - applying) * 1000)
     if threshold is not None:
         record["auto_threshold"] = threshold
     await session.fetch(
@@ -164,12 +168,15 @@ class _NotApplied(Exception):
         self.salts_used = salts_used
 
 
-async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled) -> dict[str, Any]:
-    changed = context.changed if context.one_snapshot else frozenset(source.oid for source in context.sources)
+def _sources_to_read(context: RefreshContext) -> frozenset[int]:
+    """Sources that may have changes in the statement's snapshot."""
+    return context.changed if context.one_snapshot else frozenset(source.oid for source in context.sources)
+
+
+async def _differential(session: SqlSession, context: RefreshContext, statement: str) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     try:
         async with _row_id_collisions(session):
-            statement = plan.refresh_sql(context.storage, changed)
             result = dict(await run_as_owner(session, context.owner, statement, parameters))
     except _RowIdCollision as collision:
         raise _NotApplied("two rows had one __pgt_row_id", salts_used=1) from collision

@@ -169,8 +169,13 @@ BEGIN
     PERFORM set_config('DateStyle', definition->>'datestyle', true);
     PERFORM set_config('TimeZone', definition->>'timezone', true);
     PERFORM set_config('search_path', definition->>'path', true);
-    -- In parentheses, only one statement is one.
-    EXECUTE pg_catalog.concat(command, E'\nSELECT * FROM (', query, E'\n) AS query');
+    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
+    BEGIN
+        EXECUTE pg_catalog.concat(command, E'\nWITH query AS (', query, E'\n) SELECT * FROM query');
+    EXCEPTION WHEN feature_not_supported THEN
+        -- A statement that changes data is refused for being in a WITH, which it is not.
+        EXECUTE pg_catalog.concat(command, E'\nSELECT * FROM (', query, E'\n) AS query');
+    END;
     EXECUTE pg_catalog.concat(command, E'\n', query, E'\n');
 END $$;
 
