@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,7 +64,8 @@ class Engine:
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _released: set[str] = field(default_factory=set)
+    _released: dict[str, float] = field(default_factory=dict)
+    """Until when, on the monotonic clock, a database is left to whoever asked for it."""
     """Databases let go a moment ago, which discovery shall not connect to either."""
     _discovery: asyncio.Task[None] | None = None
     _background: set[asyncio.Future[None]] = field(default_factory=set)
@@ -90,7 +92,7 @@ class Engine:
         """
         if database in self._databases or database in ("template0", "template1"):
             return None
-        async with self._opening.setdefault(database, asyncio.Lock()):
+        async with self._opened(database):
             if database in self._databases:
                 return None
             pool = DatabasePool(database, self.connect_arguments)
@@ -126,16 +128,22 @@ class Engine:
 
         If it is still there a little later, since whoever asked had no right to, its scheduler is taken up again.
         """
-        if database in self._databases:
-            self._released.add(database)
+        self._released[database] = time.monotonic() + RELEASE_SECONDS
+        async with self._opened(database):  # after a connection that is just being made
             await self._let_go(database)
-            self._in_background(self._return_to(database))
+        self._in_background(self._return_to(database))
 
     async def _return_to(self, database: str) -> None:
         await asyncio.sleep(RELEASE_SECONDS)
-        self._released.discard(database)
         if database not in self._databases and await self._has_catalog(database):
             await self.database_ready(database)
+
+    def _opened(self, database: str) -> asyncio.Lock:
+        """Held while connections to a database are opened for the first time, or all closed."""
+        return self._opening.setdefault(database, asyncio.Lock())
+
+    def _is_released(self, database: str) -> bool:
+        return self._released.get(database, 0.0) > time.monotonic()
 
     async def _let_go(self, database: str) -> None:
         entry = self._databases.pop(database, None)
@@ -275,8 +283,7 @@ class Engine:
                         )
                     await pool.close()
                     for (name,) in rows:
-                        unknown = name not in self._databases and name not in self._released
-                        if unknown and await self._has_catalog(name):
+                        if name not in self._databases and await self._has_catalog(name):
                             await self.database_ready(name)
                 except SqlError as error:
                     logger.warning("looking for databases failed", error=error.message)
@@ -285,15 +292,19 @@ class Engine:
             await pool.close()
 
     async def _has_catalog(self, database: str) -> bool:
-        pool = DatabasePool(database, self.connect_arguments, max_size=1)
-        try:
-            async with pool.session() as session:
-                ((found,),) = await session.fetch("SELECT pg_catalog.to_regnamespace('pgtrickle') IS NOT NULL")
-            return bool(found)
-        except SqlError:
-            return False
-        finally:
-            await pool.close()
+        """Whether to take up a database; not while somebody wants it for himself."""
+        async with self._opened(database):
+            if self._is_released(database):
+                return False
+            pool = DatabasePool(database, self.connect_arguments, max_size=1)
+            try:
+                async with pool.session() as session:
+                    ((found,),) = await session.fetch("SELECT pg_catalog.to_regnamespace('pgtrickle') IS NOT NULL")
+                return bool(found)
+            except SqlError:
+                return False
+            finally:
+                await pool.close()
 
 
 async def _fail(session: PooledSession, request: Request, error: SqlError) -> None:
