@@ -33,6 +33,8 @@ class RefreshContext:
     storage: str
     """The storage table, qualified and quoted."""
     owner: str
+    caller: str
+    """The role that the session acts as."""
     status: str
     refresh_mode: str
     requested_mode: str
@@ -41,6 +43,8 @@ class RefreshContext:
     needs_reinit: bool
     row_id_salt: int
     canonical_query: str
+    plan: str
+    """Differs when what the stream table is planned from does; empty if that is not known."""
     frontier: dict[str, Any] | None
     sources: tuple[SourceState, ...]
     broken: tuple[str, ...]
@@ -87,13 +91,16 @@ async def lock(session: SqlSession, pgt_id: int, *, wait: bool = True) -> Refres
     Raises SqlError: 42501 without membership in its owner's role, 55P03 while another refresh of it runs and `wait` is
     false, 40001 if it changed after a REPEATABLE READ session's snapshot.
     """
-    ((text, isolation),) = await session.fetch(
-        "SELECT pgtrickle._begin_refresh($1::bigint, $2::boolean)::text,"
-        " pg_catalog.current_setting('transaction_isolation')",
-        pgt_id,
-        wait,
-    )
-    return RefreshContext.from_row(text, isolation)
+    return RefreshContext.from_row(*(await session.fetch(_LOCK.format("$1::bigint"), pgt_id, wait))[0])
+
+
+async def lock_named(session: SqlSession, name: str, search_path: str) -> RefreshContext:
+    """The same by name, waiting. Raises SqlError 42P01, too."""
+    rows = await session.fetch(_LOCK.format("pgtrickle._resolve($1::text, $3::text)"), name, True, search_path)
+    return RefreshContext.from_row(*rows[0])
+
+
+_LOCK = "SELECT pgtrickle._begin_refresh({}, $2::boolean)::text, pg_catalog.current_setting('transaction_isolation')"
 
 
 async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
@@ -101,7 +108,11 @@ async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> Refre
 
     Raises SqlError as `lock` does, 55000 if it is suspended, and 42501 if its owner may no longer read a source.
     """
-    context = await lock(session, pgt_id, wait=wait)
+    return may_be_refreshed(await lock(session, pgt_id, wait=wait))
+
+
+def may_be_refreshed(context: RefreshContext) -> RefreshContext:
+    """Raises SqlError 55000 if it is suspended, and 42501 if its owner may no longer read a source."""
     if context.status == "SUSPENDED":
         raise SqlError(
             "55000",

@@ -22,6 +22,8 @@ class Action(StrEnum):
 FEW_ROWS = 1000
 """Below this many rows a ratio of changes says little."""
 
+MANY_ROWS = 1 << 60
+
 
 SLOWER, SLOW_MS = 1.5, 250.0
 """A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
@@ -86,6 +88,18 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
             seen = f"so many were slower to apply than a full refresh of {context.last_full_ms or 0:.0f} ms"
             return Decision(Action.FULL, f"{changes}: {seen}", fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+def depends_on_size(context: RefreshContext, settings: RefreshSettings) -> bool:
+    """Whether what to do, or where, depends on how many rows a full refresh would read.
+
+    The fewer rows the greater the ratio of changes, so what is differential for none is so for any number.
+    """
+    at_worst = decide(context, settings, 0)
+    if at_worst.action is Action.DIFFERENTIAL:
+        return False
+    engine = context.engine if context.engine != "auto" else settings.engine
+    return engine != "postgres" or decide(context, settings, MANY_ROWS).action is Action.DIFFERENTIAL
 
 
 def change_ratio(context: RefreshContext, estimated_rows: int) -> float:

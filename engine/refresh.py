@@ -20,11 +20,21 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
-from engine.decision import Action, Decision, RefreshSettings, decide, is_fresh, learned_threshold, settings_of
+from engine.decision import (
+    SLOW_MS,
+    Action,
+    Decision,
+    RefreshSettings,
+    decide,
+    depends_on_size,
+    is_fresh,
+    learned_threshold,
+    settings_of,
+)
 from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
-from engine.transactions import local_setting, savepoint
+from engine.transactions import acting_as, savepoint
 from sql import Compiled
 
 logger = structlog.get_logger(__name__)
@@ -61,15 +71,19 @@ async def refresh(
     *,
     initiator: Initiator,
     spark: Spark,
+    alone: bool = False,
 ) -> RefreshOutcome:
     """Bring a stream table up to date and record it, in the session's transaction.
 
-    Raises SqlError; the caller's transaction is then aborted, or to be rolled back.
+    Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. Raises
+    SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
     started, clock = datetime.now(UTC), time.perf_counter()
     settings, estimated_rows = RefreshSettings(), 0
     if not is_fresh(context):
-        settings, estimated_rows = await settings_of(session), await _estimated_rows(session, context)
+        settings = await settings_of(session)
+        if depends_on_size(context, settings):
+            estimated_rows = await _estimated_rows(session, context)
     decision = decide(context, settings, estimated_rows)
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
     applying = clock
@@ -78,7 +92,7 @@ async def refresh(
             result: dict[str, Any] = {}
         case Action.DIFFERENTIAL:
             executor_reason = f"{context.pending} changes"
-            plan = compiled(await load_plan(session, context.pgt_id))
+            plan = compiled(await load_plan(session, context))
             statement = plan.refresh_sql(context.storage, _sources_to_read(context))
             applying = time.perf_counter()
             try:
@@ -87,7 +101,7 @@ async def refresh(
                 decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
         case _:
-            inputs = await load_plan(session, context.pgt_id)
+            inputs = await load_plan(session, context)
             rows: SparkRows | None = None
             try:
                 rows = await rows_from_spark(session, context, inputs, settings, estimated_rows, spark)
@@ -127,12 +141,16 @@ async def refresh(
         }
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
-    threshold = learned_threshold(context, decision, estimated_rows, (finished - applying) * 1000)
+    applied_ms = (finished - applying) * 1000
+    if decision.action is Action.DIFFERENTIAL and not estimated_rows and applied_ms > SLOW_MS:
+        estimated_rows = await _estimated_rows(session, context)
+    threshold = learned_threshold(context, decision, estimated_rows, applied_ms)
     if threshold is not None:
         record["auto_threshold"] = threshold
-    await session.fetch(
-        "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text", context.pgt_id, dumps(record)
-    )
+    finish = "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text"
+    if alone and outcome.action is Action.NO_DATA:
+        finish += ", pg_catalog.set_config('synchronous_commit', 'off', true)"
+    await session.fetch(finish, context.pgt_id, dumps(record))
     logger.debug(
         "refreshed",
         stream_table=f"{context.schema}.{context.name}",
@@ -152,7 +170,7 @@ async def _estimated_rows(session: SqlSession, context: RefreshContext) -> int:
     if not context.sources:
         return 0
     every = " UNION ALL ".join(f"SELECT 1 FROM {source.qualified}" for source in context.sources)
-    plans = await run_as_owner(session, context.owner, f"EXPLAIN (FORMAT JSON) {every}", {})
+    plans = await run_as_owner(session, context.owner, f"EXPLAIN (FORMAT JSON) {every}", {}, current=context.caller)
     return int(plans[0]["Plan"]["Plan Rows"])
 
 
@@ -177,7 +195,7 @@ async def _differential(session: SqlSession, context: RefreshContext, statement:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     try:
         async with _row_id_collisions(session):
-            result = dict(await run_as_owner(session, context.owner, statement, parameters))
+            result = dict(await run_as_owner(session, context.owner, statement, parameters, current=context.caller))
     except _RowIdCollision as collision:
         raise _NotApplied("two rows had one __pgt_row_id", salts_used=1) from collision
     except SqlError as error:
@@ -201,7 +219,7 @@ async def _full(
     else:
         statement = plan.populate_sql(context.storage)
     async with _row_id_collisions(session):
-        result = dict(await run_as_owner(session, context.owner, statement, {"salt": salt}))
+        result = dict(await run_as_owner(session, context.owner, statement, {"salt": salt}, current=context.caller))
     if rows is not None:
         # The rows are as of the snapshot that Spark's input was read at, not as of the statement that stored them.
         result |= {"snapshot": rows.snapshot, "xid": None, "change_id": None}
@@ -232,18 +250,17 @@ async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
         raise
 
 
-async def run_as_owner(session: SqlSession, owner: str, statement: str, parameters: dict[str, Any]) -> Any:
+async def run_as_owner(
+    session: SqlSession, owner: str, statement: str, parameters: dict[str, Any], *, current: str | None = None
+) -> Any:
     """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row.
 
     A session of another role takes on the owner's role for the time: that is the role the statement runs with, and
-    the one that functions of the catalog see when they are called from inside.
+    the one that functions of the catalog see when they are called from inside. `current` is the role that the session
+    acts as, where the caller knows it.
     """
-    ((current,),) = await session.fetch("SELECT current_user::text")
-    call = "SELECT pgtrickle._run($1::text, $2::text::jsonb)::text"
-    if current == owner:
+    async with acting_as(session, owner, current=current):
+        call = "SELECT pgtrickle._run($1::text, $2::text::jsonb)::text"
         rows = await session.fetch(call, statement, dumps(parameters))
-    else:
-        async with local_setting(session, "role", owner):
-            rows = await session.fetch(call, statement, dumps(parameters))
     text = rows[0][0]
     return None if text is None else json.loads(text)

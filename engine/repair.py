@@ -42,7 +42,7 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
             hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
         )
     await prepare(session, context)
-    return replace(context, broken=(), needs_reinit=True)
+    return replace(context, broken=(), needs_reinit=True, plan="")
 
 
 async def prepare(session: SqlSession, context: RefreshContext) -> None:
@@ -53,7 +53,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
             f'the table of stream table "{context.name}" has not been restored',
             hint="Restore it with its triggers, or drop the stream table and create it again.",
         )
-    old = await load_plan(session, context.pgt_id)
+    old = await load_plan(session, context)
     async with acting_as(session, context.owner):
         definition = await define(session, context.canonical_query, PINNED_PATH)
     await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
-from engine.context import begin, lock
+from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
 from engine.placement import Spark
@@ -30,12 +30,15 @@ class Request:
     arguments: dict[str, Any]
     search_path: str
     requested_by: str
+    session_role: str | None = None
+    """The role that the session acts as, where that is known."""
 
     @classmethod
     def from_row(cls, row: tuple[Any, ...]) -> Request:
-        """Of (request_id, kind, arguments, search_path, requested_by)."""
-        request_id, kind, arguments, search_path, requested_by = row
-        return cls(int(request_id), str(kind), json.loads(arguments), str(search_path), str(requested_by))
+        """Of (request_id, kind, arguments, search_path, requested_by[, session_role])."""
+        request_id, kind, arguments, search_path, requested_by, *session = row
+        arguments = json.loads(arguments)
+        return cls(int(request_id), str(kind), arguments, str(search_path), str(requested_by), *session)
 
     def check(self) -> None:
         """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
@@ -55,7 +58,7 @@ async def take(session: SqlSession) -> list[Request]:
     that looks for requests left behind may fire early.
     """
     rows = await session.fetch(
-        "SELECT request_id, kind, arguments, search_path, requested_by"
+        "SELECT request_id, kind, arguments, search_path, requested_by, current_user::text"
         " FROM pgtrickle._pending_requests() AS r, LATERAL pgtrickle._finish_request(r.request_id) ORDER BY request_id"
     )
     return [Request.from_row(row) for row in rows]
@@ -77,7 +80,7 @@ async def carry_out(
         )
     else:
         # A function with SECURITY DEFINER asks with its owner's rights, not with those of the session that calls it.
-        async with acting_as(session, request.requested_by):
+        async with acting_as(session, request.requested_by, current=request.session_role):
             await _change(session, request, spark, alone=alone)
     if created is not None and not in_two_steps:
         await refresh_now(session, created, Initiator.INITIAL, spark)
@@ -90,7 +93,8 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
         case "drop":
             await drop(session, request)
         case "refresh":
-            await refresh_now(session, await resolve(session, request), Initiator.MANUAL, spark, alone=alone)
+            context = may_be_refreshed(await lock_requested(session, request))
+            await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
         case "alter":
             await alter(session, request, spark)
         case "resume":
@@ -99,27 +103,28 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
 
 
-async def resolve(session: SqlSession, request: Request) -> int:
-    """The stream table that a request names. Raises SqlError 42P01."""
-    ((pgt_id,),) = await session.fetch(
-        "SELECT pgtrickle._resolve($1::text, $2::text)", request.arguments["name"], request.search_path
-    )
-    return int(pgt_id)
+async def lock_requested(session: SqlSession, request: Request) -> RefreshContext:
+    """Lock the stream table that a request names. Raises SqlError 42P01."""
+    return await lock_named(session, request.arguments["name"], request.search_path)
 
 
 async def refresh_now(
     session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, alone: bool = False
 ) -> RefreshOutcome:
-    """Refresh a stream table in the session's transaction, whatever its isolation level.
+    """Refresh a stream table in the session's transaction, whatever its isolation level."""
+    return await refresh_locked(session, await begin(session, pgt_id), initiator, spark, alone=alone)
+
+
+async def refresh_locked(
+    session: SqlSession, context: RefreshContext, initiator: Initiator, spark: Spark, *, alone: bool = False
+) -> RefreshOutcome:
+    """The same of one that is locked.
 
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
-    context = await begin(session, pgt_id)
     if must_be_repaired(context):
         context = await repair(session, context)
-    if alone and is_fresh(context):
-        await session.fetch("SELECT pg_catalog.set_config('synchronous_commit', 'off', true)")
-    return await refresh(session, context, initiator=initiator, spark=spark)
+    return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
 
 
 async def refresh_scheduled(
@@ -140,8 +145,8 @@ async def refresh_scheduled(
 
 async def drop(session: SqlSession, request: Request) -> None:
     """Drop a stream table: storage, catalog entries, and capture that nobody else needs."""
-    pgt_id = await resolve(session, request)
-    context = await lock(session, pgt_id)
+    context = await lock_requested(session, request)
+    pgt_id = context.pgt_id
     await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
     if context.storage:
         async with local_setting(session, "pgtrickle.maintenance", "on"):
@@ -150,8 +155,8 @@ async def drop(session: SqlSession, request: Request) -> None:
 
 async def resume(session: SqlSession, request: Request) -> None:
     """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
-    pgt_id = await resolve(session, request)
-    context = await lock(session, pgt_id)
+    context = await lock_requested(session, request)
+    pgt_id = context.pgt_id
     if context.status != "SUSPENDED":
         raise SqlError(
             "55000",
@@ -165,8 +170,8 @@ async def resume(session: SqlSession, request: Request) -> None:
 
 async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
     """Change schedule, refresh mode or status; arguments that are null stay as they are."""
-    pgt_id = await resolve(session, request)
-    context = await lock(session, pgt_id)
+    context = await lock_requested(session, request)
+    pgt_id = context.pgt_id
     changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=changes["schedule"])
@@ -178,7 +183,7 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
         requested = str(changes["refresh_mode"]).upper()
         # AUTO that has fallen back to FULL may be asked to try again.
         if requested != context.requested_mode or (requested, context.refresh_mode) == ("AUTO", "FULL"):
-            await set_refresh_mode(session, pgt_id, context.name, requested)
+            await set_refresh_mode(session, context, requested)
 
 
 async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from collections import OrderedDict
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession
+from engine.context import RefreshContext
 from engine.plans import PlanInputs, used_columns
 from engine.transactions import local_setting, savepoint
 
+KEPT_PLANS = 1024
 
-@lru_cache(maxsize=1024)
-def _parsed(canonical: str, inputs: str) -> PlanInputs:
-    return PlanInputs.from_json(canonical, json.loads(inputs))
+_plans: OrderedDict[str, PlanInputs] = OrderedDict()
+"""Plan inputs by what `_begin_refresh` calls their plan; the last ones used."""
 
 
-async def load_plan(session: SqlSession, pgt_id: int) -> PlanInputs:
+async def load_plan(session: SqlSession, context: RefreshContext) -> PlanInputs:
     """The plan inputs of a stream table, as kept when it was defined."""
-    ((canonical, inputs),) = await session.fetch(
-        "SELECT canonical_query, (explain -> 'inputs')::text FROM pgtrickle.pgt_stream_tables"
-        " WHERE pgt_id = $1::bigint",
-        pgt_id,
-    )
-    return _parsed(canonical, inputs)
+    known = _plans.get(context.plan)
+    if known is None or not context.plan:
+        ((canonical, inputs),) = await session.fetch(
+            "SELECT canonical_query, (explain -> 'inputs')::text FROM pgtrickle.pgt_stream_tables"
+            " WHERE pgt_id = $1::bigint",
+            context.pgt_id,
+        )
+        known = _plans[context.plan] = PlanInputs.from_json(canonical, json.loads(inputs))
+        if len(_plans) > KEPT_PLANS:
+            _plans.popitem(last=False)
+    _plans.move_to_end(context.plan)
+    return known
 
 
-async def set_refresh_mode(session: SqlSession, pgt_id: int, name: str, requested: str) -> None:
+async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: str) -> None:
     """Switch between AUTO, FULL and DIFFERENTIAL; the next refresh recomputes the table.
 
     Raises SqlError 0A000 if DIFFERENTIAL is asked for a query that can only be computed as a whole.
     """
-    plan = await load_plan(session, pgt_id)
+    pgt_id, name = context.pgt_id, context.name
+    plan = await load_plan(session, context)
     ((reason,),) = await session.fetch(
         "SELECT fallback_reason FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", pgt_id
     )

@@ -42,12 +42,15 @@ async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIter
 
 
 @asynccontextmanager
-async def acting_as(session: SqlSession, role: str) -> AsyncIterator[None]:
+async def acting_as(session: SqlSession, role: str, *, current: str | None = None) -> AsyncIterator[None]:
     """Have the block's statements run with a role's rights. Only for statements that run no user code.
+
+    `current` is the role that the session acts as, where the caller knows it.
 
     Raises SqlError 42501 if the session's user is not a member of the role.
     """
-    current = (await session.fetch("SELECT current_user::text"))[0][0]
+    if current is None:
+        current = (await session.fetch("SELECT current_user::text"))[0][0]
     if current == role:
         yield
         return

@@ -67,9 +67,9 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored() FROM PUBLIC;
 
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call. Returns
 --   {"pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name), "status", "refresh_mode",
---    "requested_mode", "engine", "schedule", "defining_query", "original_query", "canonical_query", "frontier",
---    "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors", "has_keyless_source", "last_full_ms", "auto_threshold",
---    "explain", "fallback_reason", "data_timestamp",
+--    "requested_mode", "engine", "schedule", "caller" (role name), "plan" (differs when what it is planned from does),
+--    "canonical_query", "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
+--    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
@@ -178,11 +178,12 @@ BEGIN
         'storage', coalesce(pgtrickle._qualified(st.pgt_relid), ''),
         'owner', owner_name,
         'status', st.status, 'refresh_mode', st.refresh_mode, 'requested_mode', st.requested_mode, 'engine', st.engine,
-        'schedule', st.schedule, 'defining_query', st.defining_query, 'original_query', st.original_query,
+        'schedule', st.schedule, 'caller', (SELECT a.rolname FROM pg_roles a WHERE a.oid = pgtrickle._caller()),
+        'plan', encode(sha256(convert_to(concat(st.canonical_query, st.explain->'inputs'), 'UTF8')), 'hex'),
         'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
         'is_populated', st.is_populated, 'needs_reinit', st.needs_reinit, 'consecutive_errors', st.consecutive_errors,
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
-        'auto_threshold', st.auto_threshold, 'explain', st.explain,
+        'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', to_jsonb(broken), 'denied', to_jsonb(denied), 'sources', sources);
 END $$;
