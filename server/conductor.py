@@ -159,12 +159,14 @@ class Conductor:
             outcome = await self.inject(b"COMMIT")
         finally:
             self.committing = False
+            self.dialogue.pinned = False
         if isinstance(outcome, SqlError):
             return outcome
         return None
 
     async def roll_back(self) -> None:
         await self.inject(b"ROLLBACK")
+        self.dialogue.pinned = False
         self.changed = self.traffic.changed = False
 
     # -- the engine's turn -------------------------------------------------------------------------------------
@@ -209,7 +211,8 @@ class Conductor:
     async def _engine(self, session: RelayedSession) -> None:
         await session.pin()
         await self.session.relay.hooks.carry_out(session)
-        await session.unpin()
+        if not session.autocommit:
+            await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway
 
     async def _fail(self, session: RelayedSession, error: SqlError) -> None:
         """Report an error of the engine; PostgreSQL itself makes the response, and so aborts the transaction."""

@@ -33,10 +33,13 @@ _PINS = {
     "standard_conforming_strings": "on",
     "idle_in_transaction_session_timeout": "0",
 }
-_LOOK = "SELECT " + ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
-_SET = "SELECT " + ", ".join(
+_CHANGES = ", ".join(
     f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true) IS NULL" for n, name in enumerate(_PINS, 1)
 )
+_SET = f"SELECT {_CHANGES}"
+# What a subquery in FROM returns is computed before the outer list; OFFSET keeps it one.
+_LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
+_LOOK_AND_SET = f"SELECT before.*, {_CHANGES} FROM (SELECT {_LOOK} OFFSET 0) AS before"
 
 
 class BackendError(SqlError):
@@ -138,12 +141,10 @@ class RelayedSession:
 
     async def pin(self) -> None:
         """Put our own parameters in force until the end of the transaction."""
-        self._encoding = values.codec(self._dialogue.client_encoding)
-        ((*before,),) = await self.fetch(_LOOK)
-        self._before = list(before)
         self._dialogue.pinned = True
-        await self.fetch(_SET, *_PINS.values())
-        self._encoding = "utf-8"
+        self._encoding = "utf-8"  # which is in force by the time the answer is sent; the question is ASCII
+        ((*before,),) = await self.fetch(_LOOK_AND_SET, *_PINS.values())
+        self._before = before[: len(_PINS)]
 
     async def unpin(self) -> None:
         """Put the client's parameters in force again."""
