@@ -11,21 +11,21 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
-    PERFORM pgtrickle._check_owner(st);
+    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
     RETURN st;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._own_stream_table(bigint) FROM PUBLIC;
 
 
-CREATE OR REPLACE FUNCTION pgtrickle._check_owner(st pgtrickle.pgt_stream_tables) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._check_owner(owner oid, name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NOT pgtrickle._may_act_for(st.pgt_owner) THEN
+    IF NOT pgtrickle._may_act_for(owner) THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = format('must be owner of stream table "%s"', st.pgt_name);
+            MESSAGE = format('must be owner of stream table "%s"', name);
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._check_owner(pgtrickle.pgt_stream_tables) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_owner(oid, text) FROM PUBLIC;
 
 
 -- Functions that belong to roles, see _runner. No role may look into this schema: the owner of a function can alter it,

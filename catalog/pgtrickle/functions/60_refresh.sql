@@ -89,6 +89,7 @@ DECLARE
     pending bigint;
     truncated boolean;
     estimate bigint;
+    uncertain boolean;
     owner_name name;
     started text := extract(epoch FROM pg_postmaster_start_time())::text;
 BEGIN
@@ -106,7 +107,7 @@ BEGIN
         PERFORM pgtrickle._adopt_restored();
         SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
     END IF;
-    PERFORM pgtrickle._check_owner(st);
+    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
 
     IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM pgtrickle._system() THEN
         broken := broken || format('the database was restored, copied or promoted (system %s, now %s)',
@@ -172,6 +173,8 @@ BEGIN
             'rows', estimate);
     END LOOP;
 
+    uncertain := NOT st.is_populated OR st.needs_reinit OR broken <> '{}' OR st.frontier IS NULL
+                 OR jsonb_path_exists(sources, '$[*] ? (@.pending > 0 || @.captured == false)');
     SELECT a.rolname INTO owner_name FROM pg_roles a WHERE a.oid = st.pgt_owner;
     RETURN jsonb_build_object(
         'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
@@ -179,7 +182,8 @@ BEGIN
         'owner', owner_name,
         'status', st.status, 'refresh_mode', st.refresh_mode, 'requested_mode', st.requested_mode, 'engine', st.engine,
         'schedule', st.schedule, 'caller', (SELECT a.rolname FROM pg_roles a WHERE a.oid = pgtrickle._caller()),
-        'plan', encode(sha256(convert_to(concat(st.canonical_query, st.explain->'inputs'), 'UTF8')), 'hex'),
+        'plan', CASE WHEN uncertain THEN encode(sha256(convert_to(concat(st.canonical_query, st.explain->'inputs'), 'UTF8')), 'hex')
+                     ELSE '' END,
         'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
         'is_populated', st.is_populated, 'needs_reinit', st.needs_reinit, 'consecutive_errors', st.consecutive_errors,
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
@@ -223,13 +227,22 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+    st record;
     ok boolean := result->>'status' IS DISTINCT FROM 'FAILED';
     done boolean := result->>'status' = 'COMPLETED';
-    errors int := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
-    new_status text := st.status;
+    errors int;
+    new_status text;
     new_id bigint;
 BEGIN
+    -- Not the whole row: its long columns would be read for nothing.
+    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors INTO st
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _finish_refresh.pgt_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    errors := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
+    new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
         new_status := 'SUSPENDED';
     ELSIF NOT ok AND (result->>'permanent')::boolean THEN
@@ -272,7 +285,8 @@ BEGIN
     END IF;
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
         -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
-        PERFORM pgtrickle._alert('auto_suspended', st, split_part(result->>'error_message', ':', 1));
+        PERFORM pgtrickle._alert('auto_suspended', s, split_part(result->>'error_message', ':', 1))
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
 END $$;
