@@ -6,7 +6,20 @@ from .filter import Filter
 from .join import Join
 from .operator import Operator, Restriction
 from .project import Project
+from .rescan import Rescan
 from .scan import Scan
 from .union_all import UnionAll
 
-__all__ = ["Aggregate", "Call", "Distinct", "Filter", "Join", "Operator", "Project", "Restriction", "Scan", "UnionAll"]
+__all__ = [
+    "Aggregate",
+    "Call",
+    "Distinct",
+    "Filter",
+    "Join",
+    "Operator",
+    "Project",
+    "Rescan",
+    "Restriction",
+    "Scan",
+    "UnionAll",
+]
