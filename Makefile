@@ -1,6 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else is installed into .venv from requirements.lock.
 
 PYTHON ?= python3
+WORKERS ?= 3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
@@ -32,7 +33,7 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m "not long" $(ARGS)
+	$(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 test-long: install
 	$(BIN)/pytest -m long $(ARGS)

@@ -13,17 +13,35 @@ from psycopg import sql
 from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 
+# A cluster that does not wait for the disk (the tests stop processes, never the machine), and whose autovacuum does not
+# take locks that a test with a lock_timeout would meet.
+SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB", "autovacuum": "off"}
+
+# Where the tests run in several processes, these files are begun first: what takes longest must not come last.
+LONGEST = ("test_cli_quickstart", "test_spark_rendering", "test_random_queries", "test_cli", "test_scheduler")
+
 _numbers = count(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests in one process (its fixtures are made once there), and all that start a JVM in one, too."""
+
+    def urgency(item: pytest.Item) -> int:
+        return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    if len({item.path for item in items}) > 1:
+        items.sort(key=urgency)
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """The embedded PostgreSQL: `socket_dir`, `port`, `user`, `password`, `dsn(database)`, `psql`, `bin_dir`.
-
-    It does not wait for the disk: the tests stop processes, never the machine.
-    """
+    """The embedded PostgreSQL: `socket_dir`, `port`, `user`, `password`, `dsn(database)`, `psql`, `bin_dir`."""
     data = DataDirectory(tmp_path_factory.mktemp("cluster") / "data").create()
-    postgres = EmbeddedPostgres(data, {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"})
+    postgres = EmbeddedPostgres(data, SETTINGS)
     postgres.start()
     try:
         yield postgres

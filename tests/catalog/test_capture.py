@@ -285,7 +285,7 @@ def test_capture_ends_with_the_last_that_needs_it(table: Engine) -> None:
 def test_capture_of_a_captured_source_locks_no_table(table: Engine, connect: Connect) -> None:
     writer = connect(autocommit=False)
     writer.execute("INSERT INTO t VALUES (4, 'd')")
-    table.connection.execute("SET lock_timeout = '1s'")
+    table.connection.execute("SET lock_timeout = '30s'")
     table.create("second", t=["v"])
     writer.commit()
     # A table that is not captured yet waits for its writers.

@@ -205,7 +205,7 @@ def test_cleanup_spares_changes_of_open_transactions(table: Engine, writer: Conn
 
 
 def test_cleanup_does_not_wait_for_readers_or_writers(table: Engine, connect: Connect, writer: Connection) -> None:
-    table.connection.execute("SET statement_timeout = '5s'; INSERT INTO t VALUES (1, 'a')")
+    table.connection.execute("SET statement_timeout = '60s'; INSERT INTO t VALUES (1, 'a')")
     reader = connect(autocommit=False)
     reader.execute(f"SELECT * FROM pgtrickle_changes.changes_{table.oid('t')}")
     table.refresh(1)

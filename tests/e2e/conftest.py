@@ -18,7 +18,7 @@ import pytest
 from psycopg import conninfo, sql
 from psycopg.rows import dict_row
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 TEMPLATE = "e2e_template"
 _numbers = count(1)
 
@@ -74,13 +74,13 @@ class Headwater:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(180)
 
     def kill(self) -> None:
         """SIGKILL, as the kernel does when memory is short."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def dsn(self, database: str = "postgres", **options: Any) -> str:
         """A connection string that leads through the server."""
@@ -109,7 +109,7 @@ def _ready_line(process: subprocess.Popen[str]) -> str:
             if line.startswith("ready: "):
                 return line
     process.kill()
-    raise RuntimeError(f"the server did not become ready; exit status {process.wait(10)}")
+    raise RuntimeError(f"the server did not become ready; exit status {process.wait(60)}")
 
 
 class Database:
@@ -226,6 +226,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
     running = Headwater(tmp_path_factory.mktemp("server") / "data").start()
     try:
         with psycopg.connect(running.dsn(), autocommit=True) as connection:
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nobody pulls the plug
+                connection.execute(f"ALTER SYSTEM SET {setting} = off")
+            connection.execute("SELECT pg_reload_conf()")
             connection.execute(f"CREATE DATABASE {TEMPLATE}")
         psycopg.connect(running.dsn(TEMPLATE)).close()
         with psycopg.connect(running.dsn(), autocommit=True) as connection:
@@ -288,13 +291,13 @@ def _database(server: Headwater) -> Iterator[Database]:
 
 @pytest.fixture
 def eventually() -> Callable[..., Any]:
-    """Wait until a condition holds, and return what it returned; fail at the deadline."""
+    """Wait until a condition holds, and return what it returned; the deadline is for what never comes."""
 
-    def wait(condition: Callable[[], Any], seconds: float = 15.0, what: str = "the condition") -> Any:
+    def wait(condition: Callable[[], Any], seconds: float = 90.0, what: str = "the condition") -> Any:
         deadline = time.monotonic() + seconds
         while not (result := condition()):
             assert time.monotonic() < deadline, f"{what} did not hold within {seconds} s"
-            time.sleep(0.01)
+            time.sleep(0.02)
         return result
 
     return wait

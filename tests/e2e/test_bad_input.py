@@ -311,5 +311,5 @@ def test_client_that_dies_during_creation_leaves_nothing(db: Any, eventually: Ca
     )
     eventually(lambda: db.value("SELECT state = 'active' AND query ~ '_run' FROM pg_stat_activity WHERE pid = %s", pid))
     connection.close()
-    eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), 30, "the backend's end")
+    eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), what="the backend's end")
     eventually(lambda: db.traces() == before, what="nothing left")

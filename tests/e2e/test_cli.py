@@ -31,7 +31,7 @@ def headwater(*arguments: str | Path, **variables: str) -> subprocess.CompletedP
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         stdin=subprocess.DEVNULL,
     )
 
@@ -65,7 +65,7 @@ class Served:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=180)
 
 
 Serve = Callable[..., Served]
@@ -108,7 +108,7 @@ def left_behind(data: Path) -> list[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -135,7 +135,7 @@ def test_signal_ends_everything_that_was_started(serve: Serve, number: signal.Si
         assert served.end(number) == 0
         with pytest.raises(psycopg.OperationalError, match="terminating connection"):
             connection.execute("SELECT 1")
-    _, alive = psutil.wait_procs(served.tree, timeout=10)
+    _, alive = psutil.wait_procs(served.tree, timeout=60)
     assert not alive
     assert not left_behind(served.data)
 
@@ -151,7 +151,7 @@ def test_signal_during_the_start_ends_it_cleanly(tmp_path: Path, signals: signal
     ) as process:
         wait_until(lambda: (data / "postgres.new").exists())
         process.send_signal(signals)
-        assert process.wait(timeout=60) == 0, process.stderr and process.stderr.read().decode()
+        assert process.wait(timeout=180) == 0, process.stderr and process.stderr.read().decode()
     wait_until(lambda: not left_behind(data))
 
 
@@ -174,7 +174,7 @@ def test_kill_of_the_server_alone_stops_postgres_and_the_next_start_recovers(ser
     again = serve(data=served.data)
     with again.connect() as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (1000,)
-    _, alive = psutil.wait_procs(served.tree, timeout=10)
+    _, alive = psutil.wait_procs(served.tree, timeout=60)
     assert not alive
 
 
@@ -182,7 +182,7 @@ def test_end_of_postgres_ends_the_server(serve: Serve) -> None:
     served = serve()
     postmaster = int((served.data / "postgres" / "postmaster.pid").read_text().split()[0])
     os.kill(postmaster, signal.SIGKILL)
-    assert served.process.wait(timeout=30) == 1
+    assert served.process.wait(timeout=180) == 1
     assert "has ended by itself" in served.log.read_text()
 
 

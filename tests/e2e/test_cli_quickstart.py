@@ -21,7 +21,7 @@ def quickstart(*arguments: str | Path, **variables: str) -> subprocess.Completed
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         stdin=subprocess.DEVNULL,
     )
 
@@ -78,7 +78,7 @@ def test_interrupted_quickstart_leaves_no_process(tmp_path: Path, number: signal
             break
     assert psutil.Process(process.pid).children()
     process.send_signal(number)
-    process.communicate(timeout=100)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     wait_until(lambda: not left_behind(tmp_path))
     if number != signal.SIGKILL:

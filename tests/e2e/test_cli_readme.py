@@ -35,6 +35,6 @@ def test_tour_of_the_readme_is_true(serve: Callable[..., Served]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert "\n".join(line.rstrip() for line in session.stdout.splitlines()) == expected

@@ -77,13 +77,13 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(120)
         assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
 
     def _run(self, step: Callable[[Any, random.Random], None], rng: random.Random) -> None:
         while not self._stop.is_set():
             try:
-                with closing(psycopg.connect(self._server.dsn(connect_timeout=5), autocommit=True)) as connection:
+                with closing(psycopg.connect(self._server.dsn(connect_timeout=60), autocommit=True)) as connection:
                     while not self._stop.is_set():
                         try:
                             step(connection, rng)
@@ -154,7 +154,7 @@ def kill(server: Headwater, what: str, rng: random.Random) -> None:
 
 
 @contextmanager
-def connected(server: Headwater, seconds: float = 60.0) -> Iterator[Database]:
+def connected(server: Headwater, seconds: float = 180.0) -> Iterator[Database]:
     """A connection as soon as there can be one; the server is started again if it has ended."""
     deadline = time.monotonic() + seconds
     while True:
@@ -175,7 +175,7 @@ def connected(server: Headwater, seconds: float = 60.0) -> Iterator[Database]:
 
 def check(database: Database, eventually: Callable[..., Any]) -> None:
     """The catalog is consistent, and every stream table catches up."""
-    eventually(lambda: not database.rows(ORPHANS), 20, f"without orphans: {database.rows(ORPHANS)}")
+    eventually(lambda: not database.rows(ORPHANS), what=f"without orphans: {database.rows(ORPHANS)}")
     for (name,) in database.rows("SELECT pgt_name FROM pgtrickle.pgt_stream_tables ORDER BY pgt_id"):
         database.refresh(name)
         assert database.state(name)["status"] == "ACTIVE"

@@ -91,7 +91,7 @@ def test_creation_waits_for_a_writer_where_capture_is_new(db: Any, eventually: A
         what="waiting for the writer",
     )
     other = db.connect()  # new writers are not kept out meanwhile
-    other.execute("SET lock_timeout = '10s'")
+    other.execute("SET lock_timeout = '60s'")
     other.execute("INSERT INTO t VALUES (401, 0, 1)")
     writer.commit()
     while (result := creator.pgconn.get_result()) is not None:

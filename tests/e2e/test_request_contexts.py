@@ -27,7 +27,7 @@ def psql(db: Any, script: str, *options: str, **settings: str) -> subprocess.Com
         input=script,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -21,7 +21,7 @@ def alive(live_db: Any, eventually: Callable[..., Any]) -> Callable[[], None]:
     def check() -> None:
         live_db.run("INSERT INTO others VALUES (1)")
         n = live_db.value("SELECT count(*) FROM others")
-        eventually(lambda: live_db.value("SELECT n FROM canary") == n, 4.0, "a refresh of somebody else's table")
+        eventually(lambda: live_db.value("SELECT n FROM canary") == n, what="a refresh of somebody else's table")
 
     check()
     return check

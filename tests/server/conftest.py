@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -44,12 +45,12 @@ class RunningRelay:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self.loop)
-        return future.result(30)
+        return future.result(120)
 
     def stop(self) -> None:
         self.run(self.relay.stop())
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self.loop.close()
 
 
@@ -113,6 +114,20 @@ def engaged(start_relay: Callable[..., RunningRelay], dsn: str) -> Engaged:
 def through(relay: RunningRelay, dsn: str, **options: Any) -> str:
     """The connection string changed to lead through the relay."""
     return conninfo.make_conninfo(dsn, host="127.0.0.1", port=relay.port, **options)
+
+
+def cancel_when_active(connection: psycopg.Connection[Any], dsn: str) -> None:
+    """Cancel the statement that the connection is about to send, as soon as PostgreSQL is at work on it."""
+    pid = connection.info.backend_pid
+
+    def run() -> None:
+        active = "select count(*) from pg_stat_activity where pid = %s and state = 'active' and query ~ 'pg_sleep'"
+        with psycopg.connect(dsn, autocommit=True) as direct:
+            while direct.execute(active, (pid,)).fetchone() == (0,):
+                time.sleep(0.01)
+        connection.cancel_safe()
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 @pytest.fixture

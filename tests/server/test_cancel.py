@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -19,38 +20,48 @@ def test_cancel_does_not_stop_the_relays_commit(engaged: Engaged) -> None:
         client.execute("create table k(i int)")
         client.execute(
             "create function slow() returns trigger language plpgsql as"
-            " $$ begin perform pg_sleep(0.8); return null; end $$"
+            " $$ begin perform pg_advisory_xact_lock(1); return null; end $$"
         )
         client.execute(
             "create constraint trigger slow after insert on k deferrable initially deferred"
             " for each row execute function slow()"
         )
-        timer = threading.Timer(0.4, client.cancel_safe)
-        timer.start()
+        pid = client.info.backend_pid
+
+        def cancel_the_commit() -> None:
+            waits = "select count(*) from pg_locks where pid = %s and locktype = 'advisory' and not granted"
+            with psycopg.connect(engaged.direct) as holder:
+                holder.execute("select pg_advisory_xact_lock(1)")
+                held.set()
+                while holder.execute(waits, (pid,)).fetchone() == (0,):
+                    time.sleep(0.01)
+                client.cancel_safe()
+                time.sleep(0.2)  # a cancel that were passed on would hit the COMMIT by now
+
+        held = threading.Event()
+        canceller = threading.Thread(target=cancel_the_commit)
+        canceller.start()
+        held.wait()
         client.execute(
             "with n as (insert into k values (1) returning i)"
             " select pgtrickle.create_stream_table('t', 'select 1') from n"
         )
-        timer.join()
+        canceller.join()
         assert client.execute("select count(*) from k").fetchone() == (1,)
     assert engaged.tables() == {"k", "t"}
 
 
 def test_statement_that_follows_a_cancel_is_never_hit(relay: RunningRelay, dsn: str) -> None:
     with psycopg.connect(through(relay, dsn), autocommit=True) as client:
-        hits = 0
         for n in range(60):
             delay = n * 0.0002
             canceller = threading.Thread(target=lambda d=delay: (time.sleep(d), client.cancel_safe()))  # type: ignore[misc]
             canceller.start()
-            try:
+            with suppress(errors.QueryCanceled):
                 client.execute("select pg_sleep(0.004)")
-            except errors.QueryCanceled:
-                hits += 1
             # The cancel may come only now: then it finds nothing to cancel, or waits for its own statement.
             canceller.join()
             assert client.execute("select 1 from pg_sleep(0.002)").fetchone() == (1,)
-        assert 0 < hits < 60
 
 
 def test_wrong_key_cancels_nothing(relay: RunningRelay, dsn: str) -> None:

@@ -133,7 +133,7 @@ def test_kill_of_the_owner_takes_postgres_along(data_directory: DataDirectory) -
         assert holder.stdout is not None
         postmaster = psutil.Process(int(holder.stdout.readline()))
         holder.kill()
-    postmaster.wait(timeout=30)
+    postmaster.wait(timeout=120)
     assert not processes_in(data_directory.postgres)
 
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from server.hooks import Backend
 from server.tls import server_context
-from tests.server.conftest import RunningRelay, through
+from tests.server.conftest import RunningRelay, cancel_when_active, through
 
 SSL_REQUEST = struct.pack(">II", 8, 80877103)
 GSSENC_REQUEST = struct.pack(">II", 8, 80877104)
@@ -59,7 +59,7 @@ def secure(start_relay: Callable[..., RunningRelay], certificate: tuple[Path, Pa
 
 
 def dial(relay: RunningRelay) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", relay.port), timeout=10)
+    return socket.create_connection(("127.0.0.1", relay.port), timeout=60)
 
 
 @pytest.mark.parametrize("negotiation", ["postgres", "direct"])
@@ -212,7 +212,7 @@ def test_login_through_a_tls_backend_by_clients_that_cannot_bind(
         with psycopg.connect(through(relay, dsn, **options), autocommit=True) as connection:
             rows = connection.execute("select n, repeat('x', 500) from generate_series(1, 20000) n").fetchall()
             assert len(rows) == 20_000
-            threading.Timer(0.2, connection.cancel_safe).start()
+            cancel_when_active(connection, dsn)
             with pytest.raises(psycopg.errors.QueryCanceled):
                 connection.execute("select pg_sleep(20)")
 

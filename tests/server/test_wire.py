@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from server.protocol import messages as m
-from tests.server.conftest import RunningRelay
+from tests.server.conftest import RunningRelay, cancel_when_active
 from tests.server.wire import Wire, dial, startup, statement
 
 
@@ -97,16 +97,14 @@ def test_logical_replication_streams_both_ways(relayed: str) -> None:
     wire.close()
 
 
-def test_protocol_3_2_has_long_cancel_keys_that_work(relayed: str) -> None:
+def test_protocol_3_2_has_long_cancel_keys_that_work(relayed: str, dsn: str) -> None:
     with psycopg.connect(
         relayed, autocommit=True, max_protocol_version="3.2", min_protocol_version="3.2"
     ) as connection:
-        connection.execute("set statement_timeout = '30s'")
-        import threading
-
-        threading.Timer(0.2, connection.cancel_safe).start()
+        connection.execute("set statement_timeout = '300s'")
+        cancel_when_active(connection, dsn)
         with pytest.raises(psycopg.errors.QueryCanceled, match="user request"):
-            connection.execute("select pg_sleep(20)")
+            connection.execute("select pg_sleep(200)")
 
 
 def test_unknown_protocol_options_are_negotiated_once(relay: RunningRelay) -> None:

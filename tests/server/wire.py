@@ -13,7 +13,7 @@ from server.protocol import messages as m
 
 
 def dial(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10)
+    return socket.create_connection(("127.0.0.1", port), timeout=60)
 
 
 def startup(*parameters: str, version: int = 3 << 16) -> bytes:
@@ -34,7 +34,7 @@ class Wire:
     def __init__(self, dsn: str, **options: Any):
         self.login = psycopg.connect(dsn, autocommit=True, **options)
         self.socket = socket.socket(fileno=os.dup(self.login.pgconn.socket))
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         self._rest = b""
 
     def send(self, *parts: bytes) -> None:

@@ -37,7 +37,7 @@ TABLE = Source(
 )
 
 
-@pytest.mark.parametrize("target", ["sail", "local[2]"])
+@pytest.mark.parametrize("target", ["sail", pytest.param("local[2]", marks=pytest.mark.xdist_group("jvm"))])
 def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
     target: str, dsn: str, tmp_path: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
         input=json.dumps(options),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-4000:]
