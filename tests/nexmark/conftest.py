@@ -1,0 +1,3 @@
+from tests.workload import fresh_database
+
+__all__ = ["fresh_database"]

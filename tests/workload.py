@@ -1,0 +1,109 @@
+"""A workload: many queries as stream tables over one changing database, each held against its query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.e2e.conftest import Database, Headwater
+
+FreshDatabase = Callable[[], Database]
+
+
+@pytest.fixture(scope="module")
+def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshDatabase]:
+    """Makes empty databases behind a server of the module's own; nothing is refreshed in them but by hand."""
+    server = Headwater(tmp_path_factory.mktemp("workload") / "data").start()
+    made: list[Database] = []
+    numbers = count(1)
+
+    def make() -> Database:
+        name = f"workload_{next(numbers)}"
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"ALTER DATABASE {name} SET pg_trickle.enabled = off")
+        made.append(Database(server, name))
+        return made[-1]
+
+    yield make
+    for database in made:
+        database.close()
+    assert server.stop() == 0
+
+
+@dataclass
+class Course:
+    """What became of one query's stream table."""
+
+    refused: psycopg.Error | None = None
+    rows: int = 0
+    actions: set[str] = field(default_factory=set)
+    differences: list[str] = field(default_factory=list)
+
+    def hold(self) -> None:
+        """The stream table was maintained from changes, never differed, and there was something to see."""
+        if self.refused is not None:
+            raise self.refused
+        assert self.differences == []
+        assert self.rows > 0
+        assert self.actions <= {"DIFFERENTIAL", "NO_DATA"}
+
+
+class Workload:
+    """The stream tables of some queries, named as these are; those that are refused are left out."""
+
+    def __init__(self, database: Database, queries: Mapping[str, str]):
+        self.database, self.queries = database, queries
+        self.courses = {name: Course() for name in queries}
+        for name, query in queries.items():
+            try:
+                database.create(name, query, refresh_mode="DIFFERENTIAL", schedule="1d")
+            except psycopg.errors.FeatureNotSupported as error:
+                self.courses[name].refused = error
+            else:
+                self.courses[name].rows = database.value(f"SELECT count(*) FROM {name}")
+
+    def refresh(self, when: str) -> None:
+        """Refresh all, and look for rows that are missing or in excess."""
+        for name, course in self.courses.items():
+            if course.refused is not None:
+                continue
+            try:
+                self.database.refresh(name)
+            except psycopg.Error as error:
+                course.differences.append(f"{when}: {error}")
+            else:
+                course.actions.add(self.database.last(name)[0])
+                course.differences += [f"{when}: {row}" for row in self._difference(name)]
+
+    def _difference(self, name: str) -> list[str]:
+        columns = self.database.rows(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND attname !~ '^__pgt_'"
+            " ORDER BY attnum",
+            name,
+        )
+        rows = self.database.connection.execute(
+            sql.SQL(
+                "WITH q AS MATERIALIZED ({query}), s AS (SELECT {columns} FROM {name})"
+                " SELECT 'missing ' || m::text FROM (TABLE q EXCEPT ALL TABLE s) AS m"
+                " UNION ALL SELECT 'extra ' || e::text FROM (TABLE s EXCEPT ALL TABLE q) AS e"
+            ).format(
+                query=sql.SQL(self.queries[name]),
+                columns=sql.SQL(", ").join(sql.Identifier(column) for (column,) in columns),
+                name=sql.Identifier(name),
+            )
+        ).fetchall()
+        return [row for (row,) in rows]
+
+
+def expected_refusals(queries: Mapping[str, str], refused: Mapping[str, str]) -> list[object]:
+    """The queries' names as parameters of a test; those of constructs that cannot be maintained yet must fail."""
+    return [
+        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=refused[name])) if name in refused else name
+        for name in queries
+    ]
