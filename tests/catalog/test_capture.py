@@ -202,6 +202,17 @@ def test_odd_names_and_types(engine: Engine) -> None:
     assert engine.value(f'SELECT count(*) FROM pgtrickle_changes.changes_{oid} WHERE "__pgt_w" = 0') == 1
 
 
+def test_a_column_named_found_does_not_touch_the_number(engine: Engine) -> None:
+    engine.connection.execute("CREATE TABLE t (found boolean, number bigint); INSERT INTO t VALUES (false, 1)")
+    engine.create("st", t=["found", "number"])
+    engine.connection.execute("UPDATE t SET number = 2")
+    assert engine.changes("t", "found", "number") == [(-1, False, 1), (1, False, 2)]
+    rows = engine.connection.execute(
+        f'SELECT DISTINCT "__pgt_change_id" FROM pgtrickle_changes.changes_{engine.oid("t")}'
+    ).fetchall()
+    assert len(rows) == 1
+
+
 def test_virtual_generated_column(engine: Engine) -> None:
     if engine.connection.info.server_version < 180000:
         pytest.skip("virtual generated columns came with PostgreSQL 18")

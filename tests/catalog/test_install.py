@@ -64,6 +64,23 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
     ).fetchone() == ("More.",)
 
 
+def test_upgrade_rewrites_capture_and_trusts_it_as_before(engine: Engine, dsn: str) -> None:
+    engine.connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE gone (a int, b int)")
+    kept, broken = engine.create("st", t=["id", "v"]), engine.create("st_gone", gone=["a", "b"])
+    engine.refresh(kept), engine.refresh(broken)
+    name = f"pgtrickle_changes.pg_trickle_cdc_ins_{engine.oid('t')}"
+    engine.connection.execute(
+        f"CREATE OR REPLACE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        " DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker; ALTER TABLE gone DROP COLUMN b"
+    )
+    bundled = bundled_scripts()
+    newer = Scripts(bundled.migrations, (*bundled.functions, Script("99", "SELECT 1")), ())
+    assert install_into(dsn, newer).changed
+    engine.connection.execute("INSERT INTO t VALUES (1, 'a')")
+    assert engine.changes("t", "id", "v") == [(1, 1, "a")]
+    assert (engine.begin(kept)["broken"], len(engine.begin(broken)["broken"])) == ([], 1)
+
+
 def test_an_older_server_refuses_a_newer_catalog(dsn: str) -> None:
     old = bundled_scripts()
     newer = Scripts((*old.migrations, Script("0002_more", "-- More.\nSELECT 1")), old.functions, old.superuser)

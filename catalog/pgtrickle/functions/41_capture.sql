@@ -52,8 +52,8 @@ $$;
 
 -- (Re)write the four trigger functions of a source for the given columns. The bodies hold no operator and no
 -- unqualified name (transition tables come before any relation), so no search_path need be pinned at every call; it is
--- where expressions of virtual columns bring operators in. The statement is numbered by a subquery that runs once, and
--- only if there are rows.
+-- where expressions of virtual columns bring operators in. Number and transaction are asked for by subqueries that run
+-- once, and only if there are rows. An update is two statements, since one over both images costs more for each row.
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_functions(source oid, columns text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -61,6 +61,8 @@ DECLARE
     old_values text;
     new_values text;
     number text := 'pg_catalog.nextval(''pgtrickle_changes.change_id_seq''::pg_catalog.regclass)';
+    same_number text;
+    xid text := '(SELECT pg_catalog.pg_current_xact_id())';
     into_buffer text;
     pinned text := '';
     r record;
@@ -70,21 +72,23 @@ BEGIN
            coalesce(string_agg(', ' || pgtrickle._captured_value(source, name, 'n'), '' ORDER BY place), '')
     INTO targets, old_values, new_values
     FROM unnest(columns) WITH ORDINALITY AS c(name, place);
-    into_buffer := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w"%s)', 'changes_' || source, targets);
+    into_buffer := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_xid", "__pgt_w"%s)',
+                          'changes_' || source, targets);
+    -- FOUND by its full name, which no column can take from it: whether there was an old image, which had its number.
+    same_number := format('CASE WHEN %I.found THEN pg_catalog.currval(''pgtrickle_changes.change_id_seq''::pg_catalog.regclass) '
+                          'ELSE %s END', 'pg_trickle_cdc_upd_' || source, number);
     IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated = 'v') THEN
         pinned := 'SET search_path = pg_catalog, pg_temp';
     END IF;
     FOR r IN
         SELECT t.event, t.name, CASE t.event
-            WHEN 'INSERT' THEN format('%s SELECT (SELECT %s), 1::pg_catalog.int2%s FROM __pgt_new n',
-                                      into_buffer, number, new_values)
-            WHEN 'DELETE' THEN format('%s SELECT (SELECT %s), (-1)::pg_catalog.int2%s FROM __pgt_old o',
-                                      into_buffer, number, old_values)
-            WHEN 'UPDATE' THEN format('WITH s AS MATERIALIZED (SELECT %s AS number) %s '
-                                      'SELECT (SELECT s.number FROM s), (-1)::pg_catalog.int2%s FROM __pgt_old o '
-                                      'UNION ALL '
-                                      'SELECT (SELECT s.number FROM s), 1::pg_catalog.int2%s FROM __pgt_new n',
-                                      number, into_buffer, old_values, new_values)
+            WHEN 'INSERT' THEN format('%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n',
+                                      into_buffer, number, xid, new_values)
+            WHEN 'DELETE' THEN format('%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o',
+                                      into_buffer, number, xid, old_values)
+            WHEN 'UPDATE' THEN format(E'%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o;\n    '
+                                      '%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n',
+                                      into_buffer, number, xid, old_values, into_buffer, same_number, xid, new_values)
             ELSE format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w") '
                         'VALUES (%s, 0::pg_catalog.int2)', 'changes_' || source, number)
             END AS statement
@@ -97,6 +101,11 @@ BEGIN
     END LOOP;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_functions(oid, text[]) FROM PUBLIC;
+
+-- What an earlier version of this file captures with is brought up to date, except where a repair has to come first.
+SELECT pgtrickle._write_capture_functions(c.source_relid, c.captured_columns) FROM pgtrickle.pgt_captures c
+WHERE c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns)
+  AND to_regclass('pgtrickle_changes.changes_' || c.source_relid) IS NOT NULL;
 
 
 -- Put the triggers of a source on one of its relations, in force whatever session_replication_role says.
