@@ -16,7 +16,8 @@ from .columns import field as described
 from .dialect import generate
 from .errors import NotDifferentiable
 from .expressions import check, conjuncts, equated, replace_columns
-from .operators import Distinct, Filter, Join, Operator, Project, Scan
+from .operators import Constants, Distinct, Filter, Join, Operator, Project, Scan
+from .operators.ordering import SortKey
 from .plan import Plan
 from .render import aliased, derived, quote, select
 from .types import Types, expression_scale
@@ -30,6 +31,8 @@ class Relation:
 
     operator: Operator
     output: tuple[tuple[str, Field], ...]
+    order: tuple[SortKey, ...] = ()
+    """What its ORDER BY sorts by, where that decides which rows there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,15 @@ class FromClause:
     operators: list[Operator] = field(default_factory=list)
     conditions: list[exp.Expr] = field(default_factory=list)
     bindings: list[Binding] = field(default_factory=list)
+    visible: list[tuple[str, str | None]] = field(default_factory=list)
+    """All columns in order: the name, and the tree's name for it unless nobody reads it."""
 
     def add(self, other: FromClause) -> None:
         """A further item."""
         self.operators += other.operators
         self.conditions += other.conditions
         self.bindings += other.bindings
+        self.visible += other.visible
 
 
 class Builder:
@@ -98,15 +104,16 @@ class Builder:
     ) -> Relation:
         """A SELECT or set operation. ``output`` describes its columns where they are known."""
         from .clauses import QUERIES  # The registry needs the builder's types.
+        from .ordering import limit, limited
 
         query = query.unnest() if isinstance(query, exp.Subquery) else query
         build = QUERIES.get(type(query))
         if build is None:
             raise NotDifferentiable(type(query).__name__.upper())
-        for argument, construct in (("limit", "LIMIT"), ("offset", "OFFSET"), ("locks", "FOR UPDATE")):
-            if query.args.get(argument):
-                raise NotDifferentiable(construct)
-        return build(self, query, self.common_tables(query, scope), output)
+        if query.args.get("locks"):
+            raise NotDifferentiable("FOR UPDATE")
+        relation = build(self, query, self.common_tables(query, scope), output)
+        return limit(query, relation) if limited(query) else relation
 
     def common_tables(self, query: exp.Expr, scope: Mapping[str, CommonTable]) -> Mapping[str, CommonTable]:
         """The WITH queries in scope inside a query."""
@@ -124,7 +131,7 @@ class Builder:
         """Everything in FROM."""
         clause = query.args.get("from_")
         if clause is None:
-            raise NotDifferentiable("SELECT without FROM")
+            return FromClause([Constants(((),), ())])
         if query.args.get("laterals"):
             raise NotDifferentiable("LATERAL")
         result = self.item(clause.this, scope)
@@ -144,15 +151,21 @@ class Builder:
 
     def item(self, node: exp.Expr, scope: Mapping[str, CommonTable]) -> FromClause:
         """One item of FROM: a table, a derived table, or a join in parentheses."""
+        from .joins import aliased_join
+        from .set_operations import build_values
+
         joins = node.args.get("joins") or ()
         if isinstance(node, exp.Subquery):
             inner = node.this
             if isinstance(inner, exp.Table | exp.Subquery):
-                if node.alias:
-                    raise NotDifferentiable("alias of a join")
                 result = self.item(inner, scope)
+                if node.alias:
+                    result = aliased_join(result, node.args["alias"])
             else:
                 result = self.derived_table(node.alias, self.query(inner, scope), node.args.get("alias"))
+        elif isinstance(values := node.this if isinstance(node.this, exp.Values) else node, exp.Values):
+            alias = node.args.get("alias") or values.args.get("alias")
+            result = self.derived_table(alias.name if alias else "", build_values(self, values), alias)
         elif isinstance(node, exp.Table):
             result = self.table(node, scope)
         else:
@@ -203,7 +216,12 @@ class Builder:
         elif renamed:
             names[: len(renamed)] = renamed
         binding = Binding(alias, {n: f for n, (_, f) in zip(names, relation.output, strict=True)})
-        return FromClause([relation.operator], [], [binding])
+        visible: list[tuple[str, str | None]] = [(name, f.name) for name, f in binding.columns.items()]
+        if isinstance(relation.operator, Scan):
+            every = [column.name for column in relation.operator.source.columns]
+            every[: len(renamed)] = renamed
+            visible = [(n, binding.columns[n].name if n in binding.columns else None) for n in every]
+        return FromClause([relation.operator], [], [binding], visible)
 
     def resolve(self, node: exp.Expr, bindings: Sequence[Binding]) -> exp.Expr:
         """An expression with the tree's column names, after a look at what it contains."""
@@ -295,7 +313,8 @@ class Builder:
         )
         require_groupable(operator.columns, "DISTINCT")
         names = [name for name, _ in relation.output]
-        return Relation(Distinct(operator, operator.columns, (), True), tuple(zip(names, fields, strict=True)))
+        distinct = Distinct(operator, operator.columns, (), True)
+        return Relation(distinct, tuple(zip(names, fields, strict=True)), relation.order)
 
 
 def require_groupable(columns: Sequence[Field], construct: str) -> None:

@@ -11,11 +11,16 @@ from .build import Binding, Builder, CommonTable, FromClause, Relation, require_
 from .columns import Column, Field
 from .columns import field as described
 from .dialect import generate
+from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .expressions import SIMPLE_AGGREGATES, conjuncts
+from .joins import build_full_join, build_inner_join, build_left_join, build_right_join
 from .operators import Aggregate, Call, Filter, Operator, Scan, UnionAll
+from .ordering import Ordering, distinct_on, lift
 from .plan import Plan
+from .set_operations import build_set_operation, build_union, build_values_query
 from .types import aggregate_result
+from .windows import Windows
 
 Scope = Mapping[str, CommonTable]
 _AGGREGATE_NODES = tuple(SIMPLE_AGGREGATES)
@@ -24,32 +29,39 @@ _GROUPINGS: dict[type, str] = {exp.GroupingSets: "GROUPING SETS", exp.Cube: "CUB
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
     """SELECT: FROM, WHERE, GROUP BY and HAVING, the select list, DISTINCT."""
-    if query.args.get("windows"):
-        raise NotDifferentiable("window function")
     clause = builder.from_clause(query, scope)
     where = query.args.get("where")
     operator = builder.combined(clause, where.this if where else None)
+    windows, ordering = Windows.of(query), Ordering.of(query)
     expressions = [
-        (node.alias_or_name or "column", builder.resolve(node.unalias(), clause.bindings)) for node in query.expressions
+        (node.alias_or_name or "column", builder.resolve(windows.take(node.unalias()), clause.bindings))
+        for node in query.expressions
     ]
+    hidden = [builder.resolve(windows.take(node), clause.bindings) for node in ordering.expressions]
+    components = [builder.resolve(node, clause.bindings) for node in windows.components]
     having = query.args.get("having")
     condition = builder.resolve(having.this, clause.bindings) if having else None
     group = query.args.get("group")
-    parts = [expression for _, expression in expressions] + ([condition] if condition is not None else [])
+    parts = [expression for _, expression in expressions] + hidden + components
+    parts += [condition] if condition is not None else []
     if group or condition is not None or any(part.find(*_AGGREGATE_NODES) for part in parts):
         keys = _group_keys(builder, group, clause.bindings)
         operator, parts = build_aggregate(builder, operator, keys, parts, grouped=group is not None)
     if condition is not None:
         operator = Filter(operator, exp.and_(*conjuncts(parts.pop()), wrap=True), operator.columns)
+    if components:
+        components, parts = parts[-len(components) :], parts[: -len(components)]
+    operator, parts = windows.build(builder, operator, parts, components)
+    parts, hidden = parts[: len(expressions)], parts[len(expressions) :]
+    operator, hidden = lift(builder, operator, parts, hidden)
     named = [(name, part) for (name, _), part in zip(expressions, parts, strict=True)]
-    operator, fields = builder.project(operator, named, output)
-    relation = Relation(operator, tuple((n, f) for (n, _), f in zip(named, fields, strict=True)))
+    operator, fields = builder.project(operator, [*named, *(("order", part) for part in hidden)], output)
+    order, on = ordering.keys(fields[len(named) :])
+    relation = Relation(operator, tuple((n, f) for (n, _), f in zip(named, fields, strict=False)), order)
     distinct = query.args.get("distinct")
     if distinct is None:
         return relation
-    if distinct.args.get("on"):
-        raise NotDifferentiable("DISTINCT ON")
-    return builder.distinct(relation)
+    return distinct_on(relation, on) if distinct.args.get("on") else builder.distinct(relation)
 
 
 def _group_keys(builder: Builder, group: exp.Group | None, bindings: Sequence[Binding]) -> list[exp.Expr]:
@@ -87,7 +99,7 @@ def build_aggregate(
         # DISTINCT makes no difference to an extremum.
         distinct = distinct and function not in ("min", "max")
         column = aggregate_result(builder.fresh(function), function, operand) or Field(builder.fresh(function), "")
-        built[sql] = Call(column, function, operand, predicate, distinct)
+        built[sql] = Call(column, function, (operand,) if operand is not None else (), predicate, distinct)
     aggregate = _typed(builder, Aggregate(feed, unique_keys, tuple(built.values()), grouped))
     columns = {sql: call.column for sql, call in zip(built, aggregate.calls, strict=True)}
     columns |= {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
@@ -165,74 +177,19 @@ def _rewritten(part: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr:
     return part.copy().transform(replaced)
 
 
-def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:
-    """UNION ALL."""
-    if query.args.get("distinct"):
-        raise NotDifferentiable("UNION")
-    branches = [builder.query(node, scope) for node in (query.left, query.right)]
-    outputs = tuple(tuple(f for _, f in branch.output) for branch in branches)
-    operators = tuple(branch.operator for branch in branches)
-    names = [name for name, _ in branches[0].output]
-    fresh = [builder.fresh(name) for name in names]
-    types = output
-    if types is None and any(left.type != right.type for left, right in zip(*outputs, strict=True)):
-        untyped = UnionAll(operators, outputs, tuple(Field(name, "") for name in fresh))
-        types = builder.types.describe(untyped.new(Plan(frozenset())), len(fresh))
-    columns = []
-    for i, (left, right) in enumerate(zip(*outputs, strict=True)):
-        column = described(fresh[i], types[i]) if types is not None else replace(left, name=fresh[i], origin=None)
-        same_scale = left.scale if left.scale == right.scale else None
-        columns.append(
-            replace(
-                column,
-                not_null=left.not_null and right.not_null,
-                faithful=column.faithful and left.faithful and right.faithful,
-                scale=same_scale if column.base_type == "numeric" else column.scale,
-            )
-        )
-    union = UnionAll(operators, outputs, tuple(columns))
-    return Relation(union, tuple(zip(names, columns, strict=True)))
-
-
-def build_other_set_operation(
-    builder: Builder, query: exp.SetOperation, scope: Scope, output: Sequence[Column] | None
-) -> Relation:
-    """INTERSECT and EXCEPT."""
-    raise NotDifferentiable(type(query).__name__.upper())
-
-
-def build_inner_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> None:
-    """[INNER] JOIN … ON or USING, CROSS JOIN, and the comma."""
-    if isinstance(join.this, exp.Lateral):
-        raise NotDifferentiable("LATERAL")
-    right = builder.item(join.this, scope)
-    using = [column.name for column in join.args.get("using") or ()]
-    for name in using:
-        column = exp.column(name)
-        pair = [builder.column(column, left.bindings), builder.column(column, right.bindings)]
-        left.conditions.append(exp.EQ(**dict(zip(("this", "expression"), map(_reference, pair), strict=True))))
-    if using:
-        # Unqualified, a merged column is the left one.
-        right.bindings = [replace(b, merged=b.merged | set(using)) for b in right.bindings]
-    left.add(right)
-    on = join.args.get("on")
-    if on is not None:
-        left.conditions += conjuncts(builder.resolve(on, left.bindings))
-
-
-def _reference(column: Field) -> exp.Expr:
-    return exp.column(exp.to_identifier(column.name, quoted=True))
-
-
 QUERIES: dict[type, Callable[..., Relation]] = {
     exp.Select: build_select,
     exp.Union: build_union,
-    exp.Intersect: build_other_set_operation,
-    exp.Except: build_other_set_operation,
+    exp.Intersect: build_set_operation,
+    exp.Except: build_set_operation,
+    ValuesQuery: build_values_query,
 }
 
 JOINS: dict[str, Callable[[Builder, FromClause, exp.Join, Scope], None]] = {
     "": build_inner_join,
     "INNER": build_inner_join,
     "CROSS": build_inner_join,
+    "LEFT": build_left_join,
+    "RIGHT": build_right_join,
+    "FULL": build_full_join,
 }

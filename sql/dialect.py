@@ -14,6 +14,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.generators.postgres import PostgresGenerator
 from sqlglot.parsers.postgres import PostgresParser
 
+from . import dialect_aggregates, dialect_rows
 from .errors import NotDifferentiable
 
 
@@ -38,10 +39,21 @@ def _current_time(generator: PostgresGenerator, node: exp.CurrentTime) -> str:
     return f"CURRENT_TIME({generator.sql(node, 'this')})" if node.this else "CURRENT_TIME"
 
 
+def _frame(generator: PostgresGenerator, node: exp.WindowSpec) -> str:
+    bounds = [
+        " ".join(filter(None, (generator.sql(node, side), generator.sql(node, f"{side}_side"))))
+        for side in ("start", "end")
+    ]
+    # Without BETWEEN the frame ends at the current row.
+    extent = f"BETWEEN {bounds[0]} AND {bounds[1]}" if bounds[1] else bounds[0]
+    excluded = node.args.get("exclude")
+    return f"{node.args['kind']} {extent}" + (f" EXCLUDE {excluded.name}" if excluded else "")
+
+
 class Canonical(Postgres):
     """The dialect of ``pg_get_viewdef``."""
 
-    class Parser(PostgresParser):
+    class Parser(dialect_rows.RowSourceParser):
         """Function calls are not interpreted."""
 
         FUNCTIONS = {  # noqa: RUF012
@@ -51,8 +63,10 @@ class Canonical(Postgres):
         }
 
         FUNCTION_PARSERS = {  # noqa: RUF012
-            name: parser for name, parser in PostgresParser.FUNCTION_PARSERS.items() if name != "DATE_PART"
-        }
+            name: parser
+            for name, parser in PostgresParser.FUNCTION_PARSERS.items()
+            if name not in {"DATE_PART", *dialect_aggregates.OWN_SYNTAX}
+        } | dialect_aggregates.PARSERS
 
         def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
             index = self._index
@@ -66,10 +80,15 @@ class Canonical(Postgres):
     class Generator(PostgresGenerator):
         """Operators are written as operators."""
 
+        MULTI_ARG_DISTINCT = True
+
         TRANSFORMS = {  # noqa: RUF012
             **PostgresGenerator.TRANSFORMS,
+            **dialect_rows.TRANSFORMS,
+            **dialect_aggregates.TRANSFORMS,
             exp.Not: _negated,
             exp.Trim: _trim,
+            exp.WindowSpec: _frame,
             exp.CurrentTime: _current_time,
             exp.Pow: lambda self, node: self.binary(node, "^"),
             exp.StartsWith: lambda self, node: self.binary(node, "^@"),
@@ -85,7 +104,8 @@ def parse(query: str) -> exp.Query:
     except SqlglotError as error:
         raise NotDifferentiable("syntax that the compiler does not know") from error
     if isinstance(statement, exp.Values):
-        raise NotDifferentiable("VALUES")
+        statement = dialect_rows.values_query(statement)
+    statement = dialect_aggregates.qualified_calls(statement)
     if not isinstance(statement, exp.Query):
         raise NotDifferentiable("syntax that the compiler does not know")
     return statement

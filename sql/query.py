@@ -12,10 +12,10 @@ from .columns import Column, Field, Source
 from .compiled import Compiled, Core
 from .dialect import generate, parse
 from .identity import keyable
-from .operators import Aggregate, Distinct, Filter, Join, Operator, Project, Scan
+from .operators import Aggregate, Distinct, DistinctOn, Filter, Limit, Operator, Project, Scan, row_key
 from .plan import Plan
 from .render import derived, select
-from .storage import Bag, Groups, KeyedRows, Shape, TouchedGroups, groups
+from .storage import Bag, Groups, KeyedRows, Shape, Top, TouchedGroups, groups
 from .storage.groups import finished
 from .storage.shape import output_columns
 from .types import Types
@@ -127,8 +127,15 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
     """Groups where the aggregate at the root adds up, rows with a key where there is one, else a bag."""
     rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
     by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
-    aggregate = root_aggregate(root)
-    if aggregate is not None:
+    if isinstance(root, Limit):
+        key = root_key(root, fields, output)
+        return Top(KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields), root)
+    decisive = below_projections(root)
+    if isinstance(decisive, DistinctOn) and all(key.name in by_field and keyable(key) for key in decisive.keys):
+        key = tuple(by_field[key.name] for key in decisive.keys)
+        return TouchedGroups(rows, output, key, fields, root, decisive)
+    if isinstance(decisive, Aggregate):
+        aggregate = decisive
         if not all(key.name in by_field and keyable(key) for key in aggregate.keys):
             return Bag(rows, output, root, fields)
         key = tuple(by_field[key.name] for key in aggregate.keys)
@@ -143,21 +150,15 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
         root = with_root_aggregate(root, aggregate)
         rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
         return TouchedGroups(rows, output, key, fields, root, aggregate)
-    primary = root_key(root)
-    if primary is not None:
-        by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
-        if all(origin in by_origin for origin in primary):
-            key = tuple(by_origin[origin] for origin in primary)
-            if all(keyable(column) for column in key):
-                return KeyedRows(rows, output, key, fields, root)
-    return Bag(rows, output, root, fields)
+    key = root_key(root, fields, output)
+    return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
 
 
-def root_aggregate(root: Operator) -> Aggregate | None:
-    """The aggregate that decides which rows there are, under nothing but projections and filters (HAVING)."""
+def below_projections(root: Operator) -> Operator:
+    """The operator that decides which rows there are, under nothing but projections and filters (HAVING)."""
     while isinstance(root, Project | Filter):
         root = root.input
-    return root if isinstance(root, Aggregate) else None
+    return root
 
 
 def with_root_aggregate(root: Operator, aggregate: Aggregate) -> Operator:
@@ -167,13 +168,13 @@ def with_root_aggregate(root: Operator, aggregate: Aggregate) -> Operator:
     return aggregate
 
 
-def root_key(root: Operator) -> list[tuple[int, str]] | None:
-    """The primary keys of all tables joined at the root, None if something there has no key."""
-    if isinstance(root, Project | Filter):
-        return root_key(root.input)
-    if isinstance(root, Scan):
-        return [(root.number, name) for name in root.source.key] or None
-    if isinstance(root, Join):
-        keys = [root_key(operator) for operator in root.joined]
-        return [part for key in keys if key is not None for part in key] if None not in keys else None
-    return None
+def root_key(
+    root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]
+) -> tuple[Column, ...] | None:
+    """The output columns that hold the primary keys of all tables joined at the root, if there are such."""
+    primary = row_key(root)
+    by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
+    if primary is None or not all(origin in by_origin for origin in primary):
+        return None
+    key = tuple(by_origin[origin] for origin in primary)
+    return key if all(keyable(column) for column in key) else None

@@ -4,5 +4,6 @@ from .bag import Bag
 from .groups import Groups, groups
 from .keyed import KeyedRows, TouchedGroups
 from .shape import Shape
+from .top import Top
 
-__all__ = ["Bag", "Groups", "KeyedRows", "Shape", "TouchedGroups", "groups"]
+__all__ = ["Bag", "Groups", "KeyedRows", "Shape", "Top", "TouchedGroups", "groups"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..columns import Column, Field
 from ..identity import key_hash, same_content, same_key
-from ..operators import Aggregate, Operator
+from ..operators import Operator, Rescan
 from ..plan import Plan
 from ..render import derived, quote, select
 from .shape import ROW_ID, Shape, W, net_delta, output_columns
@@ -134,7 +134,7 @@ class TouchedGroups(Keyed):
     """Groups that are computed again when something in them changes: ``Q_new(touched) - Q_stored(touched)``."""
 
     root: Operator
-    aggregate: Aggregate
+    aggregate: Rescan
 
     @property
     def summed(self) -> Operator | None:

@@ -1,0 +1,40 @@
+"""Distinct on: of the rows that agree in the keys the first one.
+
+Delta and old state are those of `rescan`. Which row is first is decided by the order, among peers by content (see
+`ordering`), so it is the same row whenever the group is computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Field
+from ..render import derived, select
+from .operator import names
+from .ordering import KeepsRows, SortKey, order_by, total_order
+from .rescan import Rescan
+from .row_key import told_apart
+
+
+@dataclass(frozen=True, slots=True)
+class DistinctOn(Rescan, KeepsRows):
+    """``keys`` are what DISTINCT ON names; ``order`` the ORDER BY, which may name them, too."""
+
+    order: tuple[SortKey, ...]
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.input.columns
+
+    def computed(self, rows: str) -> str:
+        within = tuple(key for key in self.order if key.column not in self.keys)
+        ties = not told_apart(self.input, [*self.keys, *(key.column for key in within)])
+        order = total_order(self.keys, within, self.input.columns if ties else ())
+        keys = names(self.keys)
+        if not keys:
+            return f"{select(['*'], derived(rows, 'd'))}{order_by(order)} LIMIT 1"
+        chosen = f"DISTINCT ON ({', '.join(keys)}) *"
+        return select([chosen], derived(rows, "d")) + order_by([*keys, *order])
+
+    def describe(self) -> str:
+        return f"Distinct on({', '.join(key.origin[1] if key.origin else 'expression' for key in self.keys)})"

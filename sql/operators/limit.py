@@ -1,0 +1,114 @@
+"""Limit: the first rows in an order, of everything or of each group.
+
+The general rule of `rescan`, with one difference where there are no groups. The old first m + n rows are among the new
+first m + n + k ones, where k rows have come since, and among the rows that have gone. So the input is read once, in
+order, and no further than that:
+
+    members = first m + n + k rows of new(A),     ΔQ(A) = Q(members) - Q(members - ΔA).
+
+Peers are told apart by content (see `ordering`), so the same rows are the first ones whenever they are computed again;
+with ties, all peers of the last row stay together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Field
+from ..plan import Plan
+from ..render import derived, quote, select, union_all
+from .operator import W, names
+from .ordering import KeepsRows, SortKey, order_by, total_order
+from .rescan import Rescan
+from .row_key import told_apart
+
+
+@dataclass(frozen=True, slots=True)
+class Limit(Rescan, KeepsRows):
+    """``count`` and ``offset`` are SQL expressions, None where there is no such clause; ``keys`` are the groups."""
+
+    order: tuple[SortKey, ...]
+    count: str | None
+    offset: str | None = None
+    ties: bool = False
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.input.columns
+
+    @property
+    def _total(self) -> list[str]:
+        within = [*self.keys, *(key.column for key in self.order)]
+        return total_order(self.keys, self.order, () if told_apart(self.input, within) else self.input.columns)
+
+    @property
+    def _peers(self) -> list[str]:
+        return [key.sql() for key in self.order]
+
+    @property
+    def _skipped(self) -> str:
+        return f"coalesce(({self.offset})::bigint, 0)" if self.offset else "0"
+
+    def _end(self, more: str = "0") -> str:
+        """How many rows there are up to the last one, NULL for no end."""
+        return f"(({self.count})::bigint + {self._skipped} + {more})" if self.count else "NULL"
+
+    def _first(self, rows: str, number: str) -> str:
+        """The first rows of all, in any order."""
+        query = select(["*"], derived(rows, "l"))
+        if self.ties and self._peers:
+            return f"{query}{order_by(self._peers)} FETCH FIRST {number} ROWS WITH TIES"
+        return f"{query}{order_by(self._total)} LIMIT {number}"
+
+    def computed(self, rows: str) -> str:
+        if self.keys:
+            return self._by_group(rows)
+        if self.ties:
+            none = f"CASE WHEN ({self.count})::bigint <= 0 THEN 0 ELSE {self._end()} END"
+            rows = self._first(rows, f"({none})")
+        query = select(["*"], derived(rows, "l")) + order_by(self._total)
+        query += f" LIMIT {self.count}" if self.count and not self.ties else ""
+        return query + (f" OFFSET {self.offset}" if self.offset else "")
+
+    def _by_group(self, rows: str) -> str:
+        by = ", ".join(names(self.keys))
+        position = quote("__pgt_position")
+        numbered = f"pg_catalog.row_number() OVER (PARTITION BY {by}{order_by(self._total)})"
+        columns = ["*", f"{numbered} AS {position}"]
+        last = position
+        if self.ties:
+            last = quote("__pgt_rank")
+            ranked = f"pg_catalog.rank() OVER (PARTITION BY {by}{order_by(self._peers)})"
+            columns.append(f"{ranked} AS {last}")
+        where = [f"{position} > {self._skipped}"]
+        if self.count:
+            where += [f"{last} <= coalesce({self._end()}, {last})", f"coalesce(({self.count})::bigint, 1) > 0"]
+        return select(names(self.columns), derived(select(columns, derived(rows, "l")), "n"), where=where)
+
+    def delta(self, plan: Plan) -> str:
+        if self.keys:
+            return Rescan.delta(self, plan)
+        changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
+        come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
+        first = self._first(self.input.new(plan), self._end(come))
+        members = plan.cte(
+            plan.fresh("members"), select(["*"], derived(first, "m"), where=[f"EXISTS (SELECT FROM {changes})"])
+        )
+        columns = names(self.columns)
+        before = union_all(
+            [
+                select([*columns, f"1::bigint AS {W}"], members),
+                select([*columns, f"-{W} AS {W}"], changes),
+            ]
+        )
+        return union_all(
+            [
+                select([*columns, f"1::bigint AS {W}"], derived(self.computed(select(["*"], members)), "n")),
+                select([*columns, f"-1::bigint AS {W}"], derived(self.computed(self._net(before)), "o")),
+            ]
+        )
+
+    def describe(self) -> str:
+        words = [f"first {self.count}" if self.count else "", f"from {self.offset}" if self.offset else ""]
+        words += ["with ties" if self.ties else ""]
+        return f"Limit({', '.join(word for word in words if word)})"

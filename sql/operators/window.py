@@ -1,0 +1,155 @@
+"""Window: window functions of one PARTITION BY list, in any orders and frames.
+
+Delta and old state are those of `rescan`, the key being the partition: the functions are computed again over the
+partitions that changed, as they are and as they were.
+
+What SQL leaves open among peers is decided by content (see `ordering`), without making peers differ where they count:
+
+- a function that depends on peers only as a set (``rank``, ``count``, a sum of integers) keeps its ORDER BY;
+- one that depends on the order of rows, over a frame that does not look at peers (``row_number``, ``lag``, ROWS), gets
+  a total order: its ORDER BY, then the content;
+- one that depends on the order of rows, over a frame that does look at peers (``array_agg`` in RANGE, GROUPS or with
+  EXCLUDE TIES), keeps its ORDER BY, and reads rows that are already sorted by the total order: PostgreSQL does not sort
+  again what is sorted by more than it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..dialect import generate
+from ..render import aliased, derived, select
+from .operator import names
+from .ordering import KeepsRows, SortKey, order_by, total_order
+from .rescan import Rescan
+from .row_key import told_apart
+
+FIRST, LAST, CURRENT = "UNBOUNDED PRECEDING", "UNBOUNDED FOLLOWING", "CURRENT ROW"
+
+_POSITIONS = frozenset({"row_number", "ntile", "lag", "lead"})
+"""Functions of a row's position in its partition, whatever the frame."""
+
+_PEERS = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
+"""Functions of the peers' position in their partition, whatever the frame."""
+
+_SETS = frozenset({"count", "bool_and", "bool_or", "every", "bit_and", "bit_or", "bit_xor"})
+"""Aggregates that the order of rows makes no difference to."""
+
+_SUMS = frozenset({"sum", "avg", "stddev", "stddev_pop", "stddev_samp", "variance", "var_pop", "var_samp"})
+"""Aggregates that the order of rows makes no difference to if addition is associative."""
+
+_EXACT = frozenset({"smallint", "integer", "bigint", "numeric", "money"})
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame clause: ROWS, RANGE or GROUPS, its bounds, and what it excludes."""
+
+    kind: str = "RANGE"
+    start: str = FIRST
+    end: str = CURRENT
+    exclude: str = "NO OTHERS"
+
+    @property
+    def sql(self) -> str:
+        """The frame as PostgreSQL writes it; nothing for the default."""
+        if self == Frame():
+            return ""
+        exclude = "" if self.exclude == "NO OTHERS" else f" EXCLUDE {self.exclude}"
+        return f" {self.kind} BETWEEN {self.start} AND {self.end}{exclude}"
+
+    def by_rows(self, function: str, *, ordered: bool) -> Frame | None:
+        """A ROWS frame in a total order that gives a function the same rows; None if there is none.
+
+        >>> Frame().by_rows("sum", ordered=False)
+        Frame(kind='ROWS', start='UNBOUNDED PRECEDING', end='UNBOUNDED FOLLOWING', exclude='NO OTHERS')
+        >>> Frame().by_rows("sum", ordered=True) is None
+        True
+        """
+        if self.exclude in ("GROUP", "TIES"):
+            return None
+        if self.kind == "ROWS":
+            return self
+        from_first = self.start == FIRST or (self.start == CURRENT and not ordered)
+        to_last = self.end == LAST or (self.end == CURRENT and not ordered)
+        if from_first and to_last:
+            return replace(self, kind="ROWS", start=FIRST, end=LAST)
+        # The first row and the last one are whose the peers' are, wherever the frame ends on the other side.
+        if function == "first_value" and self == Frame():
+            return Frame("ROWS", FIRST, CURRENT)
+        if function == "last_value" and self == Frame("RANGE", CURRENT, LAST):
+            return Frame("ROWS", CURRENT, LAST)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """A window function call. ``function`` speaks of the input's columns, its FILTER clause included."""
+
+    column: Field
+    name: str
+    function: exp.Expr
+    arguments: tuple[Field, ...]
+    order: tuple[SortKey, ...]
+    frame: Frame
+
+    @property
+    def orderly(self) -> bool:
+        """Whether the order of the rows in the frame makes a difference."""
+        if self.name in _PEERS or self.name in _SETS:
+            return False
+        if self.name in _SUMS:
+            return not all(argument.base_type in _EXACT for argument in self.arguments)
+        if self.name in ("min", "max"):
+            return not all(argument.faithful for argument in self.arguments)
+        return True
+
+    def over(self, keys: Sequence[Field], order: Sequence[str], frame: Frame | None) -> str:
+        """The call over a window, named as its column."""
+        clauses = [f"PARTITION BY {', '.join(names(keys))}"] if keys else []
+        text = "".join(clauses) + order_by(order) + (frame.sql if frame else "")
+        return aliased(f"{generate(self.function)} OVER ({text.strip()})", self.column.name)
+
+    def describe(self) -> str:
+        """The call in short."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Rescan, KeepsRows):
+    """Adds the ``calls`` to each row; ``keys`` are the partition, none of them being one partition of everything."""
+
+    calls: tuple[WindowCall, ...]
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.input.columns + tuple(call.column for call in self.calls)
+
+    def computed(self, rows: str) -> str:
+        at_once: list[str] = []
+        sorted_first: dict[tuple[SortKey, ...], list[str]] = {}
+        for call in self.calls:
+            order = [key.sql() for key in call.order]
+            frame = None if call.name in _POSITIONS | _PEERS else call.frame
+            by_rows = call.frame.by_rows(call.name, ordered=bool(order))
+            if not call.orderly or told_apart(self.input, [*self.keys, *(key.column for key in call.order)]):
+                at_once.append(call.over(self.keys, order, frame))
+            elif call.name in _POSITIONS or by_rows:
+                total = total_order(self.keys, call.order, self.input.columns)
+                at_once.append(call.over(self.keys, total, frame and by_rows))
+            else:
+                sorted_first.setdefault(call.order, []).append(call.over(self.keys, order, frame))
+        query = select(["*", *at_once], derived(rows, "w"))
+        for order_keys, calls in sorted_first.items():
+            by = names(self.keys) + total_order(self.keys, order_keys, self.input.columns)
+            ordered = select(["*"], derived(query, "s")) + order_by(by)
+            query = select(["*", *calls], derived(ordered, "w"))
+        return select(names(self.columns), derived(query, "c")) if sorted_first else query
+
+    def describe(self) -> str:
+        keys = [key.origin[1] if key.origin else "expression" for key in self.keys]
+        return f"Window({', '.join(call.describe() for call in self.calls)}{' by ' if keys else ''}{', '.join(keys)})"

@@ -1,0 +1,58 @@
+"""Top: the first rows of a query in an order (TopK).
+
+What is stored says nothing about the rows that are not. So a refresh reads the first rows again, which an index on the
+order makes short, and applies what differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Column
+from ..operators import Limit, Operator
+from ..plan import Plan
+from .shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Top(Shape):
+    """``base`` is the shape that tells the rows apart."""
+
+    base: Shape
+    limit: Limit
+
+    @property
+    def rows(self) -> str:  # type: ignore[override]
+        return self.base.rows
+
+    @property
+    def output(self) -> tuple[Column, ...]:  # type: ignore[override]
+        return self.base.output
+
+    @property
+    def keyed(self) -> bool:
+        return self.base.keyed
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return self.base.hidden
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        return self.base.numbers
+
+    @property
+    def summed(self) -> Operator | None:
+        return None
+
+    def create(self, storage: str) -> tuple[str, ...]:
+        return self.base.create(storage)
+
+    def identified(self, rows: str) -> str:
+        return self.base.identified(rows)
+
+    def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
+        return self.base.apply_full(plan, storage, rows)
+
+    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        return self.base.apply_full(plan, storage, self.rows)
