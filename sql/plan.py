@@ -72,6 +72,8 @@ class Plan:
     changed: frozenset[int]
     streamed: frozenset[int] = frozenset()
     ctes: list[str] = field(default_factory=list)
+    deltas: dict[int, tuple[object, str]] = field(default_factory=dict)
+    """What `operators.shared` has put into common table expressions."""
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

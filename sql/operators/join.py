@@ -24,6 +24,7 @@ from ..expressions import equated
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
 from .operator import Operator, Restriction, W, names
+from .shared import shared_delta
 
 MAX_EXPANDED = 3
 
@@ -76,10 +77,9 @@ class Join(Operator):
 
     def _delta_of(self, plan: Plan, i: int, *, shared: bool) -> str:
         operator = self.joined[i]
-        query = operator.delta(plan)
-        if not operator.inputs or not (shared or self._feeds_barrier(i)):
-            return query
-        return select(["*"], plan.cte(plan.fresh("delta"), query))
+        if shared or id(operator) in plan.deltas or self._feeds_barrier(i):
+            return shared_delta(plan, operator)
+        return operator.delta(plan)
 
     def _term(self, plan: Plan, deltas: dict[int, str], inside: tuple[int, ...]) -> str:
         relations = [derived(deltas[i], f"j{i}") for i in inside]

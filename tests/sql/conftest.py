@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -40,14 +40,16 @@ class Workspace:
             self.connection.execute(statement)
 
 
-def open_workspace(cluster: EmbeddedPostgres, name: str) -> Iterator[Workspace]:
-    """A fresh database with the sources."""
+def open_workspace(
+    cluster: EmbeddedPostgres, name: str, tables: str = TABLES, names: Sequence[str] = NAMES
+) -> Iterator[Workspace]:
+    """A fresh database with sources."""
     with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
         admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         admin.execute(f"CREATE DATABASE {name}")
     with connect(cluster.dsn(name)) as connection:
-        connection.execute(TABLES)
-        yield Workspace(connection, tuple(source(connection, table) for table in NAMES))
+        connection.execute(tables)
+        yield Workspace(connection, tuple(source(connection, table) for table in names))
     with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
         admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 

@@ -1,0 +1,160 @@
+"""Match: the conditions under which a row of one relation goes with a row of another, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..dialect import generate
+from ..plan import Plan
+from ..render import all_of, derived, quote, select
+from .operator import Operator, Restriction
+
+_INTEGERS = frozenset({"smallint", "integer", "bigint"})
+_TEXTS = frozenset({"text", "character varying"})
+_CASTS = {
+    exp.DataType.Type.TEXT: "text",
+    exp.DataType.Type.SMALLINT: "integer",
+    exp.DataType.Type.INT: "integer",
+    exp.DataType.Type.BIGINT: "integer",
+    exp.DataType.Type.DECIMAL: "numeric",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A condition that equates an expression over the left relation with one over the right.
+
+    A value has at most one equal among distinct values of the other side. ``left_field`` and ``right_field`` are given
+    where the expression is a mere column.
+    """
+
+    left: str
+    right: str
+    left_field: Field | None
+    right_field: Field | None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """``conditions`` are ANDed and speak of both relations' columns, whose names differ from each other."""
+
+    conditions: tuple[exp.Expr, ...]
+    left: tuple[Field, ...]
+    right: tuple[Field, ...]
+
+    @property
+    def sql(self) -> str:
+        """The conditions as one."""
+        return all_of([f"({generate(condition)})" for condition in self.conditions])
+
+    @property
+    def left_used(self) -> tuple[Field, ...]:
+        """The left columns that decide."""
+        return self._used(self.left)
+
+    @property
+    def right_used(self) -> tuple[Field, ...]:
+        """The right columns that decide."""
+        return self._used(self.right)
+
+    def _used(self, fields: Sequence[Field]) -> tuple[Field, ...]:
+        mentioned = {column.name for condition in self.conditions for column in condition.find_all(exp.Column)}
+        return tuple(f for f in fields if f.name in mentioned)
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The equalities between the two sides."""
+        left, right = ({f.name: f for f in side} for side in (self.left, self.right))
+        found: dict[tuple[str, str], Pair] = {}
+        for condition in self.conditions:
+            equality = condition.unnest()
+            if not isinstance(equality, exp.EQ):
+                continue
+            sides = [equality.left.unnest(), equality.right.unnest()]
+            columns = [_column(side) for side in sides]
+            if columns[0] in right and columns[1] in left:
+                sides.reverse()
+                columns.reverse()
+            if columns[0] not in left or columns[1] not in right:
+                continue
+            mine, theirs = left[columns[0]], right[columns[1]]
+            kinds = _kind(sides[0], mine), _kind(sides[1], theirs)
+            if not kinds[0] or kinds[0] != kinds[1]:
+                continue
+            texts = generate(sides[0]), generate(sides[1])
+            found[texts] = Pair(
+                *texts,
+                mine if isinstance(sides[0], exp.Column) else None,
+                theirs if isinstance(sides[1], exp.Column) else None,
+            )
+        return tuple(found.values())
+
+    @property
+    def equalities_only(self) -> bool:
+        """Whether `pairs` say all that the conditions do."""
+        equalities = {generate(condition.unnest()) for condition in self.conditions}
+        return len(self.pairs) == len(equalities)
+
+    def mirrored(self) -> Match:
+        """The same with left and right exchanged."""
+        return Match(self.conditions, self.right, self.left)
+
+    def keys(self, plan: Plan, rows: str) -> Restriction | None:
+        """For the left relation: only rows that can match one of these rows of the right. Adds a CTE."""
+        pairs = [(p.left_field, p.right_field) for p in self.pairs if p.left_field and p.right_field]
+        same = [(m, t) for m, t in pairs if m.type == t.type]
+        if not same:
+            return None
+        columns = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in same)]
+        where = [f"{name} IS NOT NULL" for name in columns]
+        keys = select(columns, derived(rows, "d"), where=where, distinct=True)
+        return Restriction(plan.cte(plan.fresh("keys"), keys), tuple((m.name, t) for m, t in same))
+
+    def through(self, only: Restriction | None) -> Restriction | None:
+        """A restriction of left rows as one of the right rows that they can match."""
+        if only is None:
+            return None
+        equal = {
+            p.left_field.name: p.right_field.name
+            for p in self.pairs
+            if p.left_field and p.right_field and p.left_field.type == p.right_field.type
+        }
+        return only.of(tuple((equal[name], key) for name, key in only.pairs if name in equal))
+
+    def matched(self, plan: Plan, operator: Operator, rows: str) -> str:
+        """The left ``operator``'s new rows that match at least one of some rows of the right, each once.
+
+        With equalities it reads along an index, where there is one: the distinct values come first.
+        """
+        only = self.keys(plan, rows) if operator.barrier else None
+        columns = [f"l.{quote(f.name)}" for f in self.left]
+        source = derived(operator.new(plan, only), "l")
+        where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
+        if self.pairs:
+            values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
+            known = [f"{pair.right} IS NOT NULL" for pair in self.pairs]
+            keys = plan.cte(plan.fresh("keys"), select(values, derived(rows, "r"), where=known, distinct=True))
+            source = f"{keys} AS k CROSS JOIN {source}"
+            equal = [f"{pair.left} = k.k{i}" for i, pair in enumerate(self.pairs)]
+            where = equal if self.equalities_only else equal + where
+        return select(columns, source, where=where)
+
+
+def _column(side: exp.Expr) -> str:
+    inner = side.this.unnest() if isinstance(side, exp.Cast) else side
+    return inner.name if isinstance(inner, exp.Column) else ""
+
+
+def _kind(side: exp.Expr, field: Field) -> str:
+    """What values of a side are compared as, empty if its distinct values are not what ``=`` tells apart."""
+    base = field.base_type
+    own = "integer" if base in _INTEGERS else "text" if base in _TEXTS else base
+    if isinstance(side, exp.Column):
+        return own if field.hashable else ""
+    kind = _CASTS.get(side.to.this, "") if isinstance(side, exp.Cast) and not side.to.expressions else ""
+    allowed = {"text": _TEXTS | {"character"}, "integer": _INTEGERS, "numeric": _INTEGERS | {"numeric"}}
+    return kind if kind and (base in allowed[kind] or not field.builtin) else ""

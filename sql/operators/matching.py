@@ -1,0 +1,178 @@
+"""Semi-join and anti-join: the rows of the left input that match some row of the right, or that match none.
+
+With ``m_new(l)`` and ``m_old(l)`` for "l matches a row of the right input now / at the frontier",
+
+    Δ(L ⋉ R) = ΔL · [m_old] + Σ over rows l of new(L) that match some row of ΔR: [m_new] - [m_old]
+    Δ(L ▷ R) = ΔL - Δ(L ⋉ R)
+
+No old state is read: the matches at the frontier are those of now less the weights of the matches in ΔR. Matches are
+counted once for all left rows that agree in the columns that the conditions mention, and only the part of ΔR that is
+in these columns matters. ``old(Q) = new(Q) - ΔQ``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..expressions import equated
+from ..identity import content_groups, content_partition
+from ..plan import Plan
+from ..render import derived, quote, select, union_all
+from .match import Match
+from .operator import Operator, Restriction, W, names
+from .shared import shared_delta
+
+N = quote("__pgt_n")
+
+
+@dataclass(frozen=True, slots=True)
+class Matching(Operator):
+    """``conditions`` are ANDed and speak of both inputs' columns, whose names differ. The columns are the left's."""
+
+    left: Operator
+    right: Operator
+    conditions: tuple[exp.Expr, ...]
+
+    @property
+    @abstractmethod
+    def wanted(self) -> bool:
+        """Whether rows with a match are in the result, or those without."""
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.left.columns
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.left, self.right)
+
+    @property
+    def match(self) -> Match:
+        """The conditions between the inputs."""
+        return Match(self.conditions, self.left.columns, self.right.columns)
+
+    def _chosen(self, left: str, right: str, *weight: str) -> str:
+        exists = f"EXISTS ({select([], derived(right, 'r'), where=[self.match.sql])})"
+        columns = [f"l.{name}" for name in names(self.left.columns)]
+        return select([*columns, *weight], derived(left, "l"), where=[exists if self.wanted else f"NOT {exists}"])
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._chosen(
+            self.left.new(plan, only and only.to(self.left.columns)),
+            self.right.new(plan, self.match.through(only)),
+        )
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        columns = names(self.columns)
+        delta = select([*columns, f"-{W} AS {W}"], derived(shared_delta(plan, self), "d"))
+        return union_all([select([*columns, f"1::bigint AS {W}"], derived(self.new(plan, only), "n")), delta])
+
+    def delta(self, plan: Plan) -> str:
+        match = self.match
+        left = shared_delta(plan, self.left) if self.left.changed(plan) else None
+        if not self.right.changed(plan):
+            assert left is not None
+            only = match.mirrored().keys(plan, left) if self.right.barrier else None
+            return self._chosen(left, self.right.new(plan, only), f"l.{W}")
+        changes = select(["*"], plan.cte(plan.fresh("changes"), _netted(match.right_used, self.right, plan)))
+        columns = names(self.left.columns)
+        state = derived(match.matched(plan, self.left, changes), "l")
+        candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
+        if left is not None:
+            candidates.append(select([*columns, W], derived(left, "l")))
+        number = "1" if not match.left_used else _rank(match.left_used)
+        numbered = select(["u.*", f"{number} AS {N}"], derived(union_all(candidates), "u"))
+        rows = plan.cte(plan.fresh("rows"), numbered)
+        counts = self._counts(plan, rows, changes)
+        before, now = ("was", "now") if self.wanted else ("NOT was", "NOT now")
+        weight = f"coalesce(c.{W}, ({now})::integer - ({before})::integer)"
+        return select(
+            [*(f"c.{name}" for name in columns), f"{weight} AS {W}"],
+            f"{rows} AS c JOIN {counts} AS m ON m.{N} = c.{N}",
+            where=[f"CASE WHEN c.{W} IS NULL THEN was <> now ELSE {before} END"],
+        )
+
+    def _counts(self, plan: Plan, rows: str, changes: str) -> str:
+        """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
+        match = self.match
+        columns = [N, *names(match.left_used)]
+        distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT ON ({N}) {', '.join(columns)} FROM {rows}")
+        changed = select(
+            [f"d.{N}", f"pg_catalog.sum(r.{W})::bigint AS n"],
+            f"{distinct} AS d CROSS JOIN {derived(changes, 'r')}",
+            where=[match.sql],
+            group_by=[f"d.{N}"],
+        )
+        net = plan.cte(plan.fresh("net"), changed)
+        keys = select(names(match.left_used), f"{distinct} AS k")
+        only = match.mirrored().keys(plan, keys) if self.right.barrier else None
+        right = self.right.new(plan, only)
+        if match.left_used:
+            present = select(
+                [f"d.{N}", "pg_catalog.count(*) AS n"],
+                f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
+                where=[match.sql],
+                group_by=[f"d.{N}"],
+            )
+        else:
+            # All rows of the left have the same matches: one more than what has come tells what there was.
+            some = select([], derived(right, "r"), where=[match.sql])
+            some = f"{some} LIMIT (SELECT greatest(coalesce(pg_catalog.max(n.n), 0), 0) + 1 FROM {net} AS n)"
+            present = select([f"d.{N}", f"(SELECT pg_catalog.count(*) FROM ({some}) AS s) AS n"], f"{distinct} AS d")
+        return plan.cte(
+            plan.fresh("matches"),
+            select(
+                [f"d.{N}", "coalesce(p.n, 0) > coalesce(n.n, 0) AS was", "coalesce(p.n, 0) > 0 AS now"],
+                f"{distinct} AS d LEFT JOIN {derived(present, 'p')} ON p.{N} = d.{N}"
+                f" LEFT JOIN {net} AS n ON n.{N} = d.{N}",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SemiJoin(Matching):
+    """``L ⋉ R``: the rows of the left input that match a row of the right."""
+
+    @property
+    def wanted(self) -> bool:
+        return True
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        sure = {name for condition in self.conditions for name in equated(condition)}
+        return tuple(f.where_not_null() if f.name in sure else f for f in self.left.columns)
+
+    def describe(self) -> str:
+        return "Semi-join"
+
+
+@dataclass(frozen=True, slots=True)
+class AntiJoin(Matching):
+    """``L ▷ R``: the rows of the left input that match no row of the right."""
+
+    @property
+    def wanted(self) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return "Anti-join"
+
+
+def _rank(fields: tuple[Field, ...]) -> str:
+    return f"pg_catalog.dense_rank() OVER (ORDER BY {', '.join(content_partition(fields, 'u'))})"
+
+
+def _netted(fields: tuple[Field, ...], operator: Operator, plan: Plan) -> str:
+    """The delta of an operator in some of its columns, changes that cancel each other out gone."""
+    by, values = content_groups(fields, "d")
+    return select(
+        [f"{value} AS {quote(f.name)}" for value, f in zip(values, fields, strict=True)]
+        + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
+        derived(shared_delta(plan, operator), "d"),
+        group_by=by,
+        having=[f"pg_catalog.sum(d.{W}) <> 0"],
+    )

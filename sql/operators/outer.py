@@ -1,0 +1,178 @@
+"""Outer joins: the inner join, and the rows without a match padded with NULLs.
+
+    L ⟕ R = (L ⋈ R) + pad(L ▷ R)           L ⟗ R = (L ⟕ R) + pad(R ▷ L)
+
+so their deltas are those of the inner join and of the anti-joins. Where R has not changed, ``Δ(L ⟕ R) = ΔL ⟕ R``.
+A right join is a left join of the mirrored inputs. ``old(Q) = new(Q) - ΔQ``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..plan import Plan
+from ..render import aliased, derived, quote, select, union_all
+from .join import Join
+from .match import Match
+from .matching import AntiJoin
+from .operator import Operator, Restriction, W, names, restricted
+from .shared import shared_delta
+
+
+def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """The columns of the side that is padded."""
+    return tuple(replace(f, not_null=False) for f in fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Outer(Operator):
+    """``conditions`` are ANDed and speak of both inputs' columns, whose names differ from each other."""
+
+    left: Operator
+    right: Operator
+    conditions: tuple[exp.Expr, ...]
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.left, self.right)
+
+    @property
+    def match(self) -> Match:
+        """The conditions between the inputs."""
+        return Match(self.conditions, self.left.columns, self.right.columns)
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        columns = names(self.columns)
+        delta = select([*columns, f"-{W} AS {W}"], derived(shared_delta(plan, self), "d"))
+        return union_all([select([*columns, f"1::bigint AS {W}"], derived(self.new(plan, only), "n")), delta])
+
+    def _joined(self, kind: str, left: str, right: str, *weight: str) -> str:
+        columns = [*names(self.left.columns), *names(self.right.columns), *weight]
+        return select(columns, f"{derived(left, 'l')} {kind} JOIN {derived(right, 'r')} ON {self.match.sql}")
+
+    def _padded(self, plan: Plan, rows: str, padded: Operator, *weight: str) -> str:
+        """Rows of one side beside NULLs in place of the ``padded`` one's."""
+        empty = {f.name: f"NULL::{f.type} AS {quote(f.name)}" if f.type else "NULL" for f in padded.columns}
+        source = derived(rows, "a")
+        if not all(f.builtin for f in padded.columns):
+            # A NULL of a domain that forbids NULLs comes from an outer join alone.
+            source += f" LEFT JOIN {derived(padded.new(plan), 'n')} ON FALSE"
+            empty = {f.name: f"n.{quote(f.name)}" for f in padded.columns}
+        columns = [empty.get(f.name, f"a.{quote(f.name)}") for f in (*self.left.columns, *self.right.columns)]
+        return select([*columns, *weight], source)
+
+    def _left_delta(self, plan: Plan) -> str:
+        """The delta of the left join of the inputs, in their columns."""
+        if not self.right.changed(plan):
+            left = shared_delta(plan, self.left)
+            only = self.match.mirrored().keys(plan, left) if self.right.barrier else None
+            return self._joined("LEFT", left, self.right.new(plan, only), f"l.{W}")
+        for operator in (self.left, self.right):
+            if operator.changed(plan):
+                shared_delta(plan, operator)
+        inner = Join((self.left, self.right), self.conditions, (*self.left.columns, *self.right.columns))
+        alone = AntiJoin(self.left, self.right, self.conditions)
+        return union_all([inner.delta(plan), self._padded(plan, alone.delta(plan), self.right, f"a.{W}")])
+
+
+@dataclass(frozen=True, slots=True)
+class LeftJoin(Outer):
+    """``L ⟕ R``. The columns are the left's, then the right's, which can be NULL."""
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return (*self.left.columns, *nullable(self.right.columns))
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        below = only and only.to(self.left.columns)
+        return self._joined("LEFT", self.left.new(plan, below), self.right.new(plan, self.match.through(below)))
+
+    def delta(self, plan: Plan) -> str:
+        return self._left_delta(plan)
+
+    def describe(self) -> str:
+        return "Left join"
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A column that both sides of USING share: the left one, or the right one where there is no left row."""
+
+    column: Field
+    left: Field
+    right: Field
+
+
+@dataclass(frozen=True, slots=True)
+class FullJoin(Outer):
+    """``L ⟗ R``. The columns are both sides', all of which can be NULL, then the ``merged`` ones."""
+
+    merged: tuple[Merged, ...] = ()
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return (*nullable(self.left.columns), *nullable(self.right.columns), *(m.column for m in self.merged))
+
+    @property
+    def barrier(self) -> bool:
+        return True
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        if only is None and (self.match.pairs or not self.conditions):
+            both = self._joined("FULL", self.left.new(plan), self.right.new(plan))
+            merged = [
+                f"coalesce(j.{quote(m.left.name)}, j.{quote(m.right.name)}) AS {quote(m.column.name)}"
+                for m in self.merged
+            ]
+            return select([*names(self.columns[: -len(merged) or None]), *merged], derived(both, "j"))
+        left, right = self._sides(only)
+        rows = self._joined(
+            "LEFT",
+            self.left.new(plan, left),
+            self.right.new(plan, self.match.through(left)),
+        )
+        alone = AntiJoin(self.right, self.left, self.conditions).new(plan, right)
+        return union_all(
+            [
+                self._restricted(self._with_merged(rows, left=True), only),
+                self._restricted(self._with_merged(self._padded(plan, alone, self.left), left=False), only),
+            ]
+        )
+
+    def delta(self, plan: Plan) -> str:
+        terms = [self._with_merged(self._left_delta(plan), W, left=True)]
+        alone = AntiJoin(self.right, self.left, self.conditions)
+        padded = self._padded(plan, alone.delta(plan), self.left, f"a.{W}")
+        return union_all([*terms, self._with_merged(padded, W, left=False)])
+
+    def _with_merged(self, rows: str, *weight: str, left: bool) -> str:
+        merged = [aliased(quote((m.left if left else m.right).name), m.column.name) for m in self.merged]
+        columns = [*names(self.left.columns), *names(self.right.columns)]
+        return select([*columns, *merged, *weight], derived(rows, "m")) if merged else rows
+
+    def _sides(self, only: Restriction | None) -> tuple[Restriction | None, Restriction | None]:
+        """A restriction of the result as one of the left rows, and one of the right rows without a match."""
+        if only is None:
+            return None, None
+        sides = []
+        for inputs, chosen in (
+            (self.left, [m.left for m in self.merged]),
+            (self.right, [m.right for m in self.merged]),
+        ):
+            known = {f.name: f.name for f in inputs.columns}
+            known |= {m.column.name: f.name for m, f in zip(self.merged, chosen, strict=True)}
+            sides.append(only.of(tuple((known[name], key) for name, key in only.pairs if name in known)))
+        return sides[0], sides[1]
+
+    def _restricted(self, rows: str, only: Restriction | None) -> str:
+        mine = only and only.to(self.columns)
+        if mine is None:
+            return rows
+        possibly = [f.name for f in self.columns if not f.not_null]
+        return restricted(rows, names(self.columns), mine, possibly)
+
+    def describe(self) -> str:
+        return "Full join"

@@ -1,0 +1,236 @@
+"""Joins in any nesting: NULLs, duplicates, tables without keys, changes on all sides at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from server.embedded import EmbeddedPostgres
+
+from .conftest import Workspace, open_workspace
+from .harness import StreamTable
+from .test_random_changes import literal
+
+TABLES = """
+CREATE DOMAIN present AS int NOT NULL;
+CREATE TABLE a (x int, y int);
+CREATE TABLE b (id int PRIMARY KEY, x int, y bigint);
+CREATE TABLE c (x int NOT NULL, y int NOT NULL, p present DEFAULT 1, PRIMARY KEY (x, y));
+CREATE TABLE d (x bigint, y numeric, t text);
+"""
+SMALL = [None, 0, 1, 2]
+VALUES: dict[str, dict[str, list[object]]] = {
+    "a": {"x": SMALL, "y": SMALL},
+    "b": {"id": [1, 2, 3, 4, 5], "x": SMALL, "y": SMALL},
+    "c": {"x": [0, 1, 2], "y": [0, 1, 2]},
+    "d": {"x": SMALL, "y": [None, "0", "1", "1.0", "2"], "t": [None, "u", "v"]},
+}
+
+QUERIES = {
+    "left join": "SELECT a.x, a.y, b.id, b.y AS z FROM a LEFT JOIN b ON a.x = b.x",
+    "left join of keys": "SELECT b.id, b.x, c.x AS cx, c.y AS cy, c.p FROM b LEFT JOIN c ON b.x = c.x AND b.y = c.y",
+    "right join": "SELECT a.x, a.y, b.id FROM a RIGHT JOIN b ON a.x = b.x",
+    "full join": "SELECT a.x, b.id, b.x AS bx FROM a FULL JOIN b ON a.x = b.x",
+    "full join of keys": "SELECT b.id, c.x, c.y, c.p FROM b FULL JOIN c ON b.x = c.x AND b.y = c.y",
+    "full join on true": "SELECT a.x, b.id FROM a FULL JOIN b ON TRUE",
+    "full join on false": "SELECT a.x, b.id FROM a FULL JOIN b ON a.x = b.x AND FALSE",
+    "left join on nothing": "SELECT a.x, b.id FROM a LEFT JOIN b ON TRUE",
+    "left join on its own side": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = 1",
+    "left join on the other side": "SELECT a.x, b.id FROM a LEFT JOIN b ON b.x = 1",
+    "non-equi left join": "SELECT a.x, b.id, b.x AS bx FROM a LEFT JOIN b ON a.x < b.x",
+    "mixed conditions": "SELECT b.id, c.x, c.y FROM b LEFT JOIN c ON b.x = c.x AND b.y < c.y AND c.y > 0",
+    "on an expression": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x + 1 = b.x",
+    "on a disjunction": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x OR a.y = b.y",
+    "on null-safe equality": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x IS NOT DISTINCT FROM b.x",
+    "on other types": "SELECT b.id, d.x, d.y, d.t FROM b LEFT JOIN d ON b.x = d.x AND b.y = d.y",
+    "using": "SELECT x, b.id FROM a LEFT JOIN b USING (x)",
+    "right using": "SELECT x, b.id FROM a RIGHT JOIN b USING (x)",
+    "full using": "SELECT x, a.y, b.id FROM a FULL JOIN b USING (x)",
+    "full using of other types": "SELECT x * 3000000000 AS x, y, b.id, t FROM b FULL JOIN d USING (x, y)",
+    "left using of other types": "SELECT x, y, t FROM a LEFT JOIN d USING (x, y)",
+    "inner using of other types": "SELECT x * 3000000000 AS big, y, t FROM a JOIN d USING (x, y)",
+    "right using of other types": "SELECT x * 3000000000 AS big, t FROM a RIGHT JOIN d USING (x)",
+    "natural": "SELECT * FROM a NATURAL LEFT JOIN c",
+    "natural full": "SELECT * FROM a NATURAL FULL JOIN c",
+    "natural full chain": "SELECT * FROM a NATURAL FULL JOIN c NATURAL FULL JOIN b",
+    "self-join": "SELECT p.id, q.id AS other FROM b p LEFT JOIN b q ON p.x = q.y",
+    "full self-join": "SELECT p.x, q.y FROM a p FULL JOIN a q ON p.x = q.y",
+    "chain": "SELECT b.id, c.x, c.y, d.t FROM b LEFT JOIN c ON b.x = c.x LEFT JOIN d ON c.y = d.x",
+    "nested on the right": "SELECT a.x, b.id, d.t FROM a LEFT JOIN (b JOIN d ON b.x = d.x) ON a.y = b.y",
+    "nested on the left": "SELECT a.x, b.id, c.y FROM (a JOIN b ON a.x = b.x) FULL JOIN c ON b.y = c.y",
+    "over a cross join": "SELECT a.x, b.id, c.y FROM (a CROSS JOIN b) LEFT JOIN c ON a.x = c.x AND b.y = c.y",
+    "cross join on the right": "SELECT a.x, b.id, c.y FROM a LEFT JOIN (b CROSS JOIN c) ON a.x = b.x AND a.y = c.y",
+    "alias of a join": "SELECT j.p, j.q, d.t FROM (a LEFT JOIN b ON a.x = b.x) AS j (p, q, r, s, t)"
+    " LEFT JOIN d ON j.s = d.x",
+    "filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL OR b.y > 0",
+    "anti-join by hand": "SELECT a.x, a.y FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL",
+    "strict filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.y = a.y",
+    "grouped": "SELECT a.x, count(b.id) AS n, sum(b.y) AS s, max(b.y) AS m FROM a LEFT JOIN b USING (x) GROUP BY a.x",
+    "grouped full using": "SELECT x, count(*) AS n, sum(b.y) AS s FROM a FULL JOIN b USING (x) GROUP BY x",
+    "onto aggregates": "SELECT a.x, u.n, v.s FROM a LEFT JOIN (SELECT x, count(*) AS n FROM b GROUP BY x) u"
+    " ON u.x = a.x LEFT JOIN (SELECT x, sum(y) AS s FROM d GROUP BY x) v ON v.x = a.y",
+    "aggregates in full": "SELECT x, n, s FROM (SELECT x, count(*) AS n FROM a GROUP BY x) u"
+    " FULL JOIN (SELECT x, sum(y) AS s FROM b GROUP BY x) v USING (x)",
+    "joined with full using": "SELECT c.y, x, b.id FROM c JOIN (a FULL JOIN b USING (x)) USING (x)",
+    "distinct": "SELECT DISTINCT a.x, b.y FROM a LEFT JOIN b ON a.x = b.x",
+    "union": "SELECT a.x, b.id FROM a LEFT JOIN b USING (x) UNION ALL SELECT c.x, d.x FROM c FULL JOIN d ON c.y = d.y",
+    "four full": "SELECT a.x, b.id, c.y, d.t FROM a FULL JOIN b ON a.x = b.x FULL JOIN c ON b.y = c.y"
+    " FULL JOIN d ON c.x = d.x",
+}
+
+
+@st.composite
+def statements(draw: st.DrawFn) -> str:
+    """An INSERT, UPDATE (of keys, too) or DELETE."""
+    table = draw(st.sampled_from(sorted(VALUES)))
+    values = VALUES[table]
+    kind = draw(st.sampled_from(["insert", "insert", "update", "update", "delete"]))
+    if kind == "insert":
+        row = st.tuples(*(st.sampled_from(column) for column in values.values()))
+        rows = draw(st.lists(row, min_size=1, max_size=5))
+        tuples = ", ".join("(" + ", ".join(map(literal, row)) + ")" for row in rows)
+        return f"INSERT INTO {table} VALUES {tuples} ON CONFLICT DO NOTHING"
+    column = draw(st.sampled_from(sorted(values)))
+    condition = f"{column}::text IS NOT DISTINCT FROM {literal(draw(st.sampled_from(values[column])))}"
+    if kind == "update":
+        target = draw(st.sampled_from(sorted(values.keys() - {"id"}) if table != "c" else ["p"]))
+        new = literal(draw(st.sampled_from(values.get(target, [3, 4]))))
+        return f"UPDATE {table} SET {target} = {new} WHERE {condition}"
+    return f"DELETE FROM {table} WHERE {condition}"
+
+
+batches = st.lists(st.lists(statements(), min_size=1, max_size=6), min_size=1, max_size=3)
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that can stand in FROM: its text, the columns one can speak of, how many it has, and whether ``x``
+    alone names one of them."""
+
+    sql: str
+    columns: tuple[str, ...]
+    width: int
+    plain: bool
+
+
+@st.composite
+def items(draw: st.DrawFn, names: Iterator[int], leaves: int) -> Item:
+    """A join of some tables and subqueries, nested at random."""
+    if leaves == 1:
+        alias = f"t{next(names)}"
+        kind = draw(st.sampled_from(["table", "table", "table", "filtered", "grouped", "outer"]))
+        table = draw(st.sampled_from(sorted(VALUES)))
+        text = {
+            "table": table,
+            "filtered": f"(SELECT x, y FROM {table} WHERE y > 0)",
+            "grouped": f"(SELECT x, count(*) AS y FROM {table} GROUP BY x)",
+            "outer": f"(SELECT p.x, q.y FROM {table} p LEFT JOIN a q ON q.x = p.x)",
+        }[kind]
+        width = len(VALUES[table]) + (table == "c") if kind == "table" else 2
+        return Item(f"{text} AS {alias}", (f"{alias}.x", f"{alias}.y"), width, True)
+    share = draw(st.integers(1, leaves - 1))
+    left, right = draw(items(names, share)), draw(items(names, leaves - share))
+    kind = draw(st.sampled_from(["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "CROSS JOIN"]))
+    equal = f"{draw(st.sampled_from(left.columns))} = {draw(st.sampled_from(right.columns))}"
+    more = f"{draw(st.sampled_from(left.columns))} < {draw(st.sampled_from(right.columns))}"
+    ways = ["equal", "equal", "both"] + (["using"] if left.plain and right.plain else [])
+    ways += ["unequal", "or"] if kind != "FULL JOIN" else []
+    way = draw(st.sampled_from(ways))
+    on = {
+        "equal": f"ON {equal}",
+        "both": f"ON {equal} AND {more}",
+        "using": "USING (x)",
+        "unequal": f"ON {more}",
+        "or": f"ON {equal} OR {more}",
+    }[way]
+    using = way == "using" and kind != "CROSS JOIN"
+    text = f"({left.sql} {kind} {right.sql}{'' if kind == 'CROSS JOIN' else ' ' + on})"
+    width = left.width + right.width - using
+    columns = left.columns + right.columns + (("x",) if using else ())
+    if draw(st.integers(0, 3)) == 0:
+        alias = f"j{next(names)}"
+        renamed = ["x", "y", *(f"c{i}" for i in range(2, width))]
+        return Item(f"{text} AS {alias} ({', '.join(renamed)})", (f"{alias}.x", f"{alias}.y"), width, True)
+    return Item(text, columns, width, using)
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> str:
+    """A query over two to four tables."""
+    item = draw(items(count(1), draw(st.integers(2, 4))))
+    columns = [f"{column} AS c{i}" for i, column in enumerate(dict.fromkeys(item.columns))]
+    # An unqualified x may be ambiguous by the time the whole is put together.
+    columns = [c for c in columns if item.plain or not c.startswith("x ")]
+    where = draw(st.sampled_from(["", "", f" WHERE {item.columns[0]} > 0", f" WHERE {item.columns[-1]} IS NULL"]))
+    return f"SELECT {', '.join(columns)} FROM {item.sql}{'' if 'x ' in where and not item.plain else where}"
+
+
+@pytest.fixture(scope="module")
+def joins(cluster: EmbeddedPostgres) -> Iterator[Workspace]:
+    """A database with the four tables."""
+    yield from open_workspace(cluster, "sql_joins", TABLES, ["a", "b", "c", "d"])
+
+
+@pytest.fixture(scope="module")
+def streams(joins: Workspace) -> dict[str, StreamTable]:
+    """A stream table for every named query."""
+    return {name: joins.stream(f"join {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(before=st.lists(statements(), min_size=4, max_size=10), batches=batches)
+def test_joins_equal_their_queries(
+    joins: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
+) -> None:
+    joins.execute("TRUNCATE a, b, c, d", *before)
+    for stream in streams.values():
+        stream.reset()
+    for batch in batches:
+        joins.execute(*batch)
+        for name, stream in streams.items():
+            stream.refresh()
+            assert stream.difference() == [], name
+
+
+_tables = count(1)
+
+
+def check_random_join(joins: Workspace, query: str, before: list[str], batches: list[list[str]]) -> None:
+    """The stream table of a query equals it after each batch of changes."""
+    joins.execute("TRUNCATE a, b, c, d", *before)
+    stream = joins.stream(f"random {next(_tables)}", query)
+    for batch in batches:
+        joins.execute(*batch)
+        stream.refresh()
+        assert stream.difference() == []
+    joins.execute(f"DROP TABLE {stream.storage}")
+
+
+EXAMPLES = st.lists(statements(), min_size=4, max_size=10)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(query=queries(), before=EXAMPLES, batches=batches)
+def test_random_nested_joins_equal_their_queries(
+    joins: Workspace, query: str, before: list[str], batches: list[list[str]]
+) -> None:
+    check_random_join(joins, query, before, batches)
+
+
+@pytest.mark.long
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(query=queries(), before=EXAMPLES, batches=batches)
+def test_many_random_nested_joins_equal_their_queries(
+    joins: Workspace, query: str, before: list[str], batches: list[list[str]]
+) -> None:
+    check_random_join(joins, query, before, batches)
