@@ -15,7 +15,7 @@ from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .expressions import SIMPLE_AGGREGATES, conjuncts
 from .joins import build_full_join, build_inner_join, build_left_join, build_right_join
-from .operators import Aggregate, Call, Filter, Operator, Scan, UnionAll
+from .operators import Aggregate, Call, Filter, Operator, Scan
 from .ordering import Ordering, distinct_on, lift
 from .plan import Plan
 from .set_operations import build_set_operation, build_union, build_values_query

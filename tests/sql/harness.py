@@ -103,7 +103,8 @@ class StreamTable:
             self.compiled: Compiled = opaque_query(self.canonical, output)
         else:
             again, _ = self._view(regenerate(self.canonical))
-            assert again == self.canonical, (again, self.canonical)
+            # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
+            assert again in (self.canonical, self._view(self.canonical)[0]), (again, self.canonical)
             parsed = parse_query(self.canonical, sources, output)
             answers: dict[str, Any] = {}
             while probes := parsed.probes(answers):

@@ -1,0 +1,62 @@
+"""Set operation: INTERSECT [ALL] and EXCEPT [ALL].
+
+Not linear: a `rescan` whose key is the whole row, over the union of both inputs, each row tagged with its side. With
+``l`` and ``r`` for the copies of a row on the left and on the right the result has
+
+    INTERSECT: 1 if l > 0 and r > 0     INTERSECT ALL: min(l, r)
+    EXCEPT:    1 if l > 0 and r = 0     EXCEPT ALL:    max(l - r, 0)
+
+copies of it. NULLs are equal. Of values that are equal but look different the left side's, first by text, is given out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Field
+from ..render import derived, quote, select
+from .operator import names
+from .rescan import Rescan
+
+_LEFT, _RIGHT = quote("__pgt_left"), quote("__pgt_right")
+_DISTINCT = {"INTERSECT": [f"{_LEFT} > 0", f"{_RIGHT} > 0"], "EXCEPT": [f"{_LEFT} > 0", f"{_RIGHT} = 0"]}
+_COPIES = {"INTERSECT": f"LEAST({_LEFT}, {_RIGHT})", "EXCEPT": f"{_LEFT} - {_RIGHT}"}
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation(Rescan):
+    """``kind`` is INTERSECT or EXCEPT; ``side`` is the input's column that is 1 for the left, 2 for the right."""
+
+    side: Field
+    kind: str
+    all: bool
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.keys
+
+    def _key(self, key: Field) -> str:
+        name = quote(key.name)
+        if key.faithful:
+            return f"a.{name}"
+        side = quote(self.side.name)
+        return f'(pg_catalog.array_agg(a.{name} ORDER BY a.{side}, a.{name}::text COLLATE "C"))[1] AS {name}'
+
+    def computed(self, rows: str) -> str:
+        copies = [
+            f"pg_catalog.count(*) FILTER (WHERE a.{quote(self.side.name)} = {side}) AS {name}"
+            for side, name in ((1, _LEFT), (2, _RIGHT))
+        ]
+        counted = select(
+            [*map(self._key, self.keys), *copies],
+            derived(rows, "a"),
+            group_by=[f"a.{name}" for name in names(self.keys)],
+        )
+        columns = [f"c.{name}" for name in names(self.keys)]
+        if not self.all:
+            return select(columns, derived(counted, "c"), where=_DISTINCT[self.kind])
+        repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, {_COPIES[self.kind]})"
+        return select(columns, f"{derived(counted, 'c')} {repeat}")
+
+    def describe(self) -> str:
+        return self.kind.capitalize() + (" all" if self.all else "")
