@@ -48,8 +48,8 @@ class FunctionUse:
     volatility: str
     """`i` immutable, `s` stable, `v` volatile."""
     user_defined: bool
-    special: bool
-    """An aggregate, a window function, or one that returns a set."""
+    kind: str
+    """`aggregate`, `window`, `set` (it returns one), or empty."""
     body_hash: str
 
 
@@ -69,8 +69,10 @@ class Definition:
 
     @property
     def special_functions(self) -> frozenset[str]:
-        """User-defined functions (`schema.name`) that are aggregates, window functions or return sets."""
-        return frozenset(f"{use.schema}.{use.name}" for use in self.functions if use.special and use.user_defined)
+        """User-defined functions (`kind schema.name`) that are aggregates, window functions or return sets."""
+        return frozenset(
+            f"{use.kind} {use.schema}.{use.name}" for use in self.functions if use.kind and use.user_defined
+        )
 
 
 def column(described: dict[str, object]) -> Column:
@@ -247,13 +249,14 @@ WITH RECURSIVE views(relid) AS (
     FROM rule, pg_catalog.regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
     JOIN pg_catalog.pg_type t ON t.oid = m[1]::oid
 )
-SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384, p.prokind IN ('a', 'w') OR p.proretset,
+SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384,
+       CASE WHEN p.prokind = 'a' THEN 'aggregate' WHEN p.prokind = 'w' THEN 'window' WHEN p.proretset THEN 'set' ELSE '' END,
        pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
 FROM called c
 JOIN pg_catalog.pg_proc p ON p.oid = c.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 UNION ALL
-SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, false, ''
+SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', ''
 FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
 ORDER BY 1, 2
 """
