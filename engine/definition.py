@@ -250,7 +250,8 @@ WITH RECURSIVE views(relid) AS (
     JOIN pg_catalog.pg_type t ON t.oid = m[1]::oid
 )
 SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384,
-       CASE WHEN p.prokind = 'a' THEN 'aggregate' WHEN p.prokind = 'w' THEN 'window' WHEN p.proretset THEN 'set' ELSE '' END,
+       CASE p.prokind WHEN 'a' THEN 'aggregate' WHEN 'w' THEN 'window'
+                      ELSE CASE WHEN p.proretset THEN 'set' ELSE '' END END,
        pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
 FROM called c
 JOIN pg_catalog.pg_proc p ON p.oid = c.oid
