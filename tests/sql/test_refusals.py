@@ -19,9 +19,6 @@ TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json
 @pytest.mark.parametrize(
     ("query", "construct"),
     [
-        ("SELECT item.id FROM (public.item LEFT JOIN public.tag ON ((item.grp = tag.grp)))", "LEFT JOIN"),
-        ("SELECT item.id FROM (public.item RIGHT JOIN public.tag ON ((item.grp = tag.grp)))", "RIGHT JOIN"),
-        ("SELECT item.id FROM (public.item FULL JOIN public.tag ON ((item.grp = tag.grp)))", "FULL JOIN"),
         ("SELECT id FROM public.item WHERE (EXISTS ( SELECT FROM public.tag))", "EXISTS"),
         ("SELECT id FROM public.item WHERE (id IN ( SELECT tag.grp FROM public.tag))", "IN with a subquery"),
         ("SELECT id FROM public.item WHERE (id = ANY ( SELECT tag.grp FROM public.tag))", "subquery in an expression"),
