@@ -8,8 +8,9 @@ from sqlglot import exp
 
 from .columns import Field
 from .dialect import generate
+from .dialect_aggregates import JsonAggregate
 from .errors import NotDifferentiable
-from .functions import AGGREGATES, SET_RETURNING, WINDOW_FUNCTIONS
+from .functions import AGGREGATES, HYPOTHETICAL_SET, SET_RETURNING, WINDOW_FUNCTIONS
 
 SIMPLE_AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Count: "count",
@@ -23,7 +24,7 @@ SIMPLE_AGGREGATES: dict[type[exp.Expr], str] = {
 def check(node: exp.Expr, special: frozenset[str] = frozenset()) -> None:
     """Raise NotDifferentiable for anything in an expression that needs more than one row, or gives more than one.
 
-    The five simple aggregates pass; whether one may stand here, PostgreSQL has already checked.
+    Aggregates pass; whether one may stand here, PostgreSQL has already checked.
     """
     for part in node.walk():
         if isinstance(part, exp.Window | exp.WindowSpec):
@@ -34,30 +35,50 @@ def check(node: exp.Expr, special: frozenset[str] = frozenset()) -> None:
             raise NotDifferentiable("IN with a subquery")
         if isinstance(part, exp.Query):
             raise NotDifferentiable("subquery in an expression")
-        if isinstance(part, exp.WithinGroup):
-            raise NotDifferentiable("WITHIN GROUP")
         if isinstance(part, exp.Func) and not isinstance(part, exp.Binary | exp.Cast):
             _check_function(part, special)
 
 
 def _check_function(node: exp.Func, special: frozenset[str]) -> None:
     parent = node.parent
+    if aggregate_name(parent if isinstance(parent, exp.Dot) else node, special):
+        return
     if isinstance(parent, exp.Dot):
         name = generate(parent).partition("(")[0]
         if name.replace('"', "") in special or name in special:
             raise NotDifferentiable(f"function {name}")
         return
-    if type(node) in SIMPLE_AGGREGATES:
-        if isinstance(node.this, exp.Order):
-            raise NotDifferentiable(f"ORDER BY in {SIMPLE_AGGREGATES[type(node)]}")
-        return
     name = generate(node).partition("(")[0].strip().lower()
-    if name in AGGREGATES or isinstance(node, exp.AggFunc):
+    if isinstance(node, exp.AggFunc):
         raise NotDifferentiable(f"aggregate {name}")
     if name in SET_RETURNING:
         raise NotDifferentiable(f"set-returning function {name}")
     if name in WINDOW_FUNCTIONS:
         raise NotDifferentiable("window function")
+
+
+def aggregate_name(node: exp.Expr, special: frozenset[str]) -> str | None:
+    """The name of the aggregate function that a node calls (without FILTER and WITHIN GROUP), None if it does not.
+
+    A user-defined one has its schema, and is in ``special`` as ``aggregate schema.name``.
+    """
+    if isinstance(node, exp.Dot):
+        call = node.expression
+        if not isinstance(call, exp.Func):
+            return None
+        name = generate(node).partition("(")[0]
+        return name if "aggregate " + name.replace('"', "") in special else None
+    if isinstance(node.parent, exp.Dot) and node.arg_key == "expression":
+        return None
+    if type(node) in SIMPLE_AGGREGATES:
+        return SIMPLE_AGGREGATES[type(node)]
+    if isinstance(node, JsonAggregate):
+        return node.name
+    if isinstance(node, exp.Anonymous) and isinstance(node.this, str):
+        name = node.this.lower()
+        hypothetical = name in HYPOTHETICAL_SET and isinstance(node.parent, exp.WithinGroup)
+        return name if hypothetical or name in AGGREGATES else None
+    return None
 
 
 def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> exp.Expr:

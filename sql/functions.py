@@ -54,11 +54,11 @@ AGGREGATES = frozenset(
         "var_samp",
         "variance",
         "xmlagg",
-        "json_arrayagg",
-        "json_objectagg",
-        "grouping",
     ]
 )
+
+HYPOTHETICAL_SET = frozenset(["cume_dist", "dense_rank", "percent_rank", "rank"])
+"""Window functions that are aggregates with WITHIN GROUP."""
 
 WINDOW_FUNCTIONS = frozenset(
     [

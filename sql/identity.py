@@ -112,8 +112,8 @@ def content_groups(fields: Sequence[Described], alias: str | None = None) -> tup
         if f.hashable:
             by.append(reference)
             values.append(reference)
-        elif f.type.endswith("[]") or "." in f.type:
-            # An element of an array of arrays would not be an array; a domain can hide one. Text comes back as it was.
+        elif _perhaps_array(f):
+            # An element of an array of arrays would not be an array. Text comes back as it was.
             values.append(f"pg_catalog.min({_as_text(reference)})::{f.type}")
         else:
             # Any member will do: all look the same. (any_value() came with PostgreSQL 16.)
@@ -121,6 +121,19 @@ def content_groups(fields: Sequence[Described], alias: str | None = None) -> tup
         if not (f.hashable and faithful(f)):
             by.append(_as_text(reference))
     return by, values
+
+
+def any_alike(field: Field) -> str:
+    """An aggregate that gives one of a group's equal values: the first by what they look like."""
+    reference = quote(field.name)
+    if _perhaps_array(field):
+        return f"pg_catalog.min({_as_text(reference)})::{field.type}"
+    return f"(pg_catalog.array_agg({reference} ORDER BY {_as_text(reference)}))[1]"
+
+
+def _perhaps_array(field: Described) -> bool:
+    # A domain can hide one.
+    return field.type.endswith("[]") or "." in field.type
 
 
 def content_partition(fields: Sequence[Described], alias: str | None = None) -> list[str]:

@@ -41,6 +41,9 @@ _SUMS = {
     "interval": "interval",
     "money": "money",
 }
+POWERS = frozenset({"stddev", "stddev_pop", "stddev_samp", "var_pop", "var_samp", "variance"})
+"""Aggregates made of the sums of the first two powers."""
+
 _AVERAGES = {
     "smallint": "numeric",
     "integer": "numeric",
@@ -72,17 +75,29 @@ class Types:
 def aggregate_result(name: str, function: str, argument: Field | None) -> Field | None:
     """The result column of an aggregate, None where only PostgreSQL knows.
 
+    ``argument`` is the only one, or the first of several.
+
     >>> aggregate_result("s", "sum", Field("x", "integer"))
     Field(name='s', type='bigint', not_null=False, hashable=True, faithful=True, origin=None, scale=0)
     """
-    if function == "count" or argument is None:
+    if function in ("count", "regr_count"):
         return Field(name, "bigint", not_null=True, scale=0)
+    if argument is None:
+        return None
     if function in ("sum", "avg"):
         result = (_SUMS if function == "sum" else _AVERAGES).get(argument.base_type)
         if result is None:
             return None
         scale = (argument.scale if result == "numeric" else 0) if function == "sum" else None
         return Field(name, result, faithful=result in ("bigint", "money"), hashable=result != "money", scale=scale)
+    if function in ("bool_and", "bool_or", "every"):
+        return Field(name, "boolean")
+    if function in ("bit_and", "bit_or", "bit_xor") and argument.type in ("smallint", "integer", "bigint"):
+        return Field(name, argument.type, scale=0)
+    if function in POWERS and argument.base_type in _AVERAGES and argument.base_type != "interval":
+        return Field(name, _AVERAGES[argument.base_type], faithful=False)
+    if function not in ("min", "max"):
+        return None
     if argument.type in ORDERED and argument.base_type not in ("character varying", "character"):
         return Field(name, argument.type, False, argument.hashable, argument.faithful, None, argument.scale)
     if argument.base_type == "numeric":

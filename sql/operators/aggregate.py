@@ -7,47 +7,14 @@ At the root of the tree `storage.groups` has a shorter way: what the groups were
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from ..columns import Field
+from ..identity import any_alike
 from ..render import derived, quote, select
+from .call import Call
 from .operator import names
 from .rescan import Rescan
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """An aggregate function over columns of the input; ``argument`` None is ``*``."""
-
-    column: Field
-    function: str
-    argument: Field | None
-    filter: Field | None = None
-    distinct: bool = False
-
-    def sql(self, *, reproducible: bool) -> str:
-        """The call as PostgreSQL writes it; ``reproducible``: the same rows give the same bits."""
-        argument = quote(self.argument.name) if self.argument else "*"
-        order = ""
-        if reproducible and self.argument and not self.argument.faithful:
-            if self.function in ("min", "max"):
-                direction = "ASC" if self.function == "min" else "DESC"
-                order = f'ORDER BY {argument} {direction} NULLS LAST, {argument}::text COLLATE "C"'
-                return f"(pg_catalog.array_agg({argument} {order}){self.filter_sql()})[1]"
-            if self.argument.base_type in ("real", "double precision") and not self.distinct:
-                # Floating point addition is not associative.
-                order = f" ORDER BY {argument}"
-        return f"{self.function}({'DISTINCT ' if self.distinct else ''}{argument}{order}){self.filter_sql()}"
-
-    def describe(self) -> str:
-        """The call in the words of the query, as far as they are columns."""
-        argument = self.argument
-        words = "*" if argument is None else argument.origin[1] if argument.origin else "expression"
-        return f"{self.function}({'DISTINCT ' if self.distinct else ''}{words}){' FILTER' if self.filter else ''}"
-
-    def filter_sql(self, *conditions: str) -> str:
-        """The FILTER clause, with further conditions, or nothing."""
-        parts = [*([quote(self.filter.name)] if self.filter else []), *conditions]
-        return f" FILTER (WHERE {' AND '.join(parts)})" if parts else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +33,42 @@ class Aggregate(Rescan):
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
         return self.keys + tuple(call.column for call in self.calls)
 
-    def _key(self, key: Field) -> str:
-        name = quote(key.name)
-        if key.faithful or not self.reproducible:
-            return name
-        return f'(pg_catalog.array_agg({name} ORDER BY {name}::text COLLATE "C"))[1] AS {name}'
-
     def computed(self, rows: str) -> str:
-        columns = [self._key(key) for key in self.keys]
-        columns += [f"{call.sql(reproducible=self.reproducible)} AS {quote(call.column.name)}" for call in self.calls]
+        chosen = _Chosen(self.keys)
+        columns = [
+            quote(key.name) if key.faithful or not self.reproducible else f"{any_alike(key)} AS {quote(key.name)}"
+            for key in self.keys
+        ]
+        for call in self.calls:
+            written = call.sql(reproducible=self.reproducible, chosen=partial(chosen.name, condition=call.filter))
+            columns.append(f"{written} AS {quote(call.column.name)}")
         by = [f"a.{name}" for name in names(self.keys)]
-        return select(columns, derived(rows, "a"), group_by=by if self.grouped else None)
+        return select(columns, derived(chosen.added(rows), "a"), group_by=by if self.grouped else None)
 
     def describe(self) -> str:
         return "Aggregate" + (f"({', '.join(c.function for c in self.calls)})" if self.calls else "")
+
+
+class _Chosen:
+    """Further columns of the input: for each row the one of the group's equal values that is chosen."""
+
+    def __init__(self, keys: tuple[Field, ...]):
+        self._keys = keys
+        self._columns: dict[tuple[Field, Field | None], str] = {}
+
+    def name(self, column: Field, *, condition: Field | None) -> str:
+        """The column that holds the chosen values of `column` among the rows that satisfy a FILTER."""
+        return self._columns.setdefault((column, condition), quote(f"__pgt_chosen_{len(self._columns)}"))
+
+    def added(self, rows: str) -> str:
+        """The input's rows with the columns."""
+        if not self._columns:
+            return rows
+        columns = ["c.*"]
+        for (column, condition), name in self._columns.items():
+            value = f"c.{quote(column.name)}"
+            parts = [f"c.{key}" for key in names(self._keys)]
+            parts += [f"c.{quote(condition.name)} IS TRUE"] if condition else []
+            window = f'PARTITION BY {", ".join([*parts, value])} ORDER BY {value}::text COLLATE "C"'
+            columns.append(f"pg_catalog.first_value({value}) OVER ({window}) AS {name}")
+        return select(columns, derived(rows, "c"))

@@ -65,14 +65,15 @@ class Maintained:
 
 def maintained(call: Call, number: int) -> Maintained | None:
     """How a call is maintained by addition; None if it is not."""
-    if call.distinct:
+    if call.distinct or call.within or call.syntax is not None or len(call.arguments) > 1:
         return None
     prefix = f"__pgt_agg{number}"
     if call.function == "count":
         count = _count(call, prefix)
         return Maintained(call, count[1], count[0], "algebraic: count")
     argument = call.argument
-    assert argument is not None
+    if argument is None or call.function not in ("min", "max", "sum", "avg"):
+        return None
     if call.function in ("min", "max"):
         if argument.base_type not in ORDERED or not (argument.faithful or argument.base_type in _COMPARABLE):
             return None

@@ -1,0 +1,226 @@
+"""GROUP BY and aggregate calls: from the expressions of a SELECT to an `Aggregate`.
+
+The calls are taken out of the expressions. What they are applied to (arguments, FILTER, ORDER BY) and the keys are
+computed by a projection below the aggregate; the expressions are rewritten to the aggregate's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from .build import Builder, require_groupable
+from .columns import Field
+from .columns import field as described
+from .dialect import generate
+from .dialect_aggregates import JsonAggregate
+from .errors import NotDifferentiable
+from .expressions import aggregate_name
+from .operators import Aggregate, Call, Operator, Scan
+from .operators.ordering import SortKey
+from .plan import Plan
+from .types import aggregate_result
+
+_WRAPPERS = (exp.Filter, exp.WithinGroup)
+_SIMPLE = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)
+
+
+def has_aggregates(builder: Builder, parts: Sequence[exp.Expr]) -> bool:
+    """Whether any of the expressions calls an aggregate."""
+    return any(next(calls(part, builder.special), None) is not None for part in parts)
+
+
+def calls(part: exp.Expr, special: frozenset[str]) -> Iterator[exp.Expr]:
+    """The aggregate calls in an expression, with their FILTER and WITHIN GROUP."""
+    inside = part
+    while isinstance(inside, _WRAPPERS):
+        inside = inside.this
+    if aggregate_name(inside, special) and not isinstance(part.parent, exp.Window):
+        yield part
+        return
+    for child in part.iter_expressions():
+        yield from calls(child, special)
+
+
+@dataclass(slots=True)
+class _Written:
+    """A call as it is written."""
+
+    function: str
+    arguments: list[exp.Expr]
+    order: list[exp.Ordered]
+    condition: exp.Expr | None = None
+    distinct: bool = False
+    within: bool = False
+    variadic: bool = False
+    syntax: str | None = None
+
+    @property
+    def operands(self) -> list[exp.Expr]:
+        """What the call needs as columns: not the direct arguments of WITHIN GROUP, nor constants after the first."""
+        arguments = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if a.find(exp.Column)]
+        order = [key.this for key in self.order if self.within or key.this.find(exp.Column)]
+        return arguments + order + ([self.condition] if self.condition is not None else [])
+
+
+def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
+    condition = within = None
+    while isinstance(node, _WRAPPERS):
+        if isinstance(node, exp.Filter):
+            condition = node.expression.this
+        else:
+            within = node.expression
+        node = node.this
+    function = aggregate_name(node, special) or ""
+    call = node.expression if isinstance(node, exp.Dot) else node
+    arguments = list(call.expressions)
+    if isinstance(call, _SIMPLE):
+        arguments = (
+            [] if isinstance(call.this, exp.Star | exp.Literal) and function == "count" else [call.this, *arguments]
+        )
+    result = _Written(function, arguments, [], condition)
+    if isinstance(call, JsonAggregate):
+        result.syntax = call.args.get("syntax") or ""
+    if within is not None:
+        result.order, result.within = within.expressions, True
+    elif arguments and isinstance(arguments[-1], exp.Order):
+        result.order = arguments[-1].expressions
+        arguments[-1] = arguments[-1].this
+    if arguments and isinstance(arguments[0], exp.Distinct):
+        arguments[:1] = arguments[0].expressions
+        # DISTINCT makes no difference to an extremum.
+        result.distinct = function not in ("min", "max")
+    if arguments and isinstance(arguments[-1], exp.Variadic):
+        arguments[-1] = arguments[-1].this
+        result.variadic = True
+    return result
+
+
+def build_aggregate(
+    builder: Builder, operator: Operator, keys: list[exp.Expr], parts: list[exp.Expr], *, grouped: bool
+) -> tuple[Operator, list[exp.Expr]]:
+    """GROUP BY: the aggregate, and the given expressions rewritten to its columns.
+
+    ``keys`` and ``parts`` speak of the operator's columns.
+    """
+    written: dict[str, _Written] = {}
+    parts = _taken(builder, parts, written)
+    keys = keys + _dependent_columns(operator, keys, parts, written)
+    wanted = [("key", key) for key in keys]
+    wanted += [("argument", operand) for call in written.values() for operand in call.operands]
+    feed, fields = builder.project(operator, wanted)
+    key_fields, operands = fields[: len(keys)], iter(fields[len(keys) :])
+    require_groupable(key_fields, "GROUP BY")
+    columns = {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
+    built = [_call(builder, name, call, operands, columns) for name, call in written.items()]
+    aggregate = _typed(builder, Aggregate(feed, tuple(dict.fromkeys(key_fields)), tuple(built), grouped))
+    return aggregate, [rewritten(part, columns) for part in parts]
+
+
+def _taken(builder: Builder, parts: Sequence[exp.Expr], written: dict[str, _Written]) -> list[exp.Expr]:
+    """The expressions with columns in place of the aggregate calls; equal calls share one."""
+    names: dict[str, str] = {}
+
+    def column(node: exp.Expr) -> exp.Expr:
+        text = generate(node)
+        if text not in names:
+            call = _written(node, builder.special)
+            names[text] = builder.fresh(call.function.rpartition(".")[2].strip('"').lower())
+            written[names[text]] = call
+        return _reference(names[text])
+
+    result = []
+    for part in parts:
+        part = part.copy()
+        for node in list(calls(part, builder.special)):
+            if node is part:
+                part = column(node)
+            else:
+                node.replace(column(node))
+        result.append(part)
+    return result
+
+
+def _call(builder: Builder, name: str, call: _Written, operands: Iterator[Field], columns: Mapping[str, Field]) -> Call:
+    """The call over the feed's columns, its result still without a type unless it is known."""
+    taken = {id(operand): next(operands) for operand in call.operands}
+    arguments = tuple(taken.get(id(a)) or generate(rewritten(a, columns)) for a in call.arguments)
+    order = tuple(
+        SortKey(taken[id(key.this)], bool(key.args.get("desc")), bool(key.args.get("nulls_first")))
+        for key in call.order
+        if id(key.this) in taken
+    )
+    condition = taken[id(call.condition)] if call.condition is not None else None
+    built = Call(
+        Field(name, ""),
+        call.function,
+        arguments,
+        condition,
+        call.distinct,
+        order,
+        call.within,
+        call.variadic,
+        call.syntax,
+    )
+    return replace(built, column=aggregate_result(name, call.function, built.argument) or built.column)
+
+
+def _dependent_columns(
+    operator: Operator, keys: Sequence[exp.Expr], parts: Sequence[exp.Expr], written: Mapping[str, _Written]
+) -> list[exp.Expr]:
+    """Columns that stand in the select list because a primary key is grouped by: they are keys that change no group."""
+    fields = {column.name: column for column in operator.columns}
+    grouped = {generate(key.unnest()) for key in keys}
+    origins = {fields[key.unnest().name].origin for key in keys if isinstance(key.unnest(), exp.Column)}
+    primary = {scan.number: scan.source.key for scan in operator.walk() if isinstance(scan, Scan)}
+    found: dict[str, exp.Expr] = {}
+
+    def visit(node: exp.Expr) -> None:
+        if generate(node.unnest()) in grouped:
+            return
+        if isinstance(node, exp.Column):
+            if node.name in written:
+                return
+            origin = fields[node.name].origin
+            key = primary.get(origin[0], ()) if origin else ()
+            if not (origin and key and all((origin[0], name) in origins for name in key)):
+                raise NotDifferentiable(f"column outside GROUP BY in {generate(node)}")
+            found[node.name] = node.copy()
+        for child in node.iter_expressions():
+            visit(child)
+
+    direct = [argument for call in written.values() if call.within for argument in call.arguments]
+    for part in [*parts, *direct]:
+        visit(part)
+    return list(found.values())
+
+
+def _typed(builder: Builder, aggregate: Aggregate) -> Aggregate:
+    """The aggregate with the types of results that only PostgreSQL knows."""
+    unknown = [call for call in aggregate.calls if not call.column.type]
+    if not unknown or any(not column.type for column in aggregate.input.columns):
+        # The second: there will be another pass, when the operands' types are known.
+        return aggregate
+    probe = replace(aggregate, calls=tuple(unknown)).new(Plan(frozenset()))
+    answers = builder.types.describe(probe, len(aggregate.keys) + len(unknown))[len(aggregate.keys) :]
+    columns = {call.column.name: described(call.column.name, a) for call, a in zip(unknown, answers, strict=True)}
+    return replace(
+        aggregate,
+        calls=tuple(replace(call, column=columns.get(call.column.name, call.column)) for call in aggregate.calls),
+    )
+
+
+def rewritten(part: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr:
+    """An expression with columns in place of what they hold, given by its text."""
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        found = columns.get(generate(node.unnest()))
+        return _reference(found.name) if found else node
+
+    return part.copy().transform(replaced)
+
+
+def _reference(name: str) -> exp.Expr:
+    return exp.column(exp.to_identifier(name, quoted=True))
