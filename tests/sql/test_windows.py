@@ -12,6 +12,7 @@ from server.embedded import EmbeddedPostgres
 
 from .conftest import Workspace, open_workspace
 from .harness import StreamTable
+from .random_windows import Generated, calls, check
 from .test_random_changes import statements
 
 QUERIES: dict[str, str] = {
@@ -75,7 +76,7 @@ def streams(windows: Workspace) -> dict[str, StreamTable]:
 
 
 @settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
@@ -95,3 +96,71 @@ def test_stream_tables_equal_their_queries(
         for name, stream in streams.items():
             stream.refresh()
             assert stream.difference() == [], name
+
+
+TIES: dict[str, str] = {
+    "positions": "SELECT label, row_number() OVER w AS n, lag(id) OVER w AS l, ntile(3) OVER w AS t FROM item"
+    " WINDOW w AS (PARTITION BY grp ORDER BY val)",
+    "within frames of peers": "SELECT label, array_agg(id) OVER w AS a, last_value(label) OVER w AS l,"
+    " string_agg(label, ',') OVER (w GROUPS 1 PRECEDING EXCLUDE TIES) AS s FROM item"
+    " WINDOW w AS (PARTITION BY grp ORDER BY val)",
+    "without an order": "SELECT grp, rank, row_number() OVER () AS n, array_agg(note::text) OVER (PARTITION BY grp) AS a,"
+    " first_value(note) OVER (PARTITION BY rank) AS f FROM tag",
+    "sums of floats": "SELECT x, sum(v) OVER (PARTITION BY x) AS s, avg(v) OVER (ORDER BY y ROWS 1 PRECEDING) AS a,"
+    " sum(v) OVER (ORDER BY x) AS r FROM cell",
+    "minimum of numerics": "SELECT grp, min(free) OVER (PARTITION BY grp) AS m, max(free) OVER (ORDER BY grp) AS x"
+    " FROM item",
+}
+
+
+@pytest.mark.parametrize("inner", TIES.values(), ids=TIES)
+@pytest.mark.parametrize("nested", [False, True], ids=["root", "nested"])
+def test_ties_are_broken_the_same_way_each_time(workspace: Workspace, inner: str, nested: bool) -> None:
+    nested_query = f'SELECT q.*, s."from" FROM ({inner}) q CROSS JOIN "Select" s'
+    workspace.execute(
+        "INSERT INTO item SELECT i, i % 2, i % 3 / 2, 1, (ARRAY['1', '1.0', '1.00'])[i % 3 + 1]::numeric,"
+        " 'l' || i % 4, i FROM generate_series(1, 12) i",
+        "INSERT INTO tag SELECT i % 2, to_json(i % 3), 1 FROM generate_series(1, 12) i",
+        "INSERT INTO cell SELECT i % 2, i, 0.1 * i FROM generate_series(1, 12) i",
+        'INSERT INTO "Select" VALUES (1), (2)',
+    )
+    stream = workspace.stream("st", nested_query if nested else inner)
+    for change in (
+        "UPDATE item SET val = val WHERE id % 5 = 0; UPDATE tag SET grp = grp; UPDATE cell SET v = v WHERE y % 2 = 0",
+        "UPDATE item SET label = 'new', val = 0 WHERE id = 3; DELETE FROM tag WHERE ctid = (SELECT max(ctid) FROM tag);"
+        " UPDATE cell SET v = 1e16 WHERE y = 5",
+        "DELETE FROM item WHERE id IN (3, 4, 7); INSERT INTO tag VALUES (1, '7', 1); DELETE FROM cell WHERE y = 5",
+    ):
+        workspace.execute(*change.split(";"))
+        stream.refresh()
+        check(stream, exact=False)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    data=st.data(),
+    table=st.sampled_from(["item", "tag"]),
+    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
+)
+def test_random_windows(windows: Workspace, data: st.DataObject, table: str, batches: list[list[str]]) -> None:
+    found: list[Generated] = data.draw(st.lists(calls(table), min_size=1, max_size=4))
+    columns = ", ".join(f"{call.sql} AS w{i}" for i, call in enumerate(found))
+    exact = all(call.exact for call in found)
+    query = f"SELECT {'id, label' if table == 'item' else 'grp, rank'}, {columns} FROM {table}"
+    form = data.draw(st.sampled_from(["root", "filtered", "grouped"]))
+    if form == "filtered":
+        query = f"SELECT q.* FROM ({query}) q WHERE q.w0 IS NOT NULL AND q.w0::text < '3'"
+    if form == "grouped":
+        query = f"SELECT q.w0, count(*) AS n FROM ({query}) q GROUP BY q.w0"
+    windows.execute('TRUNCATE item, tag, "Select", cell', *data.draw(st.lists(statements(), min_size=4, max_size=10)))
+    windows.execute("DROP TABLE IF EXISTS random")
+    stream = windows.stream("random", query)
+    for batch in batches:
+        windows.execute(*batch)
+        stream.refresh()
+        check(stream, exact=exact)
