@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from catalog.session import SqlError, SqlSession
 from engine.transactions import PINNED_PATH, local_setting, quoted
-from sql import Column, Source
+from sql import Column, Source, View
 
 PROBE_VIEW = "__pgt_definition"
 TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
@@ -32,6 +32,8 @@ class Dependency:
     columns_used: tuple[str, ...]
     obstacle: str | None = None
     """Why triggers on it would not capture all changes."""
+    view: View | None = None
+    """The definition of a view."""
 
     @property
     def trackable(self) -> bool:
@@ -215,8 +217,14 @@ ORDER BY r.relid
 
 async def _dependencies(session: SqlSession, relid: int) -> tuple[Dependency, ...]:
     used = {int(oid): tuple(columns) for oid, columns in await session.fetch(_DEPENDENCIES, relid)}
-    described = await describe(session, list(used))
-    return tuple(Dependency(source, kind, used[source.oid], obstacle) for source, kind, obstacle in described)
+    dependencies = []
+    for source, kind, obstacle in await describe(session, list(used)):
+        view = None
+        if kind == "VIEW":
+            text = await _view_definition(session, source.oid)
+            view = View(source.schema, source.name, tuple(c.name for c in source.columns), text)
+        dependencies.append(Dependency(source, kind, used[source.oid], obstacle, view))
+    return tuple(dependencies)
 
 
 # A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,

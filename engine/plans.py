@@ -16,7 +16,7 @@ import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import TRACKABLE_KINDS, Definition, canonical_text, column, view_columns
 from engine.transactions import savepoint
-from sql import Column, Compiled, NotDifferentiable, Source
+from sql import Column, Compiled, NotDifferentiable, Source, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class PlanInputs:
     special: frozenset[str]
     """User-defined functions in the query that are aggregates, window functions or return sets."""
     differentiable: bool
+    views: tuple[View, ...] = ()
+    """The views that the compiler looks into."""
 
     def to_json(self) -> dict[str, Any]:
         """For the catalog, without the canonical text, which has a column of its own."""
@@ -40,6 +42,7 @@ class PlanInputs:
             "types": [[probe, [asdict(c) for c in answer]] for probe, answer in self.types],
             "special": sorted(self.special),
             "differentiable": self.differentiable,
+            "views": [asdict(v) for v in self.views],
         }
 
     @classmethod
@@ -61,6 +64,7 @@ class PlanInputs:
             types=tuple((probe, tuple(column(c) for c in answer)) for probe, answer in inputs["types"]),
             special=frozenset(inputs["special"]),
             differentiable=bool(inputs["differentiable"]),
+            views=tuple(View(v["schema"], v["name"], tuple(v["columns"]), v["text"]) for v in inputs.get("views", ())),
         )
 
 
@@ -69,7 +73,8 @@ def compiled(inputs: PlanInputs) -> Compiled:
     """The compiled plan of these inputs."""
     if not inputs.differentiable:
         return sql.opaque_query(inputs.canonical, inputs.output)
-    return sql.parse_query(inputs.canonical, inputs.sources, inputs.output, inputs.special).compile(dict(inputs.types))
+    parsed = sql.parse_query(inputs.canonical, inputs.sources, inputs.output, inputs.special, inputs.views)
+    return parsed.compile(dict(inputs.types))
 
 
 async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
@@ -78,9 +83,7 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     Raises NotDifferentiable, which names the construct that can not (yet).
     """
     for dependency in definition.dependencies:
-        if not dependency.trackable:
-            if dependency.kind == "VIEW":
-                raise NotDifferentiable(f'view "{dependency.source.name}"', "use the query of the view itself")
+        if not dependency.trackable and dependency.view is None:
             if dependency.kind in TRACKABLE_KINDS:
                 raise NotDifferentiable(f"a source whose changes cannot be captured ({dependency.obstacle})")
             kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
@@ -94,15 +97,17 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
             f'volatile function "{volatile[0]}"',
             "it gives another result at each evaluation; use refresh_mode => 'FULL'",
         )
-    sources = tuple(dependency.source for dependency in definition.dependencies)
+    sources = tuple(d.source for d in definition.dependencies if d.view is None)
+    views = tuple(d.view for d in definition.dependencies if d.view is not None)
     special = definition.special_functions
-    parsed = sql.parse_query(definition.canonical, sources, definition.output, special)
-    await _guard(session, definition)
+    parsed = sql.parse_query(definition.canonical, sources, definition.output, special, views)
+    for text in (definition.canonical, *(view.text for view in views)):
+        await _guard(session, text)
     answers: dict[str, tuple[Column, ...]] = {}
     while probes := parsed.probes(answers):
         answers |= {probe: await view_columns(session, probe) for probe in probes}
     types = tuple(answers.items())
-    inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, differentiable=True)
+    inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
     compiled(inputs)
     return inputs
 
@@ -115,9 +120,9 @@ def opaque(definition: Definition) -> PlanInputs:
     return PlanInputs(definition.canonical, definition.output, sources, (), frozenset(), differentiable=False)
 
 
-async def _guard(session: SqlSession, definition: Definition) -> None:
+async def _guard(session: SqlSession, canonical: str) -> None:
     """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form."""
-    regenerated = sql.regenerate(definition.canonical)
+    regenerated = sql.regenerate(canonical)
     try:
         async with savepoint(session):
             understood = await canonical_text(session, regenerated)
@@ -126,10 +131,10 @@ async def _guard(session: SqlSession, definition: Definition) -> None:
             raise
         raise NotDifferentiable("syntax that is not understood exactly", error.message) from error
     # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
-    if understood not in (definition.canonical, await canonical_text(session, definition.canonical)):
+    if understood not in (canonical, await canonical_text(session, canonical)):
         raise NotDifferentiable(
             "syntax that is not understood exactly",
-            f"it was read as: {_first_difference(definition.canonical, understood)}",
+            f"it was read as: {_first_difference(canonical, understood)}",
         )
 
 

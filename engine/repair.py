@@ -10,7 +10,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
 from engine.creation import explanation, notice
-from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define
+from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, view_columns
 from engine.plans import PlanInputs, compiled, plan, used_columns
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as
@@ -64,9 +64,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             raise _other_columns(context) from reason
-    if _layout(definition.output) != _layout(old.output) or (
-        compiled(inputs).create_storage_sql(context.storage) != compiled(old).create_storage_sql(context.storage)
-    ):
+    if _layout(definition.output) != _layout(old.output) or not await _fits(session, context, inputs, old):
         raise _other_columns(context)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
@@ -123,6 +121,20 @@ async def _fall_back(session: SqlSession, context: RefreshContext, definition: D
     message = f'stream table "{context.name}" uses FULL refresh from now on: {reason}'
     await notice(session, "WARNING", message, "Each refresh computes the whole query. See pgtrickle.explain_st().")
     return {"refresh_mode": "FULL", "fallback_reason": reason}
+
+
+async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs, old: PlanInputs) -> bool:
+    """Whether the storage table has the columns that rows computed anew have. A view may have another text now."""
+    new, before = compiled(inputs), compiled(old)
+    if new.create_storage_sql(context.storage) == before.create_storage_sql(context.storage):
+        return True
+    if (new.keyed, new.columns) != (before.keyed, before.columns):
+        return False
+    async with acting_as(session, context.owner):
+        wanted = await view_columns(session, new.storage_query)
+    ((stored, _, _),) = await describe(session, [context.relid])
+    types = {column.name: column.type for column in stored.columns}
+    return all(types.get(column.name) == column.type for column in wanted)
 
 
 def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:

@@ -36,6 +36,7 @@ from .errors import NotDifferentiable
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
 from .render import quote
+from .views import View
 
 __all__ = [
     "Column",
@@ -44,6 +45,7 @@ __all__ = [
     "NotDifferentiable",
     "ParsedQuery",
     "Source",
+    "View",
     "opaque_query",
     "parse_query",
     "quote",

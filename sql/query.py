@@ -19,6 +19,7 @@ from .storage import Bag, Groups, KeyedRows, Shape, Top, TouchedGroups, groups
 from .storage.groups import finished
 from .storage.shape import output_columns
 from .types import Types
+from .views import View, inline_views
 
 NOTHING = Plan(frozenset())
 
@@ -63,15 +64,19 @@ def regenerate(canonical: str) -> str:
 
 
 def parse_query(
-    canonical: str, sources: Sequence[Source], output: Sequence[Column], special: frozenset[str] = frozenset()
+    canonical: str,
+    sources: Sequence[Source],
+    output: Sequence[Column],
+    special: frozenset[str] = frozenset(),
+    views: Sequence[View] = (),
 ) -> ParsedQuery:
     """Parse a query for incremental maintenance.
 
     ``canonical`` is ``pg_get_viewdef`` under an empty search_path; ``output`` describes its columns; ``special`` names
-    the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets.
-    Raises NotDifferentiable.
+    the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets;
+    ``views`` are those that it reads, and those read by them. Raises NotDifferentiable.
     """
-    ast = parse(canonical)
+    ast = inline_views(parse(canonical), views)
     first = Builder(sources, Types(), None, special)
     first.query(ast, {}, output)
     by_number: dict[int, frozenset[str]] = {}

@@ -242,7 +242,6 @@ REFUSED = {
     **dict.fromkeys(["products_with_max_price", "cheapest_products", "salary_caps", "good_ratings"], "subquery"),
     "user_json": "JSON_OBJECT",
     "value_arrays": "JSON_ARRAY",
-    "order_summary": "view",
     "multi_dim": "GROUPING SETS",
 }
 
