@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import structlog
@@ -80,6 +81,7 @@ async def create(
                 "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
                 "fallback_reason": fallback,
                 "explain": explanation(inputs, definition),
+                "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
                 "dependencies": [
                     {"relid": dependency.source.oid, "columns": list(dependency.columns_used)}
                     for dependency in definition.dependencies

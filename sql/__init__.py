@@ -36,6 +36,7 @@ from .errors import NotDifferentiable
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
 from .render import quote
+from .topk import TopK, topk
 from .views import View
 
 __all__ = [
@@ -45,10 +46,12 @@ __all__ = [
     "NotDifferentiable",
     "ParsedQuery",
     "Source",
+    "TopK",
     "View",
     "opaque_query",
     "parse_query",
     "quote",
     "regenerate",
     "rejected",
+    "topk",
 ]

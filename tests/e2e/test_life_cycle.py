@@ -12,6 +12,7 @@ ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text, amount numeric(10, 2));
 INSERT INTO orders VALUES (1, 'north', 10), (2, 'north', 5.50), (3, 'south', 7), (4, NULL, NULL)
 """
+VOLATILE = "SELECT id, amount FROM orders WHERE random() >= 0"
 TOTALS = "SELECT region, count(*) AS orders, sum(amount) AS total FROM orders GROUP BY region"
 
 
@@ -107,17 +108,17 @@ def test_full_mode_recomputes(db: Any) -> None:
 def test_auto_falls_back_to_full_and_says_why(db: Any) -> None:
     notices: list[str] = []
     db.connection.add_notice_handler(lambda diagnostic: notices.append(diagnostic.message_primary or ""))
-    db.create("ranked", "SELECT id, rank() OVER (ORDER BY amount) AS place FROM orders")
+    db.create("drawn", VOLATILE)
     assert len(notices) == 1
-    assert "FULL" in notices[0] and "window" in notices[0].lower()
-    assert db.state("ranked")["refresh_mode"] == "FULL"
+    assert "FULL" in notices[0] and "random" in notices[0]
+    assert db.state("drawn")["refresh_mode"] == "FULL"
     db.run("INSERT INTO orders VALUES (9, 'west', 1)")
-    db.assert_refreshed("ranked")
+    db.assert_refreshed("drawn")
 
 
 def test_differential_refuses_what_it_cannot_maintain_and_names_it(db: Any) -> None:
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"(?i)window") as caught:
-        db.create("ranked", "SELECT id, rank() OVER (ORDER BY amount) AS p FROM orders", refresh_mode="DIFFERENTIAL")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="random") as caught:
+        db.create("drawn", VOLATILE, refresh_mode="DIFFERENTIAL")
     assert caught.value.diag.message_hint
 
 
@@ -213,9 +214,9 @@ def test_alter_switches_modes_and_the_table_stays_right(db: Any) -> None:
 
 
 def test_alter_refuses_differential_where_the_query_is_not(db: Any) -> None:
-    db.create("ranked", "SELECT id, rank() OVER (ORDER BY amount) AS place FROM orders")
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"(?i)window"):
-        db.run("SELECT pgtrickle.alter_stream_table('ranked', refresh_mode => 'DIFFERENTIAL')")
+    db.create("drawn", VOLATILE)
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="random"):
+        db.run("SELECT pgtrickle.alter_stream_table('drawn', refresh_mode => 'DIFFERENTIAL')")
 
 
 def test_suspended_table_is_not_refreshed_until_resumed(db: Any) -> None:
@@ -289,11 +290,24 @@ def test_explain_st_describes_the_plan(db: Any) -> None:
 
 
 def test_explain_st_says_why_a_table_is_full(db: Any) -> None:
-    db.create("ranked", "SELECT id, rank() OVER (ORDER BY amount) AS place FROM orders")
-    said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('ranked')"))
+    db.create("drawn", VOLATILE)
+    said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('drawn')"))
     assert said["Refresh Mode"] == "FULL"
     assert said["DVM Supported"].startswith("No")
-    assert any("window" in (value or "").lower() for value in said.values())
+    assert any("random" in (value or "") for value in said.values())
+
+
+def test_topk_is_recorded_explained_and_refreshed(db: Any) -> None:
+    db.create("largest", "SELECT id, amount FROM orders ORDER BY amount DESC NULLS LAST, id LIMIT 2 OFFSET 1")
+    recorded = "SELECT topk_limit, topk_order_by, topk_offset FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'largest'"
+    assert db.rows(recorded) == [(2, "amount DESC NULLS LAST, id", 1)]
+    said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('largest')"))
+    assert said["TopK"] == "ORDER BY amount DESC NULLS LAST, id LIMIT 2 OFFSET 1"
+    assert said["Operator Tree"].startswith("Limit(first 2, from 1)")
+    db.run("INSERT INTO orders VALUES (5, 'east', 8)")
+    db.refresh("largest")
+    assert db.rows("SELECT id FROM largest ORDER BY id") == [(3,), (5,)]
+    assert db.last("largest") == ("DIFFERENTIAL", 1, 0, 1)
 
 
 def test_list_sources_names_tables_and_columns(db: Any) -> None:

@@ -232,8 +232,8 @@ END $$;
 -- Register a table of the caller's as a stream table, and return its pgt_id. Keys of the argument, all of them
 -- columns of pgt_stream_tables: pgt_relid (required), defining_query (required), original_query, canonical_query,
 -- schedule, refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source,
--- explain, fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode; and dependencies, an
--- array of {"relid", "columns"}: the sources, not captured until _track_source is called.
+-- explain, fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode; topk {"limit", "order_by",
+-- "offset"}; and dependencies, an array of {"relid", "columns"}: the sources, not captured until _track_source is called.
 CREATE OR REPLACE FUNCTION pgtrickle._register(definition jsonb) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -253,7 +253,8 @@ BEGIN
     INSERT INTO pgtrickle.pgt_stream_tables (
         pgt_relid, pgt_name, pgt_schema, pgt_owner, defining_query, original_query, canonical_query, schedule,
         refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source, explain,
-        fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode)
+        fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode,
+        topk_limit, topk_order_by, topk_offset)
     VALUES (
         storage.oid, storage.relname, storage.nspname, storage.relowner, definition->>'defining_query',
         coalesce(definition->>'original_query', definition->>'defining_query'), definition->>'canonical_query',
@@ -265,7 +266,8 @@ BEGIN
         definition->>'function_hashes', coalesce((definition->>'has_keyless_source')::boolean, false),
         coalesce(nullif(definition->'explain', 'null'), '{}'), definition->>'fallback_reason',
         coalesce(definition->>'diamond_consistency', 'none'),
-        coalesce(definition->>'diamond_schedule_policy', 'fastest'), definition->>'requested_cdc_mode')
+        coalesce(definition->>'diamond_schedule_policy', 'fastest'), definition->>'requested_cdc_mode',
+        (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int)
     RETURNING pgt_id INTO new_id;
     FOR source IN
         SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns

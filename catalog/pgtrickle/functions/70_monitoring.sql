@@ -140,6 +140,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             (3.5, 'Requested Mode', nullif(st.requested_mode, st.refresh_mode)),
             (4, 'Fallback Reason', st.fallback_reason),
             (5, 'Operator Tree', st.explain->>'operator_tree'),
+            (5.5, 'TopK', CASE WHEN st.topk_order_by IS NOT NULL THEN concat_ws(' ', 'ORDER BY ' || st.topk_order_by,
+                                    'LIMIT ' || st.topk_limit, 'OFFSET ' || st.topk_offset) END),
             (6, 'Source Tables', (SELECT string_agg(format('%s (oid=%s)', coalesce(pgtrickle._qualified(d.source_relid),
                                              'dropped'), d.source_relid), ', ' ORDER BY d.source_relid)
                                   FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = st.pgt_id)),
