@@ -299,7 +299,9 @@ def test_explain_st_says_why_a_table_is_full(db: Any) -> None:
 
 def test_topk_is_recorded_explained_and_refreshed(db: Any) -> None:
     db.create("largest", "SELECT id, amount FROM orders ORDER BY amount DESC NULLS LAST, id LIMIT 2 OFFSET 1")
-    recorded = "SELECT topk_limit, topk_order_by, topk_offset FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'largest'"
+    recorded = (
+        "SELECT topk_limit, topk_order_by, topk_offset FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'largest'"
+    )
     assert db.rows(recorded) == [(2, "amount DESC NULLS LAST, id", 1)]
     said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('largest')"))
     assert said["TopK"] == "ORDER BY amount DESC NULLS LAST, id LIMIT 2 OFFSET 1"
