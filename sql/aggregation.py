@@ -21,6 +21,7 @@ from .expressions import aggregate_name
 from .operators import Aggregate, Call, Operator, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
+from .render import quote
 from .types import aggregate_result
 
 _WRAPPERS = (exp.Filter, exp.WithinGroup)
@@ -60,9 +61,33 @@ class _Written:
     @property
     def operands(self) -> list[exp.Expr]:
         """What the call needs as columns: not the direct arguments of WITHIN GROUP, nor constants after the first."""
-        arguments = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if a.find(exp.Column)]
+        used = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if a.find(exp.Column)]
+        arguments = [leaf for argument in used for leaf in _leaves(argument)]
         order = [key.this for key in self.order if self.within or key.this.find(exp.Column)]
         return arguments + order + ([self.condition] if self.condition is not None else [])
+
+
+def _object_function(syntax: str) -> str:
+    """The function that JSON_OBJECTAGG is carried out by; other than the latter it can be given an order.
+
+    >>> _object_function("ABSENT ON NULL WITH UNIQUE KEYS RETURNING jsonb")
+    'jsonb_object_agg_unique_strict'
+    """
+    words = syntax.upper()
+    kind = words.rpartition("RETURNING ")[2]
+    if kind not in ("JSON", "JSONB"):
+        raise NotDifferentiable(f"JSON_OBJECTAGG with RETURNING {kind.lower()}")
+    unique = "_unique" if words.startswith("WITH UNIQUE") or " WITH UNIQUE" in words else ""
+    return f"{kind.lower()}_object_agg{unique}{'_strict' if 'ABSENT ON NULL' in words else ''}"
+
+
+def _is_record(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "ROW"
+
+
+def _leaves(argument: exp.Expr) -> list[exp.Expr]:
+    """The argument, or what a record is made of: a column cannot hold a record."""
+    return [leaf for part in argument.expressions for leaf in _leaves(part)] if _is_record(argument) else [argument]
 
 
 def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
@@ -83,6 +108,8 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
     result = _Written(function, arguments, [], condition)
     if isinstance(call, JsonAggregate):
         result.syntax = call.args.get("syntax") or ""
+        if function == "JSON_OBJECTAGG":
+            result.function, result.syntax = _object_function(result.syntax), None
     if within is not None:
         result.order, result.within = within.expressions, True
     elif arguments and isinstance(arguments[-1], exp.Order):
@@ -92,6 +119,8 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
         arguments[:1] = arguments[0].expressions
         # DISTINCT makes no difference to an extremum.
         result.distinct = function not in ("min", "max")
+    if result.distinct and function != "count" and any(map(_is_record, arguments)):
+        raise NotDifferentiable(f"{function}(DISTINCT ROW(...))")
     if arguments and isinstance(arguments[-1], exp.Variadic):
         arguments[-1] = arguments[-1].this
         result.variadic = True
@@ -146,7 +175,13 @@ def _taken(builder: Builder, parts: Sequence[exp.Expr], written: dict[str, _Writ
 def _call(builder: Builder, name: str, call: _Written, operands: Iterator[Field], columns: Mapping[str, Field]) -> Call:
     """The call over the feed's columns, its result still without a type unless it is known."""
     taken = {id(operand): next(operands) for operand in call.operands}
-    arguments = tuple(taken.get(id(a)) or generate(rewritten(a, columns)) for a in call.arguments)
+
+    def argument(node: exp.Expr) -> Field | str:
+        if not call.within and _is_record(node):
+            parts = map(argument, node.expressions)
+            return f"ROW({', '.join(part if isinstance(part, str) else quote(part.name) for part in parts)})"
+        return taken.get(id(node)) or generate(rewritten(node, columns))
+
     order = tuple(
         SortKey(taken[id(key.this)], bool(key.args.get("desc")), bool(key.args.get("nulls_first")))
         for key in call.order
@@ -156,7 +191,7 @@ def _call(builder: Builder, name: str, call: _Written, operands: Iterator[Field]
     built = Call(
         Field(name, ""),
         call.function,
-        arguments,
+        tuple(map(argument, call.arguments)),
         condition,
         call.distinct,
         order,

@@ -58,7 +58,7 @@ class Call:
     """``arguments`` are columns of the input, or constants and expressions over keys as text; none of them is ``*``.
 
     ``function`` is as in the query (``sum``, ``app.median``). ``within``: `order` is that of WITHIN GROUP, and
-    ``arguments`` are the direct ones. ``syntax`` is what an SQL/JSON aggregate says before its closing parenthesis.
+    ``arguments`` are the direct ones. ``syntax`` is what JSON_ARRAYAGG says before its closing parenthesis.
     """
 
     column: Field
@@ -110,10 +110,9 @@ class Call:
             call = f"{self.function}({', '.join(arguments)}) WITHIN GROUP (ORDER BY {', '.join(keys)})"
             return call + self.filter_sql()
         keys += self._tie_break(reproducible=reproducible)
-        separator = " : " if self.function == "JSON_OBJECTAGG" else ", "
         words = [
             "DISTINCT" if self.distinct else "",
-            separator.join(arguments) or "*",
+            ", ".join(arguments) or "*",
             f"ORDER BY {', '.join(keys)}" if keys else "",
             self.syntax or "",
         ]
@@ -128,7 +127,8 @@ class Call:
         if self.function in _ANY_ORDER and (not reproducible or all(a.base_type in EXACT for a in arguments)):
             return []
         given = {key.column.name for key in self.order if key.column.faithful}
-        return [part for a in arguments if a.name not in given for part in by_content(a)]
+        records = [f'{a}::text COLLATE "C"' for a in self.arguments if isinstance(a, str) and a.startswith("ROW(")]
+        return [part for a in arguments if a.name not in given for part in by_content(a)] + records
 
     def describe(self) -> str:
         """The call in the words of the query, as far as they are columns."""

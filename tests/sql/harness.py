@@ -94,7 +94,15 @@ def one(connection: Connection, query: str, *parameters: Any) -> Any:
 class StreamTable:
     """A query's stream table, refreshed by hand."""
 
-    def __init__(self, connection: Connection, name: str, query: str, sources: Sequence[Source], opaque: bool = False):
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        query: str,
+        sources: Sequence[Source],
+        opaque: bool = False,
+        special: frozenset[str] = frozenset(),
+    ):
         self.connection = connection
         self.sources = sources
         self.storage = f'public."{name}"'
@@ -105,7 +113,7 @@ class StreamTable:
             again, _ = self._view(regenerate(self.canonical))
             # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
             assert again in (self.canonical, self._view(self.canonical)[0]), (again, self.canonical)
-            parsed = parse_query(self.canonical, sources, output)
+            parsed = parse_query(self.canonical, sources, output, special)
             answers: dict[str, Any] = {}
             while probes := parsed.probes(answers):
                 answers |= {probe: self._view(probe)[1] for probe in probes}
