@@ -85,7 +85,8 @@ def build_full_join(builder: Builder, left: FromClause, join: exp.Join, scope: S
         )
         for name, (mine, theirs) in same.items()
     }
-    visible = _visible(left, right, {name: m.column.name for name, m in merged.items()})
+    columns = {name: merged[name].column.name if name in merged else mine.name for name, (mine, _) in pairs.items()}
+    visible = _visible(left, right, columns)
     conditions = _conditions(builder, left, right, join, pairs)
     operators = builder.combined(left, None), builder.combined(right, None)
     left.bindings = [replace(b, merged=b.merged | set(same)) for b in left.bindings]

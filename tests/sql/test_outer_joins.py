@@ -69,6 +69,8 @@ QUERIES = {
     "cross join on the right": "SELECT a.x, b.id, c.y FROM a LEFT JOIN (b CROSS JOIN c) ON a.x = b.x AND a.y = c.y",
     "alias of a join": "SELECT j.p, j.q, d.t FROM (a LEFT JOIN b ON a.x = b.x) AS j (p, q, r, s, t)"
     " LEFT JOIN d ON j.s = d.x",
+    "alias of a join that merges other types": "SELECT j.x, j.y, j.c FROM (a FULL JOIN d USING (x)) AS j (x, y, c, t)"
+    " LEFT JOIN c ON j.x = c.x",
     "filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL OR b.y > 0",
     "anti-join by hand": "SELECT a.x, a.y FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL",
     "strict filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.y = a.y",
