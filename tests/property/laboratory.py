@@ -20,7 +20,8 @@ from engine.refresh import Initiator, RefreshOutcome
 from engine.requests import Request
 from server.embedded import EmbeddedPostgres
 from tests.property.changes import Step
-from tests.property.queries import CREATE_TABLES, Query
+from tests.property.queries import Query
+from tests.property.schemas import Table
 
 T = TypeVar("T")
 
@@ -59,6 +60,7 @@ class Laboratory:
         self._cluster, self._database = cluster, database
         self.connections: list[asyncpg.Connection] = []
         self.stream_tables: list[StreamTable] = []
+        self.tables: tuple[Table, ...] = ()
         self.spark: Spark = NoSpark("not here")
         self.do(self._open())
 
@@ -78,7 +80,6 @@ class Laboratory:
     async def _open(self) -> None:
         self.connections = [await self._connect() for _ in range(SESSIONS)]
         await install(self.session(0))
-        await self.connections[0].execute(CREATE_TABLES)
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(
@@ -103,8 +104,8 @@ class Laboratory:
         await self.connections[0].execute(f"ALTER DATABASE {self._database} SET pg_trickle.spark_min_rows = 0")
         await self.connections[0].execute("SET pg_trickle.spark_min_rows = 0")
 
-    async def reset(self, tables: Sequence[str], rows: Sequence[str]) -> None:
-        """No stream tables, and these rows in these tables."""
+    async def reset(self, tables: Sequence[Table], rows: Sequence[str]) -> None:
+        """No stream tables, and these tables with these rows."""
         for number, connection in enumerate(self.connections):
             if connection.is_closed():
                 self.connections[number] = await self._connect()
@@ -116,7 +117,14 @@ class Laboratory:
             async with owner.transaction("read_committed"):
                 await requests.drop(owner, Request(0, "drop", {"name": f"public.{name}"}, "public", "postgres"))
         self.stream_tables = []
-        await self.connections[0].execute(f"TRUNCATE {', '.join(tables)}")
+        if tuple(tables) != self.tables:
+            for table in self.tables:
+                await self.connections[0].execute(f"DROP TABLE {table.name} CASCADE")
+            self.tables = tuple(tables)
+            for table in tables:
+                await self.connections[0].execute(table.ddl)
+        else:
+            await self.connections[0].execute(f"TRUNCATE {', '.join(table.name for table in tables)}")
         for statement in rows:
             await self.run(0, statement)
 

@@ -25,9 +25,8 @@ from engine.spark_executor import SparkExecutor
 from engine.spark_sessions import SparkSessions
 from tests.property.changes import changes, initial_rows
 from tests.property.laboratory import Laboratory
-from tests.property.queries import BASE_TABLES, Query, queries
-
-TABLES = tuple(relation.text for relation in BASE_TABLES)
+from tests.property.queries import Query, queries
+from tests.property.schemas import CLASSIC, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Example:
+    tables: tuple[Table, ...]
     rows: list[str]
     query: Query
     changes: list[str]
@@ -49,10 +49,9 @@ class Example:
 
 @st.composite
 def examples(draw: DrawFn) -> Example:
-    relations = draw(st.lists(st.sampled_from(BASE_TABLES), min_size=1, max_size=3, unique=True))
-    tables = tuple(relation.text for relation in relations)
-    query = draw(queries(tuple(relations), 2))
-    return Example(draw(initial_rows(tables)), query, draw(st.lists(changes(tables), min_size=1, max_size=3)))
+    tables = tuple(draw(st.lists(st.sampled_from(CLASSIC), min_size=1, max_size=3, unique=True)))
+    query = draw(queries(tuple(table.relation for table in tables), 2))
+    return Example(tables, draw(initial_rows(tables)), query, draw(st.lists(changes(tables), min_size=1, max_size=3)))
 
 
 def main() -> None:
@@ -73,7 +72,7 @@ def main() -> None:
         @given(examples())
         def holds(example: Example) -> None:
             async def run() -> None:
-                await laboratory.reset(TABLES, example.rows)
+                await laboratory.reset(example.tables, example.rows)
                 if not await laboratory.valid(example.query):
                     assume(False)
                 table = await laboratory.create("st0", example.query, "FULL")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tests.property.changes import Step
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query
+from tests.property.schemas import CLASSIC
 from tests.property.test_random_queries import Example, hold
 
 
@@ -14,7 +15,7 @@ def check(laboratory: Laboratory, rows: Sequence[str], query: str, *changes: str
     """One stream table (columns c0, c1, ... of the given kinds) holds after each change."""
     columns = tuple((f"c{n}", kind) for n, kind in enumerate(kinds.split()))
     steps = [step for change in changes for step in (Step(1, change), Step(0, "", 0))]
-    hold(laboratory, Example(list(rows), [Query(query, columns)], steps))
+    hold(laboratory, Example(CLASSIC, list(rows), [Query(query, columns)], steps))
 
 
 def test_copies_of_different_contents_have_different_row_ids(laboratory: Laboratory) -> None:

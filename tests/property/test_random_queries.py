@@ -11,15 +11,15 @@ from hypothesis.strategies import DrawFn
 
 from tests.property.changes import Step, initial_rows, scripts
 from tests.property.laboratory import Laboratory
-from tests.property.queries import BASE_TABLES, Query, Relation, queries
-
-TABLES = tuple(relation.text for relation in BASE_TABLES)
+from tests.property.queries import Query, queries
+from tests.property.schemas import Relation, Table, schemas
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Rows, stream tables, and what happens to them."""
+    """Tables and rows, stream tables, and what happens to them."""
 
+    tables: tuple[Table, ...]
     rows: list[str]
     queries: list[Query]
     steps: list[Step]
@@ -27,19 +27,19 @@ class Example:
 
 @st.composite
 def examples(draw: DrawFn, depth: int, stream_tables: int, size: int) -> Example:
-    relations = draw(st.lists(st.sampled_from(BASE_TABLES), min_size=1, max_size=3, unique=True))
-    tables = tuple(relation.text for relation in relations)
+    tables = draw(schemas())
+    relations = [table.relation for table in tables]
     chosen: list[Query] = []
     for n in range(stream_tables):
         query = draw(queries(tuple(relations), depth))
         chosen.append(query)
         relations = [Relation(f"st{n}", query.columns), *relations]
-    return Example(draw(initial_rows(tables)), chosen, draw(scripts(tables, stream_tables, size=size)))
+    return Example(tables, draw(initial_rows(tables)), chosen, draw(scripts(tables, stream_tables, size=size)))
 
 
 def hold(laboratory: Laboratory, example: Example) -> None:
     async def run() -> None:
-        await laboratory.reset(TABLES, example.rows)
+        await laboratory.reset(example.tables, example.rows)
         for n, query in enumerate(example.queries):
             if not await laboratory.valid(query):
                 assume(False)
@@ -49,13 +49,13 @@ def hold(laboratory: Laboratory, example: Example) -> None:
     laboratory.do(run())
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(examples(depth=2, stream_tables=1, size=12))
 def test_stream_table_equals_its_query(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(examples(depth=1, stream_tables=3, size=16))
 def test_stream_tables_over_stream_tables_equal_their_queries(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
