@@ -26,6 +26,7 @@ from tests.property.schemas import Table
 T = TypeVar("T")
 
 SESSIONS = 4
+LOCK_TIMEOUT = "20ms"
 EXPECTED = frozenset(
     {
         "23505",  # unique violation
@@ -89,7 +90,11 @@ class Laboratory:
             password=self._cluster.password,
             database=self._database,
             statement_cache_size=0,
-            server_settings={"lock_timeout": "20ms", "client_min_messages": "error", "statement_timeout": "5s"},
+            server_settings={
+                "lock_timeout": LOCK_TIMEOUT,
+                "client_min_messages": "error",
+                "statement_timeout": "5s",
+            },
         )
 
     async def _close(self) -> None:
@@ -117,6 +122,8 @@ class Laboratory:
             async with owner.transaction("read_committed"):
                 await requests.drop(owner, Request(0, "drop", {"name": f"public.{name}"}, "public", "postgres"))
         self.stream_tables = []
+        # Autovacuum may have one of them.
+        await self.connections[0].execute("SET lock_timeout = '10s'")
         if tuple(tables) != self.tables:
             for table in self.tables:
                 await self.connections[0].execute(f"DROP TABLE {table.name} CASCADE")
@@ -125,6 +132,7 @@ class Laboratory:
                 await self.connections[0].execute(table.ddl)
         else:
             await self.connections[0].execute(f"TRUNCATE {', '.join(table.name for table in tables)}")
+        await self.connections[0].execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         for statement in rows:
             await self.run(0, statement)
 
