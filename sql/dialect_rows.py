@@ -50,6 +50,11 @@ def _common_table(generator: PostgresGenerator, node: exp.CTE) -> str:
     return generator.cte_sql(node) + clauses
 
 
+def _lateral(generator: PostgresGenerator, node: exp.Lateral) -> str:
+    # In parentheses it can be the first of a join.
+    return generator.lateral_sql(node) + generator.expressions(node, key="joins", sep="", flat=True)
+
+
 def _search(generator: PostgresGenerator, node: exp.RecursiveWithSearch) -> str:
     columns = ", ".join(generator.sql(column) for column in node.expressions)
     parts = ["CYCLE" if node.args["kind"] == "CYCLE" else f"SEARCH {node.args['kind']} FIRST BY", columns]
@@ -79,12 +84,15 @@ TRANSFORMS: dict[type[exp.Expr], Any] = {
     RowSource: _pieces,
     ValuesQuery: _values,
     exp.CTE: _common_table,
+    exp.Lateral: _lateral,
     SearchOrCycle: _search,
 }
 
 
 class RowSourceParser(PostgresParser):
     """Reads sources of rows."""
+
+    MODIFIABLES = (*PostgresParser.MODIFIABLES, exp.Lateral)  # type: ignore[assignment]
 
     def _parse_unnest(self, with_alias: bool = True) -> exp.Unnest | None:
         # unnest() is a function like any other.

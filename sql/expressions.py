@@ -51,8 +51,6 @@ def _check_function(node: exp.Func, special: frozenset[str]) -> None:
     name = generate(node).partition("(")[0].strip().lower()
     if isinstance(node, exp.AggFunc):
         raise NotDifferentiable(f"aggregate {name}")
-    if name in SET_RETURNING:
-        raise NotDifferentiable(f"set-returning function {name}")
     if name in WINDOW_FUNCTIONS:
         raise NotDifferentiable("window function")
 
@@ -79,6 +77,24 @@ def aggregate_name(node: exp.Expr, special: frozenset[str]) -> str | None:
         hypothetical = name in HYPOTHETICAL_SET and isinstance(node.parent, exp.WithinGroup)
         return name if hypothetical or name in AGGREGATES else None
     return None
+
+
+def returns_set(node: exp.Expr, special: frozenset[str]) -> bool:
+    """Whether an expression calls a function that returns a set.
+
+    >>> from .dialect import parse
+    >>> expressions = parse("SELECT 1 + unnest(a), app.f(b), upper(c)").expressions
+    >>> [returns_set(expression, frozenset({"set app.f"})) for expression in expressions]
+    [True, True, False]
+    """
+    for part in node.find_all(exp.Func):
+        parent = part.parent
+        if isinstance(parent, exp.Dot) and part.arg_key == "expression":
+            if "set " + generate(parent).partition("(")[0].replace('"', "") in special:
+                return True
+        elif isinstance(part, exp.Anonymous) and str(part.this).lower() in SET_RETURNING:
+            return True
+    return False
 
 
 def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> exp.Expr:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from .conftest import Workspace
@@ -76,7 +76,12 @@ def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
     return {name: shared_workspace.stream(f"st {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(before=st.lists(CHANGES, max_size=12), batches=st.lists(st.lists(CHANGES, min_size=1, max_size=4), max_size=3))
 def test_set_operations_equal_their_queries(
     shared_workspace: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]

@@ -1,0 +1,74 @@
+"""Set returning: every row of the input with the rows that a function, or anything else without tables, makes of it.
+
+``Q(A) = A ⋈ f(row)``. A row's results depend on the row alone, so the operator is linear: ``ΔQ(A) = Q(ΔA)``, and so
+for the old state; the function is called for changed rows only. A left join with a condition over the row and the
+function's columns pads a row that has no results, which again concerns that row alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field
+from ..dialect import generate
+from ..plan import Plan
+from ..render import aliased, derived, quote, select
+from .operator import Operator, Restriction, W, names
+
+ROW = "__pgt_row"
+"""The name of the input's row in ``source``."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetReturning(Operator):
+    """``source`` is an item of FROM called ``f`` that gives the columns ``given``; they become ``results``.
+
+    ``padded``: rows without results are kept, with NULLs. ``condition`` is that of a left join.
+    """
+
+    input: Operator
+    source: str
+    given: tuple[str, ...]
+    results: tuple[Field, ...]
+    name: str
+    padded: bool = False
+    condition: exp.Expr | None = None
+
+    @property
+    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
+        return self.input.columns + self.results
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input,)
+
+    @property
+    def linear(self) -> bool:
+        return True
+
+    def _expanded(self, query: str, *weight: str) -> str:
+        called = select(
+            [aliased(quote("f", name), result.name) for name, result in zip(self.given, self.results, strict=True)],
+            self.source,
+        )
+        row, result = derived(query, quote(ROW)), derived(called, "r")
+        condition = generate(self.condition) if self.condition is not None else "TRUE"
+        kind = "LEFT JOIN" if self.padded else "JOIN"
+        columns = [quote(ROW, column.name) for column in self.input.columns] + [f"r.{n}" for n in names(self.results)]
+        return select(
+            [*columns, *(f"{quote(ROW)}.{w}" for w in weight)], f"{row} {kind} LATERAL {result} ON {condition}"
+        )
+
+    def delta(self, plan: Plan) -> str:
+        return self._expanded(self.input.delta(plan), W)
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._expanded(self.input.new(plan, only and only.to(self.input.columns)))
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        return self._expanded(self.input.old(plan, only and only.to(self.input.columns)), W)
+
+    def describe(self) -> str:
+        return f"Set returning({self.name}{', left join' if self.padded else ''})"
