@@ -12,10 +12,11 @@ from .columns import Column, Field, Source
 from .compiled import Compiled, Core
 from .dialect import generate, parse
 from .identity import keyable
-from .operators import Aggregate, Distinct, DistinctOn, Filter, Limit, Operator, Project, Scan, row_key
+from .operators import Aggregate, Distinct, DistinctOn, Filter, Limit, Operator, Project, Scan, Window, row_key
 from .plan import Plan
 from .render import derived, select
-from .storage import Bag, Groups, KeyedRows, Shape, Top, TouchedGroups, groups
+from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, TouchedGroups, groups
+from .storage.auxiliaries import rescan_strategy
 from .storage.groups import finished
 from .storage.shape import output_columns
 from .types import Types
@@ -121,7 +122,7 @@ def strategies(root: Operator, shape: Shape) -> dict[str, str]:
     """For each aggregate of the query how it is maintained."""
     algebraic = {m.call: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
     return {
-        call.describe(): algebraic.get(call, "touched groups are aggregated again")
+        call.describe(): algebraic.get(call) or rescan_strategy(call)
         for operator in root.walk()
         if isinstance(operator, Aggregate)
         for call in operator.calls
@@ -132,10 +133,10 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
     """Groups where the aggregate at the root adds up, rows with a key where there is one, else a bag."""
     rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
     by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
-    if isinstance(root, Limit):
-        key = root_key(root, fields, output)
-        return Top(KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields), root)
     decisive = below_projections(root)
+    if isinstance(root, Limit) or (isinstance(decisive, Window) and not decisive.keys):
+        key = root_key(root, fields, output)
+        return Recomputed(KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields))
     if isinstance(decisive, DistinctOn) and all(key.name in by_field and keyable(key) for key in decisive.keys):
         key = tuple(by_field[key.name] for key in decisive.keys)
         return TouchedGroups(rows, output, key, fields, root, decisive)

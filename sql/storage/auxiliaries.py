@@ -5,12 +5,15 @@ In the expressions ``d`` is the group's delta, ``s`` the stored row (all NULL fo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..columns import WEIGHT, Field
 from ..operators import Call
+from ..operators.call import EXACT
 from ..render import quote
-from ..types import ORDERED
+from ..types import ORDERED, POWERS
+from .variance import deviation, variance
 
 COUNT = "__pgt_count"
 W = quote(WEIGHT)
@@ -65,32 +68,41 @@ class Maintained:
 
 def maintained(call: Call, number: int) -> Maintained | None:
     """How a call is maintained by addition; None if it is not."""
-    if call.distinct or call.within or call.syntax is not None or len(call.arguments) > 1:
-        return None
     prefix = f"__pgt_agg{number}"
-    if call.function == "count":
-        count = _count(call, prefix)
-        return Maintained(call, count[1], count[0], "algebraic: count")
-    argument = call.argument
-    if argument is None or call.function not in ("min", "max", "sum", "avg"):
+    if call.distinct or call.within or call.syntax is not None:
         return None
-    if call.function in ("min", "max"):
-        if argument.base_type not in ORDERED or not (argument.faithful or argument.base_type in _COMPARABLE):
-            return None
-        return _extremum(call, argument, f"{prefix}_{call.function}")
-    if argument.base_type in ("smallint", "integer", "bigint", "numeric"):
-        return _sum(call, argument, prefix)
-    # Floating point sums drift, and intervals do not come back from justification.
-    return None
+    if call.function == "regr_count":
+        counted, count = _count(call, prefix)
+        return Maintained(call, count, counted, "algebraic: count of pairs")
+    if len(call.arguments) > 1:
+        return None
+    if call.function == "count":
+        counted, count = _count(call, prefix)
+        return Maintained(call, count, counted, "algebraic: count")
+    argument = call.argument
+    build = _BUILT.get(call.function)
+    return build(call, argument, prefix) if argument is not None and build is not None else None
+
+
+def rescan_strategy(call: Call) -> str:
+    """In words, why touched groups are aggregated again for a call."""
+    if maintained(call, 1) is not None:
+        return "group rescan, as the rest of its query"
+    if any(column.base_type in ("real", "double precision") for column in call.columns) and not call.within:
+        return "group rescan: a running sum of floating point numbers would drift"
+    if call.within:
+        return "group rescan: ordered set"
+    return "group rescan: DISTINCT" if call.distinct else "group rescan"
 
 
 _COMPARABLE = frozenset({"numeric", "real", "double precision", "interval", "money", "time with time zone"})
 
 
 def _count(call: Call, prefix: str) -> tuple[str, tuple[Auxiliary, ...]]:
-    conditions = []
-    if call.argument is not None and not call.argument.not_null:
-        conditions.append(f"{quote(call.argument.name)} IS NOT NULL")
+    arguments = [
+        a if isinstance(a, str) else quote(a.name) for a in call.arguments if isinstance(a, str) or not a.not_null
+    ]
+    conditions = [f"{argument} IS NOT NULL" for argument in arguments]
     clause = call.filter_sql(*conditions)
     if not clause:
         return quote(COUNT), ()
@@ -100,37 +112,60 @@ def _count(call: Call, prefix: str) -> tuple[str, tuple[Auxiliary, ...]]:
     return quote(name), (auxiliary,)
 
 
-def _sum(call: Call, argument: Field, prefix: str) -> Maintained:
+def _sum(call: Call, argument: Field, prefix: str) -> Maintained | None:
+    # Floating point sums drift, and intervals do not come back from justification.
+    if argument.base_type not in EXACT:
+        return None
+    count, auxiliaries, total, _ = _powers(call, argument, prefix, 1)
+    strategy = "algebraic: sum and count"
+    if argument.base_type == "numeric" and argument.scale is None:
+        strategy = "algebraic: sum, count and display scales"
+    final = f"{total}::numeric / {count}" if call.function == "avg" else total
+    return Maintained(call, auxiliaries, f"CASE WHEN {count} > 0 THEN {final} END", strategy)
+
+
+def _variance(call: Call, argument: Field, prefix: str) -> Maintained | None:
+    if argument.base_type not in EXACT:
+        return None
+    count, auxiliaries, total, squares = _powers(call, argument, prefix, 2)
+    final = variance(count, f"{total}::numeric", squares, sample=not call.function.endswith("_pop"))
+    if call.function.startswith("stddev"):
+        final = deviation(final)
+    return Maintained(call, auxiliaries, final, "algebraic: count, sum and sum of squares")
+
+
+def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, tuple[Auxiliary, ...], str, str]:
+    """Count, auxiliaries, sum, and sum of squares (if ``power`` is 2) of exact numbers, with their display scales."""
     count, counts = _count(call, prefix)
-    name, column, clause = f"{prefix}_sum", quote(argument.name), call.filter_sql()
-    total = stored = quote(name)
-    small = argument.base_type in ("smallint", "integer")
-    cast = "::bigint" if small else "::numeric"
+    column, clause = quote(argument.name), call.filter_sql()
+    sums = [f"{prefix}_sum", f"{prefix}_squares"]
+    totals = [quote(name) for name in sums]
+    numeric = argument.base_type == "numeric"
     rescan = None
     auxiliaries = list(counts)
-    strategy = "algebraic: sum and count"
-    if argument.base_type == "numeric":
+    if numeric:
         # Nothing can be subtracted from NaN or infinity.
-        rescan = f"s.{stored} IN {_SPECIAL} OR d.{stored} IN {_SPECIAL}"
+        rescan = f"s.{totals[0]} IN {_SPECIAL} OR d.{totals[0]} IN {_SPECIAL}"
         if argument.scale is None:
-            auxiliaries.append(_scales(column, clause, f"{prefix}_scales"))
-            strategy = "algebraic: sum, count and display scales"
-            total = _with_scale(quote(name), quote(f"{prefix}_scales"))
-    # Of the sum's own scale: an external executor knows no other zero of that type.
-    zero = f"0::numeric(38,{argument.scale})" if argument.base_type == "numeric" and argument.scale else "0"
-    auxiliaries.append(
-        Auxiliary.added(
-            name,
-            f"coalesce(pg_catalog.sum({column}){clause}, {zero}){cast}",
-            f"coalesce(pg_catalog.sum({column}{cast} * {W}){clause}, 0){cast}",
-            rescan,
+            scales = f"{prefix}_scales"
+            auxiliaries.append(_scales(column, clause, scales))
+            totals = [_with_scale(total, quote(scales), i) for i, total in enumerate(totals, 1)]
+    small = argument.base_type in ("smallint", "integer")
+    for i in range(power):
+        value, cast = (
+            (f"{column}::numeric * {column}", "::numeric") if i else (column, "::bigint" if small else "::numeric")
         )
-    )
-    if call.function == "avg":
-        final = f"CASE WHEN {count} > 0 THEN {total}::numeric / {count} END"
-    else:
-        final = f"CASE WHEN {count} > 0 THEN {total} END"
-    return Maintained(call, tuple(auxiliaries), final, strategy)
+        # Of the sum's own scale: an external executor knows no other zero of that type.
+        zero = f"0::numeric(38,{argument.scale})" if numeric and argument.scale and not i else "0"
+        auxiliaries.append(
+            Auxiliary.added(
+                sums[i],
+                f"coalesce(pg_catalog.sum({value}){clause}, {zero}){cast}",
+                f"coalesce(pg_catalog.sum({value if i else column + cast} * {W}){clause}, 0){cast}",
+                rescan,
+            )
+        )
+    return count, tuple(auxiliaries), totals[0], totals[1]
 
 
 # A sum has the largest display scale among its inputs (1.50 + 1 = 2.50), which may go with one of them. So inputs of
@@ -150,12 +185,15 @@ def _scales(column: str, clause: str, name: str) -> Auxiliary:
     )
 
 
-def _with_scale(total: str, scales: str) -> str:
-    largest = f"(pg_catalog.length({scales}::text) - 1) / {_DIGITS}"
+def _with_scale(total: str, scales: str, power: int) -> str:
+    largest = f"{power} * ((pg_catalog.length({scales}::text) - 1) / {_DIGITS})"
     return f"CASE WHEN {scales} = 'NaN'::numeric THEN {total} ELSE pg_catalog.round({total}, {largest}) END"
 
 
-def _extremum(call: Call, argument: Field, name: str) -> Maintained:
+def _extremum(call: Call, argument: Field, prefix: str) -> Maintained | None:
+    if argument.base_type not in ORDERED or not (argument.faithful or argument.base_type in _COMPARABLE):
+        return None
+    name = f"{prefix}_{call.function}"
     value = f"pg_catalog.{call.function}({quote(argument.name)})"
     come, gone = f"{name}_come", f"{name}_gone"
     pick, beyond = ("LEAST", "<=") if call.function == "min" else ("GREATEST", ">=")
@@ -171,3 +209,65 @@ def _extremum(call: Call, argument: Field, name: str) -> Maintained:
     )
     strategy = f"semi-algebraic: {call.function}; the group is rescanned when its extremum goes"
     return Maintained(call, (auxiliary,), quote(name), strategy)
+
+
+def _all_or_any(call: Call, argument: Field, prefix: str) -> Maintained:
+    """bool_and is true while nothing is false, bool_or while something is true."""
+    count, counts = _count(call, prefix)
+    name, deciding = (f"{prefix}_true", "") if call.function == "bool_or" else (f"{prefix}_false", "NOT ")
+    clause = call.filter_sql(deciding + quote(argument.name))
+    auxiliary = Auxiliary.added(
+        name, f"pg_catalog.count(*){clause}", f"coalesce(pg_catalog.sum({W}){clause}, 0)::bigint"
+    )
+    holds = f"{quote(name)} {'= 0' if deciding else '> 0'}"
+    final = f"CASE WHEN {count} > 0 THEN {holds} END"
+    return Maintained(call, (*counts, auxiliary), final, "algebraic: counts of true and false")
+
+
+def _bits(call: Call, argument: Field, prefix: str) -> Maintained | None:
+    """Bits that go can be the only ones that were 0 (of bit_and) or 1 (of bit_or), unless there are none such."""
+    if argument.type not in ("smallint", "integer", "bigint"):
+        return None
+    count, counts = _count(call, prefix)
+    name = f"{prefix}_{call.function}"
+    come, gone = f"{name}_come", f"{name}_gone"
+    operator, neutral = ("&", "-1") if call.function == "bit_and" else ("|", "0")
+    value, neutral = f"pg_catalog.{call.function}({quote(argument.name)})", f"({neutral})::{argument.type}"
+    auxiliary = Auxiliary(
+        name,
+        f"coalesce({value}{call.filter_sql()}, {neutral})",
+        (Part(come, value + call.filter_sql(f"{W} > 0")), Part(gone, value + call.filter_sql(f"{W} < 0"))),
+        f"coalesce(s.{quote(name)}, {neutral}) {operator} coalesce(d.{quote(come)}, {neutral})",
+        f"d.{quote(gone)} <> {neutral}",
+        netted=True,
+    )
+    strategy = f"semi-algebraic: {call.function}; the group is rescanned when bits go that could have decided"
+    return Maintained(call, (*counts, auxiliary), f"CASE WHEN {count} > 0 THEN {quote(name)} END", strategy)
+
+
+def _parity(call: Call, argument: Field, prefix: str) -> Maintained | None:
+    """A value that is taken away twice is back: bit_xor is its own inverse."""
+    if argument.type not in ("smallint", "integer", "bigint"):
+        return None
+    count, counts = _count(call, prefix)
+    name, zero = f"{prefix}_xor", f"0::{argument.type}"
+    value = f"pg_catalog.bit_xor({quote(argument.name)})"
+    auxiliary = Auxiliary(
+        name,
+        f"coalesce({value}{call.filter_sql()}, {zero})",
+        (Part(name, f"coalesce({value}{call.filter_sql(f'{W} % 2 <> 0')}, {zero})"),),
+        f"coalesce(s.{quote(name)}, {zero}) # d.{quote(name)}",
+    )
+    return Maintained(
+        call, (*counts, auxiliary), f"CASE WHEN {count} > 0 THEN {quote(name)} END", "algebraic: parities"
+    )
+
+
+_BUILT: dict[str, Callable[[Call, Field, str], Maintained | None]] = {
+    **dict.fromkeys(("sum", "avg"), _sum),
+    **dict.fromkeys(POWERS, _variance),
+    **dict.fromkeys(("min", "max"), _extremum),
+    **dict.fromkeys(("bool_and", "bool_or", "every"), _all_or_any),
+    **dict.fromkeys(("bit_and", "bit_or"), _bits),
+    "bit_xor": _parity,
+}

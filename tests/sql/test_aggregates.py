@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from server.embedded import EmbeddedPostgres
 
@@ -80,14 +82,19 @@ array_agg(x ORDER BY x DESC NULLS LAST)|array_agg(DISTINCT s)|array_agg(a ORDER 
 array_agg(s ORDER BY s COLLATE "C" DESC)|json_agg(x ORDER BY x)|jsonb_agg(s ORDER BY s)|json_agg(js ORDER BY js::text)
 json_object_agg(coalesce(s, '?'), x ORDER BY s, x)|jsonb_object_agg(coalesce(s, '?'), y ORDER BY s, y)
 JSON_ARRAYAGG(x ORDER BY x)|JSON_ARRAYAGG(s ORDER BY s DESC NULL ON NULL RETURNING jsonb)
-JSON_OBJECTAGG(coalesce(s, '?') : 1 RETURNING jsonb)|JSON_OBJECTAGG(coalesce(s, '?') VALUE 2 ABSENT ON NULL) FILTER (WHERE s = 'a')
+JSON_OBJECTAGG(coalesce(s, '?') : 1 RETURNING jsonb)
+JSON_OBJECTAGG(coalesce(s, '?') VALUE 2 ABSENT ON NULL) FILTER (WHERE s = 'a')
 range_agg(span)|range_agg(spans)|range_intersect_agg(span)|range_intersect_agg(spans) FILTER (WHERE b)
 mode() WITHIN GROUP (ORDER BY x)|mode() WITHIN GROUP (ORDER BY s DESC)|percentile_cont(0.5) WITHIN GROUP (ORDER BY x)
 percentile_cont(0.25) WITHIN GROUP (ORDER BY p) FILTER (WHERE b)|percentile_disc(0.5) WITHIN GROUP (ORDER BY s)
-percentile_disc('{0.1,0.9}'::float8[]) WITHIN GROUP (ORDER BY x DESC)|percentile_cont('{0,1}'::float8[]) WITHIN GROUP (ORDER BY y)
-rank(1) WITHIN GROUP (ORDER BY x)|dense_rank(1, 'a') WITHIN GROUP (ORDER BY x DESC, s)|percent_rank(2) WITHIN GROUP (ORDER BY x)
-cume_dist(2) WITHIN GROUP (ORDER BY x NULLS FIRST)|public.total(x)|public.total(DISTINCT x)|public.total(x) FILTER (WHERE b)
-public.joined_up(s, x::text ORDER BY s, x)|public.joined_up(VARIADIC ARRAY[s] ORDER BY s)|public.fraction(0.5) WITHIN GROUP (ORDER BY y)
+percentile_disc('{0.1,0.9}'::float8[]) WITHIN GROUP (ORDER BY x DESC)
+percentile_cont('{0,1}'::float8[]) WITHIN GROUP (ORDER BY y)
+rank(1) WITHIN GROUP (ORDER BY x)|dense_rank(1, 'a') WITHIN GROUP (ORDER BY x DESC, s)
+percent_rank(2) WITHIN GROUP (ORDER BY x)
+cume_dist(2) WITHIN GROUP (ORDER BY x NULLS FIRST)|public.total(x)|public.total(DISTINCT x)
+public.total(x) FILTER (WHERE b)
+public.joined_up(s, x::text ORDER BY s, x)|public.joined_up(VARIADIC ARRAY[s] ORDER BY s)
+public.fraction(0.5) WITHIN GROUP (ORDER BY y)
 public.total(x ORDER BY y)|regr_avgx(x, y)|regr_sxx(0, 1)
 """
 GROUPED = """
@@ -206,7 +213,21 @@ def test_every_aggregate_at_the_root(workspace: Workspace, kind: str) -> None:
         "total": stream(workspace, f"{kind} total", f"SELECT {columns(calls)} FROM sample"),
         "key left out": stream(workspace, f"{kind} keyless", f"SELECT {columns(calls[:5])} FROM sample GROUP BY g, b"),
     }
+    way = "group rescan" if kind == "rescanned" else kind
+    assert all(strategy.startswith(way) for strategy in streams["grouped"].compiled.strategy.values())
     refreshed(workspace, streams, seed=1)
+
+
+def test_explanations_say_why_a_group_is_rescanned(workspace: Workspace) -> None:
+    calls = "sum(f), avg(x), count(DISTINCT x), mode() WITHIN GROUP (ORDER BY x), array_agg(s ORDER BY s, x DESC)"
+    made = stream(workspace, "explained", f"SELECT g, {columns(calls.split(', ', 4))} FROM sample GROUP BY g")
+    assert made.compiled.strategy == {
+        "sum(f)": "group rescan: a running sum of floating point numbers would drift",
+        "avg(x)": "group rescan, as the rest of its query",
+        "count(DISTINCT x)": "group rescan: DISTINCT",
+        "mode() WITHIN GROUP (ORDER BY x)": "group rescan: ordered set",
+        "array_agg(s ORDER BY s, x DESC)": "group rescan",
+    }
 
 
 @pytest.mark.parametrize("kind", LISTS)
@@ -223,7 +244,7 @@ def test_every_aggregate_below_a_join_and_below_an_aggregate(workspace: Workspac
             "aggregated": stream(
                 workspace,
                 f"{kind} again",
-                f'SELECT string_agg({words}, $$;$$ ORDER BY {words} COLLATE "C") AS o, count(d.o0) AS n FROM ({groups}) d',
+                f'SELECT string_agg({words}, $$;$$ ORDER BY {words} COLLATE "C"), count(d.o0) FROM ({groups}) d',
             ),
         },
         seed=2,
@@ -258,8 +279,10 @@ def test_order_that_the_query_leaves_open_is_that_of_the_arguments(workspace: Wo
 def test_equal_values_that_look_different_inside_the_tree(workspace: Workspace) -> None:
     calls = listed("""
         max(n)|min(c)|array_agg(DISTINCT n)|string_agg(DISTINCT c::text, ',')|array_agg(DISTINCT c)|sum(DISTINCT n)
-        mode() WITHIN GROUP (ORDER BY n)|percentile_disc(0.5) WITHIN GROUP (ORDER BY i)|count(DISTINCT c)|max(s)
-        range_agg(DISTINCT wide)|min(f)|jsonb_agg(DISTINCT j)|max(a)|percentile_cont(0.5) WITHIN GROUP (ORDER BY f)|max(n) FILTER (WHERE b)
+        mode() WITHIN GROUP (ORDER BY n)|percentile_disc(0.5) WITHIN GROUP (ORDER BY i)
+        count(DISTINCT c)|max(s)
+        range_agg(DISTINCT wide)|min(f)|jsonb_agg(DISTINCT j)|max(a)
+        percentile_cont(0.5) WITHIN GROUP (ORDER BY f)|max(n) FILTER (WHERE b)
     """)
     calls = [call.strip() for call in calls if call.strip()]
     joined = "SELECT l.name, d.* FROM ({}) d JOIN label l ON l.g = d.k"
@@ -281,3 +304,24 @@ def test_equal_values_that_look_different_inside_the_tree(workspace: Workspace) 
         ),
     }
     refreshed(workspace, streams, seed=5, looks=False)
+
+
+EVERY = [call for calls in LISTS.values() for call in calls]
+KEYS = ["g", "x", "b", "s", "m", "p", "x % 2", "g, b", "lower(s), y"]
+CONDITIONS = ["x > 0", "b", "s <> 'a' OR y IS NULL", "n > 1"]
+
+
+@settings(max_examples=6, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_aggregates(workspace: Workspace, data: st.DataObject) -> None:
+    calls = data.draw(st.lists(st.sampled_from(EVERY), min_size=1, max_size=6))
+    key, condition = data.draw(st.sampled_from(KEYS)), data.draw(st.sampled_from(CONDITIONS))
+    source_rows = f"SELECT * FROM sample WHERE {condition}" if data.draw(st.booleans()) else "SELECT * FROM sample"
+    query = f"SELECT {columns(calls)}, {key} FROM ({source_rows}) sample GROUP BY {key}"
+    if data.draw(st.booleans()):
+        query += f" HAVING {data.draw(st.sampled_from(['count(*) > 1', 'sum(x) > 2', 'bool_or(b)', 'max(y) = 2']))}"
+    if data.draw(st.booleans()):
+        texts = ", ".join(f"d.o{i}::text AS t{i}" for i in range(len(calls)))
+        query = f"SELECT {texts}, l.name FROM ({query}) d LEFT JOIN label l ON l.g = length(d.o0::text)"
+    workspace.connection.execute('DROP TABLE IF EXISTS "random"')
+    refreshed(workspace, {query: stream(workspace, "random", query)}, seed=data.draw(st.integers(0, 99)), rounds=2)
