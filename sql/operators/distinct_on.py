@@ -13,7 +13,7 @@ from ..render import derived, select
 from .operator import names
 from .ordering import KeepsRows, SortKey, order_by, total_order
 from .rescan import Rescan
-from .row_key import told_apart
+from .row_key import telling, told_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DistinctOn(Rescan, KeepsRows):
     def computed(self, rows: str) -> str:
         within = tuple(key for key in self.order if key.column not in self.keys)
         ties = not told_apart(self.input, [*self.keys, *(key.column for key in within)])
-        order = total_order(self.keys, within, self.input.columns if ties else ())
+        order = total_order(self.keys, within, telling(self.input) if ties else ())
         keys = names(self.keys)
         if not keys:
             return f"{select(['*'], derived(rows, 'd'))}{order_by(order)} LIMIT 1"

@@ -20,7 +20,7 @@ from ..render import derived, quote, select, union_all
 from .operator import W, names
 from .ordering import KeepsRows, SortKey, order_by, total_order
 from .rescan import Rescan
-from .row_key import told_apart
+from .row_key import telling, told_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Limit(Rescan, KeepsRows):
     @property
     def _total(self) -> list[str]:
         within = [*self.keys, *(key.column for key in self.order)]
-        return total_order(self.keys, self.order, () if told_apart(self.input, within) else self.input.columns)
+        return total_order(self.keys, self.order, () if told_apart(self.input, within) else telling(self.input))
 
     @property
     def _peers(self) -> list[str]:

@@ -3,11 +3,11 @@
 Delta and old state are those of `rescan`, the key being the partition: the functions are computed again over the
 partitions that changed, as they are and as they were.
 
-What SQL leaves open among peers is decided by content (see `ordering`), without making peers differ where they count:
+What SQL leaves open among peers is decided by key or content (see `ordering`), and peers stay peers where they count:
 
 - a function that depends on peers only as a set (``rank``, ``count``, a sum of integers) keeps its ORDER BY;
 - one that depends on the order of rows, over a frame that does not look at peers (``row_number``, ``lag``, ROWS), gets
-  a total order: its ORDER BY, then the content;
+  a total order: its ORDER BY, then what tells rows apart;
 - one that depends on the order of rows, over a frame that does look at peers (``array_agg`` in RANGE, GROUPS or with
   EXCLUDE TIES), keeps its ORDER BY, and reads rows that are already sorted by the total order: PostgreSQL does not sort
   again what is sorted by more than it needs.
@@ -22,11 +22,15 @@ from sqlglot import exp
 
 from ..columns import Field
 from ..dialect import generate
-from ..render import aliased, derived, select
-from .operator import names
-from .ordering import KeepsRows, SortKey, order_by, total_order
+from ..identity import content_groups
+from ..plan import Plan
+from ..render import aliased, derived, quote, select
+from .operator import Restriction, W, names, restricted
+from .ordering import KeepsRows, SortKey, order_by, tie_break
 from .rescan import Rescan
-from .row_key import told_apart
+from .row_key import telling, told_apart
+
+POSITION = quote("__pgt_position")
 
 FIRST, LAST, CURRENT = "UNBOUNDED PRECEDING", "UNBOUNDED FOLLOWING", "CURRENT ROW"
 
@@ -99,8 +103,12 @@ class WindowCall:
 
     @property
     def orderly(self) -> bool:
-        """Whether the order of the rows in the frame makes a difference."""
-        if self.name in _PEERS or self.name in _SETS:
+        """Whether the order of peers makes a difference."""
+        if self.name in _PEERS:
+            return False
+        if self.frame.kind == "ROWS" and (self.frame.start, self.frame.end) != (FIRST, LAST):
+            return True
+        if self.name in _SETS:
             return False
         if self.name in _SUMS:
             return not all(argument.base_type in _EXACT for argument in self.arguments)
@@ -130,25 +138,57 @@ class Window(Rescan, KeepsRows):
         return self.input.columns + tuple(call.column for call in self.calls)
 
     def computed(self, rows: str) -> str:
+        ties = tie_break(telling(self.input), self.keys)
+        if len({(call.order, self._total_frame(call)) for call in self.calls if self._tied(call)}) > 1:
+            # Rows that look the same are in the same order for all calls.
+            by = f"PARTITION BY {', '.join(names(self.keys))}" if self.keys else ""
+            position = f"pg_catalog.row_number() OVER ({by}{order_by(ties)}) AS {POSITION}"
+            rows, ties = select(["*", position], derived(rows, "n")), [POSITION]
         at_once: list[str] = []
         sorted_first: dict[tuple[SortKey, ...], list[str]] = {}
         for call in self.calls:
             order = [key.sql() for key in call.order]
             frame = None if call.name in _POSITIONS | _PEERS else call.frame
-            by_rows = call.frame.by_rows(call.name, ordered=bool(order))
-            if not call.orderly or told_apart(self.input, [*self.keys, *(key.column for key in call.order)]):
+            if not self._tied(call):
                 at_once.append(call.over(self.keys, order, frame))
-            elif call.name in _POSITIONS or by_rows:
-                total = total_order(self.keys, call.order, self.input.columns)
-                at_once.append(call.over(self.keys, total, frame and by_rows))
+            elif total := self._total_frame(call):
+                at_once.append(call.over(self.keys, [*order, *ties], frame and total))
             else:
                 sorted_first.setdefault(call.order, []).append(call.over(self.keys, order, frame))
         query = select(["*", *at_once], derived(rows, "w"))
-        for order_keys, calls in sorted_first.items():
-            by = names(self.keys) + total_order(self.keys, order_keys, self.input.columns)
-            ordered = select(["*"], derived(query, "s")) + order_by(by)
-            query = select(["*", *calls], derived(ordered, "w"))
-        return select(names(self.columns), derived(query, "c")) if sorted_first else query
+        for keys, calls in sorted_first.items():
+            by_all = [*names(self.keys), *(key.sql() for key in keys), *ties]
+            query = select(["*", *calls], derived(select(["*"], derived(query, "s")) + order_by(by_all), "w"))
+        return select(names(self.columns), derived(query, "c"))
+
+    def input_new(self, plan: Plan, only: Restriction | None, *, rare: bool = False) -> str:
+        """Whole partitions, also where the restriction speaks of other columns: those that have one of its rows."""
+        some = only and only.to(self.input.columns)
+        if some and self.keys and not some.to(self.keys):
+            nullable = [column.name for column in self.input.columns if not column.not_null]
+            rows = restricted(self.input.new(plan, some), names(self.input.columns), some, nullable)
+            partitions = select(names(self.keys), derived(rows, "r"), distinct=True)
+            only = self.at(plan.cte(plan.fresh("partitions"), partitions))
+        return Rescan.input_new(self, plan, only, rare=rare)
+
+    def delta(self, plan: Plan) -> str:
+        """Rows of a partition that stay as they are do not reach the operators above."""
+        by, values = content_groups(self.columns, "d")
+        return select(
+            [f"{value} AS {quote(column.name)}" for value, column in zip(values, self.columns, strict=True)]
+            + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
+            derived(Rescan.delta(self, plan), "d"),
+            group_by=by,
+            having=[f"pg_catalog.sum(d.{W}) <> 0"],
+        )
+
+    def _tied(self, call: WindowCall) -> bool:
+        """Whether SQL leaves the call's result open."""
+        return call.orderly and not told_apart(self.input, [*self.keys, *(key.column for key in call.order)])
+
+    def _total_frame(self, call: WindowCall) -> Frame | None:
+        """The frame of a call whose ORDER BY becomes a total order, None if peers must stay peers."""
+        return Frame() if call.name in _POSITIONS else call.frame.by_rows(call.name, ordered=bool(call.order))
 
     def describe(self) -> str:
         keys = [key.origin[1] if key.origin else "expression" for key in self.keys]

@@ -3,7 +3,7 @@
 from .bag import Bag
 from .groups import Groups, groups
 from .keyed import KeyedRows, TouchedGroups
+from .recomputed import Recomputed
 from .shape import Shape
-from .top import Top
 
-__all__ = ["Bag", "Groups", "KeyedRows", "Shape", "Top", "TouchedGroups", "groups"]
+__all__ = ["Bag", "Groups", "KeyedRows", "Recomputed", "Shape", "TouchedGroups", "groups"]

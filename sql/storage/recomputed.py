@@ -1,7 +1,7 @@
-"""Top: the first rows of a query in an order (TopK).
+"""Recomputed: a query whose every row can depend on every row of its sources, or whose first rows are read quickly.
 
-What is stored says nothing about the rows that are not. So a refresh reads the first rows again, which an index on the
-order makes short, and applies what differs.
+What is stored then says nothing about the rows that are not, or that are to change. So a refresh computes the query
+again, and applies what differs: for LIMIT, where an index may give the order, and for windows over everything.
 """
 
 from __future__ import annotations
@@ -9,17 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Column
-from ..operators import Limit, Operator
+from ..operators import Operator
 from ..plan import Plan
 from .shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
-class Top(Shape):
+class Recomputed(Shape):
     """``base`` is the shape that tells the rows apart."""
 
     base: Shape
-    limit: Limit
 
     @property
     def rows(self) -> str:  # type: ignore[override]
