@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+ALONE = b"SET LOCAL headwater.alone = 'on'"
+"""Tells functions of the catalog that the transaction is ours and holds one statement of the client's."""
 COMPLETIONS = frozenset(b"123TnCIs")
 """What ends the answer to one message of the extended protocol."""
 _PLAIN_END = re.compile(rb"\s*(?:commit|end|rollback|abort)(?:\s+(?:work|transaction))?\s*;?\s*\0", re.IGNORECASE)
@@ -138,11 +140,15 @@ class Conductor:
                 self.status = data[5]
                 return outcome
 
-    async def open(self) -> None:
-        """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done."""
-        parts = (CLEAR, m.parse(NAME, b"BEGIN"), m.bind(NAME, NAME), m.execute(NAME))
-        await self.send(b"".join(parts) + m.close_portal(NAME) + m.FLUSH_MESSAGE)
-        for expected in b"3312C3":
+    async def open(self, *, alone: bool = False) -> None:
+        """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done.
+
+        `alone`: our COMMIT comes right behind the client's one statement, which may have its own ideas about it.
+        """
+        commands = (b"BEGIN", ALONE) if alone else (b"BEGIN",)
+        parts = [(CLEAR, m.parse(NAME, sql), m.bind(NAME, NAME), m.execute(NAME)) for sql in commands]
+        await self.send(b"".join(b"".join(part) + m.close_portal(NAME) for part in parts) + m.FLUSH_MESSAGE)
+        for expected in b"3312C3" * len(commands):
             kind, data = await self.dialogue.next_from_backend()
             if kind == m.ERROR:
                 raise BackendError(data)

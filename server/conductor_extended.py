@@ -87,7 +87,7 @@ class ExtendedConductor(Conductor):
             await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
             return
         if kind == m.EXECUTE and self._to_be_wrapped(data):
-            await self.open()
+            await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
         self.ran += kind == m.EXECUTE
         self.dialogue.swallow = "25001" if self.own else None  # a BEGIN of the client's makes ours its own
         length = int.from_bytes(data[1:5], "big") + 1
@@ -127,9 +127,13 @@ class ExtendedConductor(Conductor):
             return self.ran == 0
         return batch.raw is not None and m.EXECUTE not in kinds(b"".join(batch.raw))
 
+    def _before_sync(self) -> bool:
+        """Whether Sync is the client's next message."""
+        return self.traffic.client.partial.startswith(m.SYNC_MESSAGE)
+
     async def turn(self) -> None:
         """The engine's turn, in the middle of the batch."""
-        self.alone = self.alone and self.ran == 1 and self.traffic.client.partial.startswith(m.SYNC_MESSAGE)
+        self.alone = self.alone and self.ran == 1 and self._before_sync()
         if self.status == m.IDLE:
             await self.open()  # takes in what the implicit transaction has done
         if not await self.carry_out():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from catalog.session import SqlError
-from server.conductor import Conductor
+from server.conductor import ALONE, Conductor
 from server.protocol import messages as m
 from server.protocol.lexer import Kind, Statement, kind_of, split
 from server.protocol.traffic import Attention
@@ -96,6 +96,8 @@ class SimpleConductor(Conductor):
         outcome = await self.inject(b"BEGIN")
         if isinstance(outcome, BackendError):
             raise outcome
+        if self.alone:
+            await self.inject(ALONE)
         self.own = True
 
     async def _answer(self, part: bytes, start: int, text: bytes) -> bool:

@@ -470,3 +470,31 @@ def test_settings_and_roles_of_the_client_are_left_alone(db: Any) -> None:
         db.refresh("nothing")
     assert db.rows("SELECT name, setting FROM pg_settings WHERE source = 'session' ORDER BY name") == before
     assert db.value("SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()") == 0
+
+
+def test_lone_refresh_without_changes_is_answered_at_once_and_leaves_settings_alone(db: Any) -> None:
+    db.run(CREATE)
+    with db.connection.transaction():
+        before = db.value("SHOW synchronous_commit")
+        db.connection.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+        assert db.value("SHOW synchronous_commit") == before
+    db.connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", ["copy"], prepare=True)
+    assert db.value("SHOW synchronous_commit") == before
+    recorded = "SELECT action, initiated_by FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id DESC LIMIT 2"
+    assert db.rows(recorded) == [("NO_DATA", "MANUAL")] * 2
+
+
+def test_refresh_sees_the_changes_of_its_transaction_and_of_its_statement(db: Any) -> None:
+    db.run(CREATE)
+    with db.connection.transaction():
+        db.connection.execute("INSERT INTO t VALUES (3, 'c')")
+        db.connection.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+        db.assert_current("copy")
+    db.run("WITH more AS (INSERT INTO t VALUES (4, 'd')) SELECT pgtrickle.refresh_stream_table('copy')")
+    db.assert_current("copy")
+    db.run(
+        "CREATE FUNCTION grow() RETURNS text VOLATILE LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO t VALUES (5, 'e'); RETURN 'copy'; END $$"
+    )
+    db.run("SELECT pgtrickle.refresh_stream_table('copy'), grow()")
+    db.assert_current("copy")

@@ -24,7 +24,7 @@ DECLARE
     context text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    IF context ~ E'(^|\\n)\\S+ function (?!pgtrickle\\._\\w+\\()' OR context !~ E'PL/pgSQL function pgtrickle\\._\\w+\\([^\\n]*$' THEN
+    IF context ~ E'(^|\\n)\\S+ function (?!pgtrickle\\.(_\\w+|refresh_stream_table)\\()' OR context !~ E'PL/pgSQL function pgtrickle\\.(_\\w+|refresh_stream_table)\\([^\\n]*$' THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
     END IF;

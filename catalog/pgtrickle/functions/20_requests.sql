@@ -3,7 +3,8 @@
 -- A public function (30_public.sql) checks its arguments and writes a row into pgt_requests. On a connection through
 -- the server an INFO with SQLSTATE HW001 tells the relay, which has the engine carry the request out in the same
 -- transaction, before the statement completes. INFO, since client_min_messages cannot suppress it. Should the
--- transaction commit all the same with the row still there, a deferred trigger stops it with HW002.
+-- transaction commit all the same with the row still there, a deferred trigger stops it with HW002. A refresh that finds
+-- nothing to do is answered here, without a request.
 
 
 -- Write a request down. Runs with the caller's rights, so that the row is the caller's own.
@@ -15,6 +16,11 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION USING ERRCODE = '25006',
             MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
+    END IF;
+    -- In a statement that is nothing but this call there is nothing that the refresh would have to come after.
+    IF kind = 'refresh' AND current_query() ~* E'^\\s*select\\s+pgtrickle\\.refresh_stream_table\\s*\\([^()]*\\)[\\s;]*$'
+       AND pgtrickle._nothing_to_refresh(arguments->>'name', path) THEN
+        RETURN;
     END IF;
     INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path)
     VALUES (kind, jsonb_strip_nulls(arguments), path) RETURNING request_id INTO id;

@@ -134,11 +134,13 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     description text;
     generated boolean;
-    kind "char" := (SELECT c.relkind FROM pg_class c WHERE c.oid = source);
+    kind "char";
+    key text;
 BEGIN
     SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
-           bool_or(a.attgenerated <> '')
-    INTO description, generated
+           bool_or(a.attgenerated <> ''), (SELECT c.relkind FROM pg_class c WHERE c.oid = source),
+           (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = source AND i.indisprimary)
+    INTO description, generated, kind, key
     FROM pg_attribute a
     WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped;
     IF generated THEN
@@ -147,8 +149,7 @@ BEGIN
             FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated <> '');
     END IF;
-    description := concat(description, ' key ', (SELECT i.indkey::text FROM pg_index i
-                                                 WHERE i.indrelid = source AND i.indisprimary));
+    description := concat(description, ' key ', key);
     IF kind IN ('v', 'm') THEN
         description := coalesce(description, '') || pg_get_viewdef(source);
     END IF;

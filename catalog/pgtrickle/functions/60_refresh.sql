@@ -65,33 +65,14 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored() FROM PUBLIC;
 
 
--- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call. Returns
---   {"pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name), "status", "refresh_mode",
---    "requested_mode", "engine", "schedule", "caller" (role name), "plan" (differs when what it is planned from does),
---    "canonical_query", "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
---    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
---    "broken": [why what has been captured since the frontier cannot be trusted],
---    "denied": [why the owner may not read a source],
---    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
--- pending counts buffer rows that the frontier has not seen, up to a million and one; NULL where nothing is captured or
--- there is no frontier. truncated says that a TRUNCATE is among them.
--- Where another refresh of it is running this one waits for its end, or unless wait raises 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the
--- transaction's snapshot.
+-- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call: what
+-- _refresh_context returns. Where another refresh of it is running this one waits for its end, or unless wait raises
+-- 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the transaction's snapshot.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
-    st pgtrickle.pgt_stream_tables;
-    sources jsonb := '[]';
-    broken text[] := '{}';
-    denied text[] := '{}';
-    reason text;
-    d record;
-    pending bigint;
-    truncated boolean;
-    estimate bigint;
-    uncertain boolean;
-    owner_name name;
-    started text := extract(epoch FROM pg_postmaster_start_time())::text;
+    st record;
+    system text := pgtrickle._system();
 BEGIN
     IF wait THEN
         PERFORM pg_advisory_xact_lock(pgt_id);
@@ -99,25 +80,70 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('refresh of stream table "%s" is already running',
             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
     END IF;
-    SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+    SELECT s.pgt_owner, s.pgt_name, s.frontier->>'system' AS system INTO st
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
-    IF st.frontier->>'system' <> pgtrickle._system() THEN
+    IF st.system <> system THEN
         PERFORM pgtrickle._adopt_restored();
-        SELECT * INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+        SELECT s.pgt_owner INTO st.pgt_owner FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    RETURN pgtrickle._refresh_context(pgt_id, system);
+END $$;
 
-    IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM pgtrickle._system() THEN
+
+-- What a refresh of a locked stream table finds:
+--   {"fresh" (there is nothing to do), "pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name),
+--    "status", "refresh_mode", "requested_mode", "engine", "schedule", "caller" (role name),
+--    "plan" (differs when what it is planned from does), "canonical_query" (these two empty where fresh),
+--    "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
+--    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
+--    "broken": [why what has been captured since the frontier cannot be trusted],
+--    "denied": [why the owner may not read a source],
+--    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
+-- pending counts buffer rows that the frontier has not seen, up to most; NULL where nothing is captured or there is no
+-- frontier. truncated says that a TRUNCATE is among them.
+CREATE OR REPLACE FUNCTION pgtrickle._refresh_context(pgt_id bigint, system text, most int DEFAULT 1000001) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    st record;
+    sources jsonb := '[]';
+    broken text[] := '{}';
+    denied text[] := '{}';
+    reason text;
+    d record;
+    pending bigint;
+    truncated boolean;
+    fresh boolean;
+    started text := extract(epoch FROM pg_postmaster_start_time())::text;
+BEGIN
+    -- Not the whole row: its long columns would be read for nothing.
+    SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
+           s.engine, s.schedule, s.frontier, s.row_id_salt, s.is_populated, s.needs_reinit, s.consecutive_errors,
+           s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp,
+           (s.frontier->>'snapshot')::pg_snapshot AS snapshot, (s.frontier->>'xid')::xid8 AS xid,
+           coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id
+    INTO st
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _refresh_context.pgt_id;
+    fresh := st.is_populated AND NOT st.needs_reinit AND st.frontier IS NOT NULL;
+    IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM system THEN
         broken := broken || format('the database was restored, copied or promoted (system %s, now %s)',
-                                   st.frontier->>'system', pgtrickle._system());
+                                   st.frontier->>'system', system);
     END IF;
     FOR d IN
         SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
-               p.capture_generation, n.nspname, c.relname, c.relkind, c.relpersistence, c.reltuples, c.relhassubclass,
+               p.capture_generation, n.nspname, c.relname, c.relpersistence, c.reltuples, c.relhassubclass,
                quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified,
-               k.generation, k.relations, k.trigger_state, k.captured_columns
+               k.generation, k.relations, k.trigger_state,
+               to_regclass('pgtrickle_changes.changes_' || p.source_relid)::oid AS buffer,
+               -- What _read_obstacle and _capture_gap would say nothing about: two calls less where all is well.
+               c.relkind <> 'v' AND NOT c.relrowsecurity AND has_schema_privilege(st.pgt_owner, n.oid, 'USAGE')
+               AND has_table_privilege(st.pgt_owner, c.oid, 'SELECT') AS readable,
+               k.generation = p.capture_generation AND NOT c.relhassubclass AND k.relations = ARRAY[p.source_relid]
+               AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = p.source_relid)
+               AND k.trigger_state = pgtrickle._trigger_state(p.source_relid, k.relations) AS intact
         FROM pgtrickle.pgt_dependencies p
         LEFT JOIN pg_class c ON c.oid = p.source_relid
         LEFT JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -131,66 +157,74 @@ BEGIN
             broken := broken || format('source with OID %s no longer exists', d.oid);
             CONTINUE;
         END IF;
-        reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
-        IF reason IS NOT NULL THEN
-            denied := denied || reason;
+        IF d.readable IS NOT TRUE THEN
+            reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
+            IF reason IS NOT NULL THEN
+                denied := denied || reason;
+            END IF;
         END IF;
         IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used) THEN
             broken := broken || format('definition of %s has changed', d.qualified);
         END IF;
         IF d.cdc_mode IS NOT NULL THEN
-            reason := pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
-                                             d.relations, d.trigger_state, d.relhassubclass);
+            reason := CASE WHEN d.intact IS NOT TRUE THEN
+                pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
+                                       d.relations, d.trigger_state, d.relhassubclass) END;
             IF reason IS NOT NULL THEN
                 broken := broken || reason;
             ELSIF d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
                 broken := broken || format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
-            ELSIF st.frontier IS NOT NULL THEN
-                IF denied = '{}' AND broken = '{}' THEN
-                    -- It may have been taken away in the meantime (_revoke_buffers).
-                    PERFORM pgtrickle._grant_buffer(d.oid, st.pgt_owner, d.columns_used);
-                END IF;
+            ELSIF st.frontier IS NULL THEN
+                NULL;
+            ELSIF pg_relation_size(d.buffer) = 0 THEN
+                pending := 0;
+            ELSE
                 EXECUTE format($q$
                     SELECT count(*), coalesce(bool_or(w = 0), false)
                     FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
                           WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
                                      ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
-                          LIMIT 1000001) AS pending$q$, 'changes_' || d.oid)
+                          LIMIT %s) AS pending$q$, 'changes_' || d.oid, most)
                 INTO pending, truncated
-                USING (st.frontier->>'snapshot')::pg_snapshot, (st.frontier->>'xid')::xid8,
-                      coalesce((st.frontier->>'change_id')::bigint, 0);
+                USING st.snapshot, st.xid, st.change_id;
             END IF;
         END IF;
-        estimate := greatest(d.reltuples, 0);
-        IF d.relhassubclass THEN
-            SELECT sum(greatest(l.reltuples, 0)) INTO estimate FROM pg_class l
-            WHERE l.oid = ANY (pgtrickle._relations(d.oid)) AND l.relkind <> 'p';
-        END IF;
+        fresh := fresh AND NOT coalesce(pending > 0, false) AND (d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW');
         sources := sources || jsonb_build_object(
             'oid', d.oid::bigint, 'qualified', d.qualified, 'schema', d.nspname, 'name', d.relname,
-            'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW', 'columns', to_jsonb(d.columns_used),
+            'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW', 'columns', d.columns_used,
             'pending', pending, 'truncated', truncated,
-            'rows', estimate);
+            'rows', CASE WHEN d.relhassubclass THEN
+                (SELECT sum(greatest(l.reltuples, 0)) FROM pg_class l
+                 WHERE l.oid = ANY (pgtrickle._relations(d.oid)) AND l.relkind <> 'p')
+                ELSE greatest(d.reltuples, 0)::bigint END);
     END LOOP;
 
-    uncertain := NOT st.is_populated OR st.needs_reinit OR broken <> '{}' OR st.frontier IS NULL
-                 OR jsonb_path_exists(sources, '$[*] ? (@.pending > 0 || @.captured == false)');
-    SELECT a.rolname INTO owner_name FROM pg_roles a WHERE a.oid = st.pgt_owner;
+    fresh := fresh AND broken = '{}' AND denied = '{}';
+    IF NOT fresh AND broken = '{}' AND denied = '{}' THEN
+        -- The owner's rights on the buffers may have been taken away in the meantime (_revoke_buffers).
+        PERFORM pgtrickle._grant_buffer(p.source_relid, st.pgt_owner, p.columns_used)
+        FROM pgtrickle.pgt_dependencies p WHERE p.pgt_id = st.pgt_id AND p.cdc_mode IS NOT NULL;
+    END IF;
     RETURN jsonb_build_object(
-        'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
+        'fresh', fresh, 'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
         'storage', coalesce(pgtrickle._qualified(st.pgt_relid), ''),
-        'owner', owner_name,
+        'owner', pg_get_userbyid(st.pgt_owner),
         'status', st.status, 'refresh_mode', st.refresh_mode, 'requested_mode', st.requested_mode, 'engine', st.engine,
-        'schedule', st.schedule, 'caller', (SELECT a.rolname FROM pg_roles a WHERE a.oid = pgtrickle._caller()),
-        'plan', CASE WHEN uncertain THEN encode(sha256(convert_to(concat(st.canonical_query, st.explain->'inputs'), 'UTF8')), 'hex')
-                     ELSE '' END,
-        'canonical_query', st.canonical_query, 'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
+        'schedule', st.schedule, 'caller', pg_get_userbyid(pgtrickle._caller()),
+        'frontier', st.frontier, 'row_id_salt', st.row_id_salt,
         'is_populated', st.is_populated, 'needs_reinit', st.needs_reinit, 'consecutive_errors', st.consecutive_errors,
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
-        'broken', to_jsonb(broken), 'denied', to_jsonb(denied), 'sources', sources);
+        'broken', broken, 'denied', denied, 'sources', sources)
+        || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '') ELSE
+        (SELECT jsonb_build_object(
+             'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),
+             'canonical_query', s.canonical_query)
+         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id) END;
 END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
 
 
 -- Why the capture of a source has missed or may have missed changes, or NULL.
@@ -212,6 +246,39 @@ BEGIN
         RETURN format('%s became a partition or child of another table', pgtrickle._qualified(source));
     END IF;
     RETURN NULL;
+END $$;
+
+
+-- Where a stream table that a client asks to have refreshed is up to date, record that and return true. Where there is
+-- anything else to do or to say, return false and leave it to the engine.
+-- If the relay says that the transaction is its own and holds nothing else, the commit does not wait for the disk:
+-- a crash loses a line of the history then.
+CREATE OR REPLACE FUNCTION pgtrickle._nothing_to_refresh(name text, path text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    started timestamptz := clock_timestamp();
+    st_id bigint := pgtrickle._resolve(name, path, true);
+    st record;
+BEGIN
+    IF st_id IS NULL OR NOT pg_try_advisory_xact_lock(st_id) THEN
+        RETURN false;
+    END IF;
+    SELECT s.pgt_owner, s.status INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
+    IF NOT FOUND OR st.status <> 'ACTIVE' OR NOT pgtrickle._may_act_for(st.pgt_owner)
+       OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+        RETURN false;
+    END IF;
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET data_timestamp = now(), last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
+    WHERE s.pgt_id = st_id;
+    INSERT INTO pgtrickle.pgt_refresh_history (
+        pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, executor, executor_reason)
+    VALUES (st_id, now(), started, clock_timestamp(), 'NO_DATA', 'COMPLETED', 'MANUAL', 'postgres',
+            'no changes; nothing to compute');
+    IF current_setting('headwater.alone', true) = 'on' THEN
+        SET LOCAL synchronous_commit = off;
+    END IF;
+    RETURN true;
 END $$;
 
 
