@@ -99,11 +99,3 @@ class Workload:
             )
         ).fetchall()
         return [row for (row,) in rows]
-
-
-def expected_refusals(queries: Mapping[str, str], refused: Mapping[str, str]) -> list[object]:
-    """The queries' names as parameters of a test; those of constructs that cannot be maintained yet must fail."""
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=refused[name])) if name in refused else name
-        for name in queries
-    ]

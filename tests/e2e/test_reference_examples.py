@@ -237,11 +237,6 @@ COMPARED = {
 
 REFUSED = {
     **dict.fromkeys(["category_tree", "org_chart"], "WITH RECURSIVE"),
-    **dict.fromkeys(["latest_items", "dept_summaries", "dept_stats_all"], "LATERAL"),
-    **dict.fromkeys(["active_customers", "inactive_customers", "ordered_products", "unordered_products"], "subquery"),
-    **dict.fromkeys(["products_with_max_price", "cheapest_products", "salary_caps", "good_ratings"], "subquery"),
-    "user_json": "JSON_OBJECT",
-    "value_arrays": "JSON_ARRAY",
     "multi_dim": "GROUPING SETS",
 }
 
