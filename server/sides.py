@@ -40,6 +40,8 @@ class Side(asyncio.Protocol):
         self.receive: Callable[[bytes], None] = session.ignore
         self.descriptor = -1
         """The socket's, where what is written need not be encrypted."""
+        self.clogged = False
+        """Whether the transport may still have bytes to write."""
         self.holds = Hold(0)
         self.slow: asyncio.Future[None] | None = None
         """Done when the transport takes bytes again; None while it does."""
@@ -64,6 +66,7 @@ class Side(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self.transport.is_closing():
+            self.clogged = True
             self.transport.write(data)
 
     def write_at_once(self, data: bytes) -> None:
@@ -74,14 +77,16 @@ class Side(asyncio.Protocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if self.descriptor >= 0 and not transport.get_write_buffer_size():
+        if self.descriptor >= 0 and not (self.clogged and transport.get_write_buffer_size()):
             try:
                 written = os.write(self.descriptor, data)
             except OSError:  # takes nothing now, or is broken: the transport knows what to do
                 written = 0
             if written == len(data):
+                self.clogged = False
                 return
             data = data[written:]
+        self.clogged = True
         transport.write(data)
 
     async def drained(self) -> None:

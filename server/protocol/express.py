@@ -42,7 +42,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     if kind == _QUERY:
         if length + 1 != end:
             return False
-    else:
+    elif not traffic.batches.know(data):
         limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
         position = 0
         while kind != _SYNC:
@@ -54,6 +54,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
             kind, length = _unpack(data, position)
         if length != 4 or position + 5 != end:
             return False
+        traffic.batches.learn(data)
     traffic.outstanding.append(data)
     return True
 
@@ -67,14 +68,16 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
     # Whatever else an earlier chunk of the same answer may have left has been counted as seen.
     if framer.partial or framer.skip or traffic.seen or traffic.changed or traffic.portals:
         return False
-    position = 0
-    while position < last:
-        kind, length = _unpack(data, position)
-        if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
+    if not traffic.answers.know(data):
+        position = 0
+        while position < last:
+            kind, length = _unpack(data, position)
+            if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
+                return False
+            position += length + 1
+        if position != last:
             return False
-        position += length + 1
-    if position != last:
-        return False
+        traffic.answers.learn(data)
     traffic.status = data[last + 5]
     traffic.rows = False
     if traffic.outstanding:

@@ -25,6 +25,7 @@ from enum import Enum, auto
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP, Batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
+from server.protocol.shapes import Rows, Shapes
 from server.protocol.words import NOTHING, Mention, mentions
 
 _unpack = m.HEADER.unpack_from
@@ -96,6 +97,9 @@ class Traffic:
         self.statements: dict[bytes, Mentioning] = {}
         """Prepared statements that mention something, by name."""
         self.portals: dict[bytes, Mentioning] = {}
+        self.batches, self.answers = Shapes(), Shapes()
+        """Shapes of whole batches and whole answers (``express``)."""
+        self.past_rows = Rows().past
         # Since the last ReadyForQuery:
         self.received = 0
         """Completions."""
@@ -257,10 +261,10 @@ class Traffic:
             kind, length = _unpack(data, position)
             if kind == _DATA_ROW:
                 self.rows = True
-                while kind == _DATA_ROW and (position := position + 1 + length) <= last:
-                    kind, length = _unpack(data, position)
+                position = self.past_rows(data, position, last)
                 if position > last:
                     break
+                kind, length = _unpack(data, position)
             following = position + 1 + length
             how = _TREATMENT[kind]
             if how == _COUNT and length >= 4:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import suppress
 from itertools import pairwise
 
@@ -14,6 +15,7 @@ from server.protocol import startup, values
 from server.protocol.express import is_answer, is_batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, Framer
 from server.protocol.lexer import Kind, kind_of, split
+from server.protocol.shapes import Rows, Shapes
 from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
 from server.protocol.traffic import TOO_LATE, Attention, Traffic
 from server.protocol.words import Mention, mentions
@@ -89,15 +91,15 @@ def _batches(passing: Traffic) -> list[tuple[bytes | None, int, bool]]:
     return found
 
 
-@given(st.lists(st.lists(frontend, max_size=6)), st.lists(backend))
-def test_express_keeps_the_same_notes(chunks: list[list[bytes]], answer: list[bytes]) -> None:
-    """A chunk that passes by express leaves everything as it would have been left without."""
+@given(st.lists(st.lists(frontend, max_size=6)), st.lists(backend), st.integers(1, 4))
+def test_express_keeps_the_same_notes(chunks: list[list[bytes]], answer: list[bytes], times: int) -> None:
+    """A chunk that passes by express leaves everything as it would have been left without, also when it comes again."""
     quick, thorough = traffic(), traffic()
-    for chunk in map(b"".join, chunks):
+    for chunk in map(b"".join, chunks * times):
         if not is_batch(quick, chunk):
             quick.from_client(chunk)
         thorough.from_client(chunk)
-    for chunk in cut(b"".join(answer), [n * 100 for n in range(len(answer))]):
+    for chunk in cut(b"".join(answer), [n * 100 for n in range(len(answer))]) * times:
         if not is_answer(quick, chunk):
             quick.from_backend(chunk)
         thorough.from_backend(chunk)
@@ -106,8 +108,55 @@ def test_express_keeps_the_same_notes(chunks: list[list[bytes]], answer: list[by
 
 
 def _notes(passing: Traffic) -> dict[str, object]:
-    ignored = ("outstanding", "client", "backend", "committed", "batch")
+    ignored = ("outstanding", "client", "backend", "committed", "batch", "batches", "answers", "past_rows")
     return {name: value for name, value in vars(passing).items() if name not in ignored}
+
+
+chunks_of_answer = st.lists(
+    st.sampled_from(
+        [
+            m.message(m.BIND_COMPLETE) + m.message(m.DATA_ROW, b"abc"),
+            m.message(m.DATA_ROW, b"abc") + m.message(m.BIND_COMPLETE),
+            m.message(m.DATA_ROW, bytes(m.message(m.BIND_COMPLETE)) + b"abcdefg"),
+        ]
+    ),
+    max_size=2,
+).map(b"".join)
+
+
+@given(st.lists(chunks_of_answer))
+def test_shapes_of_one_length_are_told_apart(answers: list[bytes]) -> None:
+    """What is known is what walking from header to header finds."""
+    shapes = Shapes()
+    layouts: dict[bytes, list[tuple[int, int]]] = {}
+
+    def layout(data: bytes) -> list[tuple[int, int]]:
+        framer = Framer(BACKEND_LIMITS)
+        framer.feed(data)
+        return [(found[0], len(found[1])) for found in iter(framer.next, None)]
+
+    for answer in answers * 3:
+        if shapes.know(answer):
+            assert layout(answer) in layouts.values()
+        else:
+            shapes.learn(answer)
+            layouts[answer] = layout(answer)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=50), max_size=4), st.integers(0, 9), st.integers())
+def test_end_of_rows_is_found_however_long_they_are(pools: list[list[int]], tail: int, seed: int) -> None:
+    rows, chance = Rows(), random.Random(seed)
+    for pool in pools:
+        for _ in range(10):
+            bodies = [b"D\0\0\0\4" * (size // 5) for size in chance.choices(pool, k=200)]
+            data = b"".join(m.message(m.DATA_ROW, body) for body in bodies) + b"D\0\0\0\30abcd"[:tail]
+            data += chance.choice([b"", b"C\0\0\0\6S\0"])
+            last = len(data) - 5
+            position = 0
+            while position <= last and data[position] == m.DATA_ROW:
+                position += 1 + int.from_bytes(data[position + 1 : position + 5])
+            assert rows.past(data, 0, last) == position
 
 
 @given(st.lists(backend), st.lists(st.integers(0, 10_000)))
