@@ -6,20 +6,23 @@ Every reference to a CTE gets its own subtree. Column names are made unique in t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
+from . import whole_rows
 from .columns import Column, Field, Source
 from .columns import field as described
 from .dialect import generate
 from .errors import NotDifferentiable
-from .expressions import check, conjuncts, equated, replace_columns
-from .operators import Constants, Distinct, Filter, Join, Operator, Project, Scan
+from .expressions import check, conjuncts, equated, replace_columns, returns_set
+from .operators import Constants, Distinct, Filter, Join, Operator, Project, ProjectSet, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
 from .render import aliased, derived, quote, select
+from .subplan import WITHIN, Subplan, has_placeholder
 from .types import Types, expression_scale
 
 NOTHING = Plan(frozenset())
@@ -44,13 +47,26 @@ class Binding:
     merged: frozenset[str] = frozenset()
 
 
+class CommonTable(ABC):
+    """What FROM can read under a plain name."""
+
+    @abstractmethod
+    def relation(self, builder: Builder) -> Relation:
+        """Its rows, in a subtree of their own, whose columns have names of their own."""
+
+
 @dataclass(frozen=True, slots=True)
-class CommonTable:
+class WithQuery(CommonTable):
     """A WITH query and the WITH queries that it sees itself."""
 
     query: exp.Expr
     names: tuple[str, ...]
     scope: Mapping[str, CommonTable]
+
+    def relation(self, builder: Builder) -> Relation:
+        relation = builder.query(self.query, self.scope)
+        names = self.names + tuple(name for name, _ in relation.output[len(self.names) :])
+        return Relation(relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True)))
 
 
 @dataclass(slots=True)
@@ -62,6 +78,8 @@ class FromClause:
     bindings: list[Binding] = field(default_factory=list)
     visible: list[tuple[str, str | None]] = field(default_factory=list)
     """All columns in order: the name, and the tree's name for it unless nobody reads it."""
+    lateral: list[exp.Expr] = field(default_factory=list)
+    """Of a LATERAL subquery: the conditions that its rows belong to those of what stands to its left."""
 
     def add(self, other: FromClause) -> None:
         """A further item."""
@@ -92,7 +110,23 @@ class Builder:
         self.usage: dict[int, set[str]] = {}
         self.scans: dict[int, Source] = {}
         self.special = special
+        self.subplans: dict[object, tuple[int, Subplan]] = {}
+        self._scopes: list[Mapping[str, CommonTable]] = [{}]
         self._names = 0
+
+    @property
+    def scope(self) -> Mapping[str, CommonTable]:
+        """The WITH queries in scope in the query that is being built."""
+        return self._scopes[-1]
+
+    @property
+    def depth(self) -> int:
+        """How many queries contain the one that is being built."""
+        return len(self._scopes)
+
+    def subplan(self, number: int) -> Subplan:
+        """A subquery that has been taken out of an expression."""
+        return next(plan for known, plan in self.subplans.values() if known == number)
 
     def fresh(self, hint: str) -> str:
         """A column name used nowhere else in the tree."""
@@ -112,8 +146,11 @@ class Builder:
             raise NotDifferentiable(type(query).__name__.upper())
         if query.args.get("locks"):
             raise NotDifferentiable("FOR UPDATE")
-        relation = build(self, query, self.common_tables(query, scope), output)
-        return limit(query, relation) if limited(query) else relation
+        self._scopes.append(self.common_tables(query, scope))
+        relation = build(self, query, self.scope, output)
+        self._scopes.pop()
+        within = tuple(dict.fromkeys(f for _, f in relation.output[: query.meta.get(WITHIN, 0)]))
+        return limit(query, relation, within) if limited(query) else relation
 
     def common_tables(self, query: exp.Expr, scope: Mapping[str, CommonTable]) -> Mapping[str, CommonTable]:
         """The WITH queries in scope inside a query."""
@@ -121,10 +158,12 @@ class Builder:
         if clause is None:
             return scope
         if clause.args.get("recursive"):
-            raise NotDifferentiable("WITH RECURSIVE")
+            from .recursion import recursive_tables
+
+            return recursive_tables(clause, scope)
         for common in clause.expressions:
             columns = tuple(column.name for column in common.args["alias"].columns)
-            scope = {**scope, common.alias: CommonTable(common.this, columns, scope)}
+            scope = {**scope, common.alias: WithQuery(common.this, columns, scope)}
         return scope
 
     def from_clause(self, query: exp.Select, scope: Mapping[str, CommonTable]) -> FromClause:
@@ -152,12 +191,16 @@ class Builder:
     def item(self, node: exp.Expr, scope: Mapping[str, CommonTable]) -> FromClause:
         """One item of FROM: a table, a derived table, or a join in parentheses."""
         from .joins import aliased_join
+        from .row_sources import Rows, constant_rows
         from .set_operations import build_values
 
         joins = node.args.get("joins") or ()
-        if isinstance(node, exp.Subquery):
+        rows = Rows.of(node)
+        if rows is not None:
+            result = constant_rows(self, rows)
+        elif isinstance(node, exp.Subquery):
             inner = node.this
-            if isinstance(inner, exp.Table | exp.Subquery):
+            if isinstance(inner, exp.Table | exp.Subquery | exp.Lateral):
                 result = self.item(inner, scope)
                 if node.alias:
                     result = aliased_join(result, node.args["alias"])
@@ -184,16 +227,16 @@ class Builder:
         alias = node.args.get("alias")
         common = scope.get(node.name) if not node.db else None
         if common is not None:
-            relation = self.query(common.query, common.scope)
-            names = common.names + tuple(name for name, _ in relation.output[len(common.names) :])
-            relation = Relation(
-                relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True))
-            )
-            return self.derived_table(node.alias or node.name, relation, alias)
+            return self.derived_table(node.alias or node.name, common.relation(self), alias)
         source = self.sources.get((node.db, node.name))
         if source is None:
             raise NotDifferentiable(f'relation "{node.db}.{node.name}"' if node.db else f'relation "{node.name}"')
-        return self.derived_table(node.alias or node.name, self.scan(source), alias)
+        relation = self.scan(source)
+        clause = self.derived_table(node.alias or node.name, relation, alias)
+        if whole_rows.wanted(node):
+            clause.operators[0], row = whole_rows.with_whole_row(self, source, relation)
+            clause.bindings = [replace(b, columns={**b.columns, "*": row}) for b in clause.bindings]
+        return clause
 
     def scan(self, source: Source) -> Relation:
         """A reference to a source."""
@@ -223,15 +266,23 @@ class Builder:
             visible = [(n, binding.columns[n].name if n in binding.columns else None) for n in every]
         return FromClause([relation.operator], [], [binding], visible)
 
-    def resolve(self, node: exp.Expr, bindings: Sequence[Binding]) -> exp.Expr:
-        """An expression with the tree's column names, after a look at what it contains."""
+    def resolve(self, node: exp.Expr, bindings: Sequence[Binding], *, condition: bool = False) -> exp.Expr:
+        """An expression with the tree's column names, after a look at what it contains.
+
+        Of a ``condition`` it only matters whether it is true.
+        """
+        node = self.without_subqueries(node, bindings, condition=condition)
         check(node, self.special)
         return replace_columns(node, lambda column: self.column(column, bindings))
 
+    def without_subqueries(self, node: exp.Expr, bindings: Sequence[Binding], *, condition: bool = False) -> exp.Expr:
+        """An expression with placeholders for its subqueries."""
+        from .subqueries import extract
+
+        return extract(self, node, bindings, condition=condition)
+
     def column(self, column: exp.Column, bindings: Sequence[Binding]) -> Field:
         """The column that a reference means."""
-        if isinstance(column.this, exp.Star):
-            raise NotDifferentiable("whole-row reference")
         found = [
             binding.columns[column.name]
             for binding in bindings
@@ -239,7 +290,8 @@ class Builder:
             and (binding.alias == column.table if column.table else column.name not in binding.merged)
         ]
         if len(found) != 1:
-            raise NotDifferentiable(f'reference "{generate(column)}"')
+            whole = isinstance(column.this, exp.Star)
+            raise NotDifferentiable("whole-row reference" if whole else f'reference "{generate(column)}"')
         origin = found[0].origin
         if origin is not None:
             self.usage[origin[0]].add(origin[1])
@@ -249,8 +301,10 @@ class Builder:
         """The inputs joined and filtered."""
         conditions = [*clause.conditions]
         if where is not None:
-            conditions += conjuncts(self.resolve(where, clause.bindings))
+            conditions += conjuncts(self.resolve(where, clause.bindings, condition=True))
         conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
+        subqueries = [c for c in conditions if has_placeholder(c)]
+        conditions = [c for c in conditions if not has_placeholder(c)]
         not_null = {name for condition in conditions for name in equated(condition) if name}
         columns = tuple(
             c.where_not_null() if c.name in not_null else c for operator in clause.operators for c in operator.columns
@@ -259,11 +313,18 @@ class Builder:
             replace(b, columns={n: f.where_not_null() if f.name in not_null else f for n, f in b.columns.items()})
             for b in clause.bindings
         ]
+        operator = clause.operators[0]
         if len(clause.operators) > 1:
-            return Join(tuple(clause.operators), tuple(conditions), columns)
-        if conditions:
-            return Filter(clause.operators[0], exp.and_(*conditions, wrap=True, copy=True), columns)
-        return clause.operators[0]
+            operator = Join(tuple(clause.operators), tuple(conditions), columns)
+        elif conditions:
+            operator = Filter(operator, exp.and_(*conditions, wrap=True, copy=True), columns)
+        return self.filtered(operator, subqueries) if subqueries else operator
+
+    def filtered(self, operator: Operator, conditions: Sequence[exp.Expr]) -> Operator:
+        """The rows for which all conditions are true."""
+        from .attaching import filtered
+
+        return filtered(self, operator, conditions)
 
     def project(
         self,
@@ -272,6 +333,11 @@ class Builder:
         output: Sequence[Column] | None = None,
     ) -> tuple[Operator, list[Field]]:
         """Named expressions over an operator; for each the column that holds it. Equal ones share a column."""
+        if any(has_placeholder(expression) for _, expression in expressions):
+            from .attaching import attached
+
+            operator, results = attached(self, operator, [expression for _, expression in expressions])
+            expressions = [(hint, result) for (hint, _), result in zip(expressions, results, strict=True)]
         fields = {column.name: column for column in operator.columns}
         columns: dict[str, Field] = {}
         computed: dict[str, tuple[exp.Expr, Field]] = {}
@@ -303,7 +369,8 @@ class Builder:
             ),
             tuple(columns.values()),
         )
-        return project, [columns[key] for key in result]
+        sets = any(returns_set(plain, self.special) for plain, _ in computed.values())
+        return ProjectSet(project) if sets else project, [columns[key] for key in result]
 
     def distinct(self, relation: Relation) -> Relation:
         """Every row of a relation once."""

@@ -7,19 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlglot import exp
 
 from .aggregation import build_aggregate, has_aggregates
-from .build import Binding, Builder, CommonTable, FromClause, Relation
+from .build import Builder, CommonTable, FromClause, Relation
 from .columns import Column
 from .dialect_rows import ValuesQuery
-from .errors import NotDifferentiable
 from .expressions import conjuncts
+from .grouping_sets import grouped_by
 from .joins import build_full_join, build_inner_join, build_left_join, build_right_join
-from .operators import Filter
 from .ordering import Ordering, distinct_on, lift
 from .set_operations import build_set_operation, build_union, build_values_query
 from .windows import Windows
 
 Scope = Mapping[str, CommonTable]
-_GROUPINGS: dict[type, str] = {exp.GroupingSets: "GROUPING SETS", exp.Cube: "CUBE", exp.Rollup: "ROLLUP"}
 
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
@@ -28,22 +26,24 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     where = query.args.get("where")
     operator = builder.combined(clause, where.this if where else None)
     windows, ordering = Windows.of(query), Ordering.of(query)
-    expressions = [
-        (node.alias_or_name or "column", builder.resolve(windows.take(node.unalias()), clause.bindings))
-        for node in query.expressions
-    ]
-    hidden = [builder.resolve(windows.take(node), clause.bindings) for node in ordering.expressions]
+
+    def resolved(node: exp.Expr) -> exp.Expr:
+        node = windows.take(builder.without_subqueries(node, clause.bindings))
+        return builder.resolve(node, clause.bindings)
+
+    expressions = [(node.alias_or_name or "column", resolved(node.unalias())) for node in query.expressions]
+    hidden = [resolved(node) for node in ordering.expressions]
     components = [builder.resolve(node, clause.bindings) for node in windows.components]
     having = query.args.get("having")
-    condition = builder.resolve(having.this, clause.bindings) if having else None
+    condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
     group = query.args.get("group")
     parts = [expression for _, expression in expressions] + hidden + components
     parts += [condition] if condition is not None else []
     if group or condition is not None or has_aggregates(builder, parts):
-        keys = _group_keys(builder, group, clause.bindings)
-        operator, parts = build_aggregate(builder, operator, keys, parts, grouped=group is not None)
+        keys = grouped_by(group, lambda node: builder.resolve(node, clause.bindings)) if group else None
+        operator, parts = build_aggregate(builder, operator, keys, parts)
     if condition is not None:
-        operator = Filter(operator, exp.and_(*conjuncts(parts.pop()), wrap=True), operator.columns)
+        operator = builder.filtered(operator, conjuncts(parts.pop()))
     if components:
         components, parts = parts[-len(components) :], parts[: -len(components)]
     operator, parts = windows.build(builder, operator, parts, components)
@@ -57,16 +57,6 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     if distinct is None:
         return relation
     return distinct_on(relation, on) if distinct.args.get("on") else builder.distinct(relation)
-
-
-def _group_keys(builder: Builder, group: exp.Group | None, bindings: Sequence[Binding]) -> list[exp.Expr]:
-    if group is None:
-        return []
-    for node in group.expressions:
-        construct = _GROUPINGS.get(type(node))
-        if construct is not None:
-            raise NotDifferentiable(construct)
-    return [builder.resolve(node, bindings) for node in group.expressions]
 
 
 QUERIES: dict[type, Callable[..., Relation]] = {

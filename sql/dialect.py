@@ -14,8 +14,9 @@ from sqlglot.errors import SqlglotError
 from sqlglot.generators.postgres import PostgresGenerator
 from sqlglot.parsers.postgres import PostgresParser
 
-from . import dialect_aggregates, dialect_rows
+from . import dialect_aggregates, dialect_expressions, dialect_rows
 from .errors import NotDifferentiable
+from .same import Same, generate_same
 
 
 def _negated(generator: PostgresGenerator, node: exp.Not) -> str:
@@ -53,7 +54,7 @@ def _frame(generator: PostgresGenerator, node: exp.WindowSpec) -> str:
 class Canonical(Postgres):
     """The dialect of ``pg_get_viewdef``."""
 
-    class Parser(dialect_rows.RowSourceParser):
+    class Parser(dialect_rows.RowSourceParser, dialect_expressions.ExpressionParser):
         """Function calls are not interpreted."""
 
         FUNCTIONS = {  # noqa: RUF012
@@ -62,20 +63,11 @@ class Canonical(Postgres):
             if name in ("COUNT", "SUM", "AVG", "MIN", "MAX")
         }
 
-        FUNCTION_PARSERS = {  # noqa: RUF012
+        FUNCTION_PARSERS = {
             name: parser
             for name, parser in PostgresParser.FUNCTION_PARSERS.items()
             if name not in {"DATE_PART", *dialect_aggregates.OWN_SYNTAX}
-        } | dialect_aggregates.PARSERS
-
-        def _parse_is(self, this: exp.Expr | None) -> exp.Expr | None:
-            index = self._index
-            negated = self._match_text_seq("NOT")
-            if self._match_text_seq("UNKNOWN"):
-                unknown = self.expression(exp.Is(this=this, expression=exp.var("UNKNOWN")))
-                return self.expression(exp.Not(this=unknown)) if negated else unknown
-            self._retreat(index)
-            return super()._parse_is(this)
+        } | {**dialect_aggregates.PARSERS, **dialect_expressions.PARSERS}
 
     class Generator(PostgresGenerator):
         """Operators are written as operators."""
@@ -86,6 +78,8 @@ class Canonical(Postgres):
             **PostgresGenerator.TRANSFORMS,
             **dialect_rows.TRANSFORMS,
             **dialect_aggregates.TRANSFORMS,
+            **dialect_expressions.TRANSFORMS,
+            Same: lambda self, node: generate_same(self.sql, node),
             exp.Not: _negated,
             exp.Trim: _trim,
             exp.WindowSpec: _frame,
@@ -105,7 +99,7 @@ def parse(query: str) -> exp.Query:
         raise NotDifferentiable("syntax that the compiler does not know") from error
     if isinstance(statement, exp.Values):
         statement = dialect_rows.values_query(statement)
-    statement = dialect_aggregates.qualified_calls(statement)
+    statement = dialect_expressions.plain_words(dialect_aggregates.qualified_calls(statement))
     if not isinstance(statement, exp.Query):
         raise NotDifferentiable("syntax that the compiler does not know")
     return statement

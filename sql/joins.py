@@ -7,18 +7,25 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from .attaching import lateral, on_condition
 from .build import Binding, Builder, CommonTable, FromClause
 from .columns import Field
-from .errors import NotDifferentiable
 from .expressions import conjuncts
 from .operators import Filter, FullJoin, LeftJoin, Merged, Operator
+from .row_sources import Rows, flattened, lateral_rows, padded_on, padded_rows
 
 Scope = Mapping[str, CommonTable]
 
 
 def build_inner_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> None:
     """[INNER] JOIN … ON or USING, CROSS JOIN, and the comma."""
-    right = _right(builder, join, scope)
+    flat = flattened(join)
+    if flat is not None:
+        builder.joins(left, flat, scope)
+        left.conditions += conjuncts(builder.resolve(join.args["on"], left.bindings)) if join.args.get("on") else []
+        return
+    rows = Rows.of(join.this)
+    right = lateral_rows(builder, rows, left) if rows else _right(builder, left, join, scope)
     pairs = _using(builder, left, right, join)
     names = list(pairs)
     visible = _visible(left, right, {name: pair[0].name for name, pair in pairs.items()})
@@ -27,10 +34,11 @@ def build_inner_join(builder: Builder, left: FromClause, join: exp.Join, scope: 
     # Unqualified, a merged column is the left one.
     right.bindings = [replace(b, merged=b.merged | set(same)) for b in right.bindings]
     left.add(right)
+    left.conditions += right.lateral
     left.visible = visible
     on = join.args.get("on")
     if on is not None:
-        left.conditions += conjuncts(builder.resolve(on, left.bindings))
+        left.conditions += conjuncts(builder.resolve(on, left.bindings, condition=True))
     _convert(builder, left, {name: pairs[name] for name in names if name not in same})
     _name_merged(left, join, names)
 
@@ -46,7 +54,12 @@ def build_right_join(builder: Builder, left: FromClause, join: exp.Join, scope: 
 
 
 def _build_outer_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope, *, mirrored: bool) -> None:
-    right = _right(builder, join, scope)
+    rows = None if mirrored else Rows.of(join.this)
+    if rows:
+        operator = builder.combined(left, None)
+        right = padded_rows(builder, rows, operator, left.bindings)
+    else:
+        right = _right(builder, left, join, scope)
     pairs = _using(builder, left, right, join)
     names = list(pairs)
     if mirrored:
@@ -55,10 +68,15 @@ def _build_outer_join(builder: Builder, left: FromClause, join: exp.Join, scope:
     visible = _visible(left, right, {name: pair[0].name for name, pair in pairs.items()})
     same = [name for name, pair in pairs.items() if pair[0].type == pair[1].type]
     conditions = _conditions(builder, left, right, join, pairs)
-    operators = builder.combined(kept, None), builder.combined(padded, None)
-    inner, conditions = _pushed(operators[1], conditions)
+    if rows:
+        joined = padded_on(right, conditions)
+    else:
+        outer, inner = builder.combined(kept, None), builder.combined(padded, None)
+        outer, inner, conditions = on_condition(builder, outer, inner, [*right.lateral, *conditions])
+        inner, conditions = _pushed(inner, conditions)
+        joined = LeftJoin(outer, inner, tuple(conditions))
     padded.bindings = [replace(b, merged=b.merged | set(same)) for b in padded.bindings]
-    _become(left, right, LeftJoin(operators[0], inner, tuple(conditions)))
+    _become(left, right, joined)
     left.visible = visible
     _convert(builder, left, {name: pairs[name] for name in names if name not in same})
     _name_merged(left, join, names)
@@ -66,7 +84,7 @@ def _build_outer_join(builder: Builder, left: FromClause, join: exp.Join, scope:
 
 def build_full_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> None:
     """FULL JOIN; a column merged by USING is that of the side that has a row."""
-    right = _right(builder, join, scope)
+    right = _right(builder, left, join, scope)
     pairs = _using(builder, left, right, join)
     names = list(pairs)
     same = {name: pair for name, pair in pairs.items() if pair[0].type == pair[1].type}
@@ -113,9 +131,9 @@ def aliased_join(clause: FromClause, alias: exp.TableAlias) -> FromClause:
     return clause
 
 
-def _right(builder: Builder, join: exp.Join, scope: Scope) -> FromClause:
-    if isinstance(join.this, exp.Lateral):
-        raise NotDifferentiable("LATERAL")
+def _right(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> FromClause:
+    if isinstance(join.this, exp.Lateral) and Rows.of(join.this) is None:
+        return lateral(builder, left, join.this)
     return builder.item(join.this, scope)
 
 

@@ -19,10 +19,6 @@ TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json
 @pytest.mark.parametrize(
     ("query", "construct"),
     [
-        ("SELECT id FROM public.item WHERE (EXISTS ( SELECT FROM public.tag))", "EXISTS"),
-        ("SELECT id FROM public.item WHERE (id IN ( SELECT tag.grp FROM public.tag))", "IN with a subquery"),
-        ("SELECT id FROM public.item WHERE (id = ANY ( SELECT tag.grp FROM public.tag))", "subquery in an expression"),
-        ("SELECT ( SELECT max(tag.grp) AS max FROM public.tag) AS m FROM public.item", "subquery in an expression"),
         ("SELECT grp, count(*) AS n FROM public.item GROUP BY ROLLUP(grp)", "ROLLUP"),
         ("SELECT grp, count(*) AS n FROM public.item GROUP BY CUBE(grp)", "CUBE"),
         ("SELECT grp, count(*) AS n FROM public.item GROUP BY GROUPING SETS ((grp), ())", "GROUPING SETS"),
