@@ -18,7 +18,9 @@ from .dialect import generate
 from .dialect_aggregates import JsonAggregate
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
+from .grouping_sets import GroupBy, expand, grouping, without_absent
 from .operators import Aggregate, Call, Operator, Scan
+from .operators.expand import Expand
 from .operators.ordering import SortKey
 from .plan import Plan
 from .render import quote
@@ -128,23 +130,34 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
 
 
 def build_aggregate(
-    builder: Builder, operator: Operator, keys: list[exp.Expr], parts: list[exp.Expr], *, grouped: bool
+    builder: Builder, operator: Operator, group: GroupBy | None, parts: list[exp.Expr]
 ) -> tuple[Operator, list[exp.Expr]]:
-    """GROUP BY: the aggregate, and the given expressions rewritten to its columns.
+    """GROUP BY (or an aggregate without): the aggregate, and the given expressions rewritten to its columns.
 
-    ``keys`` and ``parts`` speak of the operator's columns.
+    ``group`` and ``parts`` speak of the operator's columns.
     """
+    own = list(group.keys) if group is not None else []
+    sets = group.sets if group is not None else (frozenset[int](),)
     written: dict[str, _Written] = {}
+    positions = {generate(key.unnest()): i for i, key in enumerate(own)}
     parts = _taken(builder, parts, written)
-    keys = keys + _dependent_columns(operator, keys, parts, written)
+    keys = own + _dependent_columns(operator, own, parts, written)
+    sets = tuple(some | frozenset(range(len(own), len(keys))) for some in sets)
     wanted = [("key", key) for key in keys]
     wanted += [("argument", operand) for call in written.values() for operand in call.operands]
     feed, fields = builder.project(operator, wanted)
-    key_fields, operands = fields[: len(keys)], iter(fields[len(keys) :])
+    key_fields, operands = list(fields[: len(keys)]), iter(fields[len(keys) :])
     require_groupable(key_fields, "GROUP BY")
+    if len(sets) > 1:
+        feed, key_fields = expand(builder, feed, key_fields, sets)
     columns = {generate(key.unnest()): f for key, f in zip(keys, key_fields, strict=True)}
-    built = [_call(builder, name, call, operands, columns) for name, call in written.items()]
-    aggregate = _typed(builder, Aggregate(feed, tuple(dict.fromkeys(key_fields)), tuple(built), grouped))
+    calls = [_call(builder, name, call, operands, columns) for name, call in written.items()]
+    if isinstance(feed, Expand):
+        key_fields.append(feed.number)
+        calls = [without_absent(call, feed) for call in calls]
+    parts = [grouping(part, positions, sets, feed) for part in parts]
+    grouped = len(sets) > 1 or bool(sets[0])
+    aggregate = _typed(builder, Aggregate(feed, tuple(dict.fromkeys(key_fields)), tuple(calls), grouped))
     return aggregate, [rewritten(part, columns) for part in parts]
 
 
