@@ -91,6 +91,19 @@ def one(connection: Connection, query: str, *parameters: Any) -> Any:
     return row[0]
 
 
+def view(connection: Connection, query: str) -> tuple[str, tuple[Column, ...]]:
+    """A query's canonical form and its columns, as the engine asks PostgreSQL for them."""
+    connection.execute("DROP VIEW IF EXISTS pg_temp.probe_view")
+    connection.execute(f"CREATE TEMP VIEW probe_view AS {query}")
+    connection.execute("SET search_path = ''")
+    try:
+        text = one(connection, "SELECT pg_get_viewdef('pg_temp.probe_view'::regclass)")
+        columns = describe(connection, one(connection, "SELECT 'pg_temp.probe_view'::regclass::oid::bigint"))
+    finally:
+        connection.execute("RESET search_path")
+    return text.strip().rstrip(";"), columns
+
+
 class StreamTable:
     """A query's stream table, refreshed by hand."""
 
@@ -129,16 +142,7 @@ class StreamTable:
         self.populate()
 
     def _view(self, query: str) -> tuple[str, tuple[Column, ...]]:
-        connection = self.connection
-        connection.execute("DROP VIEW IF EXISTS pg_temp.probe_view")
-        connection.execute(f"CREATE TEMP VIEW probe_view AS {query}")
-        connection.execute("SET search_path = ''")
-        try:
-            text = one(connection, "SELECT pg_get_viewdef('pg_temp.probe_view'::regclass)")
-            columns = describe(connection, one(connection, "SELECT 'pg_temp.probe_view'::regclass::oid::bigint"))
-        finally:
-            connection.execute("RESET search_path")
-        return text.strip().rstrip(";"), columns
+        return view(self.connection, query)
 
     def run(self, statement: str) -> dict[str, Any]:
         """Run a compiled statement as the engine does."""

@@ -34,7 +34,6 @@ TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json
         ("SELECT mode() WITHIN GROUP (ORDER BY val) AS s FROM public.item", "WITHIN GROUP"),
         ("SELECT sum(val ORDER BY id) AS s FROM public.item", "ORDER BY in sum"),
         ("SELECT public.total(val) AS s FROM public.item", "function public.total"),
-        ("SELECT i.* AS i FROM public.item i", "whole-row reference"),
         ("SELECT ctid FROM public.item", 'reference "ctid"'),
         ("SELECT id FROM ONLY public.item", "FROM ONLY"),
         ("SELECT id FROM public.elsewhere", 'relation "public.elsewhere"'),
