@@ -11,14 +11,29 @@ from .build import Builder, Relation
 from .columns import Column, Field, Source
 from .compiled import Compiled, Core
 from .dialect import generate, parse
+from .errors import NotDifferentiable
 from .identity import keyable
-from .operators import Aggregate, Distinct, DistinctOn, Filter, Limit, Operator, Project, Scan, Window, row_key
+from .operators import (
+    Aggregate,
+    Distinct,
+    DistinctOn,
+    Expand,
+    Filter,
+    Limit,
+    Operator,
+    Project,
+    Recursion,
+    Scan,
+    Window,
+    row_key,
+)
 from .plan import Plan
 from .render import derived, select
-from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, TouchedGroups, groups
+from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, TouchedGroups, groups
 from .storage.auxiliaries import rescan_strategy
 from .storage.groups import finished
 from .storage.shape import output_columns
+from .storage.top import maintainable
 from .types import Types
 from .views import View, inline_views
 
@@ -35,6 +50,8 @@ class ParsedQuery:
     output: tuple[Column, ...]
     special: frozenset[str]
     used: Mapping[int, frozenset[str]]
+    grouping_sets: int = 1
+    """The number of sets of the GROUP BY that has most."""
 
     def probes(self, answers: Mapping[str, Sequence[Column]] | None = None) -> tuple[str, ...]:
         """SELECT statements whose output columns have to be described before the query can be compiled.
@@ -79,13 +96,14 @@ def parse_query(
     """
     ast = inline_views(parse(canonical), views)
     first = Builder(sources, Types(), None, special)
-    first.query(ast, {}, output)
+    tree = first.query(ast, {}, output).operator
     by_number: dict[int, frozenset[str]] = {}
     for number, source in first.scans.items():
         # A relation without columns would have no width at all; its key or first column is as good as any.
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)
-    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number)
+    sets = max((len(operator.sets) for operator in tree.walk() if isinstance(operator, Expand)), default=1)
+    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number, sets)
 
 
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
@@ -119,12 +137,19 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
 
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:
-    """For each aggregate of the query how it is maintained."""
+    """For each aggregate and window function of the query how it is maintained."""
     algebraic = {m.call: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
     return {
         call.describe(): algebraic.get(call) or rescan_strategy(call)
         for operator in root.walk()
         if isinstance(operator, Aggregate)
+        for call in operator.calls
+    } | {
+        f"{call.describe()} OVER ({operator.partition})": "computed again over the whole input"
+        if not operator.keys
+        else "computed again over touched partitions"
+        for operator in root.walk()
+        if isinstance(operator, Window)
         for call in operator.calls
     }
 
@@ -134,9 +159,13 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
     rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
     by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
     decisive = below_projections(root)
+    for operator in root.walk():
+        if isinstance(operator, Recursion) and not operator.reproducible and operator is not decisive:
+            raise NotDifferentiable("operator over a WITH RECURSIVE whose rows depend on the order of others")
     if isinstance(root, Limit) or (isinstance(decisive, Window) and not decisive.keys):
         key = root_key(root, fields, output)
-        return Recomputed(KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields))
+        base = KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
+        return Top(base, root, fields) if isinstance(root, Limit) and maintainable(root, fields) else Recomputed(base)
     if isinstance(decisive, DistinctOn) and all(key.name in by_field and keyable(key) for key in decisive.keys):
         key = tuple(by_field[key.name] for key in decisive.keys)
         return TouchedGroups(rows, output, key, fields, root, decisive)
@@ -156,6 +185,8 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
         root = with_root_aggregate(root, aggregate)
         rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
         return TouchedGroups(rows, output, key, fields, root, aggregate)
+    if isinstance(decisive, Recursion):
+        return Recomputed(Bag(rows, output, root, fields))
     key = root_key(root, fields, output)
     return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
 

@@ -37,7 +37,8 @@ class Limit(Rescan, KeepsRows):
         return self.input.columns
 
     @property
-    def _total(self) -> list[str]:
+    def total(self) -> list[str]:
+        """Sort expressions that tell all rows apart."""
         within = [*self.keys, *(key.column for key in self.order)]
         return total_order(self.keys, self.order, () if told_apart(self.input, within) else telling(self.input))
 
@@ -58,7 +59,7 @@ class Limit(Rescan, KeepsRows):
         query = select(["*"], derived(rows, "l"))
         if self.ties and self._peers:
             return f"{query}{order_by(self._peers)} FETCH FIRST {number} ROWS WITH TIES"
-        return f"{query}{order_by(self._total)} LIMIT {number}"
+        return f"{query}{order_by(self.total)} LIMIT {number}"
 
     def computed(self, rows: str) -> str:
         if self.keys:
@@ -66,14 +67,14 @@ class Limit(Rescan, KeepsRows):
         if self.ties:
             none = f"CASE WHEN ({self.count})::bigint <= 0 THEN 0 ELSE {self._end()} END"
             rows = self._first(rows, f"({none})")
-        query = select(["*"], derived(rows, "l")) + order_by(self._total)
+        query = select(["*"], derived(rows, "l")) + order_by(self.total)
         query += f" LIMIT {self.count}" if self.count and not self.ties else ""
         return query + (f" OFFSET {self.offset}" if self.offset else "")
 
     def _by_group(self, rows: str) -> str:
         by = ", ".join(names(self.keys))
         position = quote("__pgt_position")
-        numbered = f"pg_catalog.row_number() OVER (PARTITION BY {by}{order_by(self._total)})"
+        numbered = f"pg_catalog.row_number() OVER (PARTITION BY {by}{order_by(self.total)})"
         columns = ["*", f"{numbered} AS {position}"]
         last = position
         if self.ties:

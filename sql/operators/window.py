@@ -190,6 +190,11 @@ class Window(Rescan, KeepsRows):
         """The frame of a call whose ORDER BY becomes a total order, None if peers must stay peers."""
         return Frame() if call.name in _POSITIONS else call.frame.by_rows(call.name, ordered=bool(call.order))
 
-    def describe(self) -> str:
+    @property
+    def partition(self) -> str:
+        """The PARTITION BY list in the words of the query, as far as it is columns."""
         keys = [key.origin[1] if key.origin else "expression" for key in self.keys]
-        return f"Window({', '.join(call.describe() for call in self.calls)}{' by ' if keys else ''}{', '.join(keys)})"
+        return f"PARTITION BY {', '.join(keys)}" if keys else ""
+
+    def describe(self) -> str:
+        return f"Window({' '.join(filter(None, (', '.join(call.describe() for call in self.calls), self.partition)))})"

@@ -5,5 +5,6 @@ from .groups import Groups, groups
 from .keyed import KeyedRows, TouchedGroups
 from .recomputed import Recomputed
 from .shape import Shape
+from .top import Top
 
-__all__ = ["Bag", "Groups", "KeyedRows", "Recomputed", "Shape", "TouchedGroups", "groups"]
+__all__ = ["Bag", "Groups", "KeyedRows", "Recomputed", "Shape", "Top", "TouchedGroups", "groups"]

@@ -1,0 +1,79 @@
+"""Top: the first n rows of a query in an order, kept up to date from its delta while that is enough.
+
+Rows that are not stored come after the last one that is. So of the new rows up to that one all are known: they are the
+stored ones less what has gone plus what has come. If there are still n of them, the first n are among them; likewise if
+fewer than n rows were stored, which were all there were. Otherwise rows have to move up that are not known, and the
+first rows are read again: the statement holds both ways, and takes the second only then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Field
+from ..identity import content_groups
+from ..operators import Limit, Operator
+from ..operators.operator import names
+from ..operators.ordering import order_by
+from ..plan import Plan
+from ..render import derived, quote, select, union_all
+from .recomputed import Recomputed
+from .shape import W, output_columns
+
+STORED, POSITION = quote("__pgt_stored"), quote("__pgt_position")
+
+
+@dataclass(frozen=True, slots=True)
+class Top(Recomputed):
+    """``fields`` are the query's columns under the names they are stored by; all columns of the limit's input."""
+
+    limit: Limit
+    fields: tuple[tuple[str, Field], ...]
+
+    @property
+    def summed(self) -> Operator | None:
+        return self.limit.input
+
+    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        limit = self.limit
+        columns = limit.input.columns
+        stored_as = {f.name: name for name, f in reversed(self.fields)}
+        stored = [f"s.{quote(stored_as[c.name])} AS {quote(c.name)}" for c in columns]
+        everything = union_all(
+            [
+                select([*stored, f"1::bigint AS {W}", f"TRUE AS {STORED}"], f"{storage} AS s"),
+                select([*names(columns), W, f"FALSE AS {STORED}"], derived(limit.input.delta(plan), "d")),
+            ]
+        )
+        by, values = content_groups(columns, "e")
+        known = select(
+            [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
+            + [f"pg_catalog.sum(e.{W})::bigint AS {W}", f"pg_catalog.bool_or(e.{STORED}) AS {STORED}"],
+            derived(everything, "e"),
+            group_by=by,
+        )
+        place = f"pg_catalog.rank() OVER ({order_by(limit.total).strip()}) AS {POSITION}"
+        ranked = plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
+        last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
+        left = select(
+            [f"coalesce(pg_catalog.sum({W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", f"r.{POSITION} <= {last}"]
+        )
+        full = f"(SELECT pg_catalog.count(*) FROM {storage}) >= {limit.count}"
+        enough = plan.cte("__pgt_enough", f"SELECT NOT {full} OR ({left}) >= {limit.count} AS enough")
+        copies = f"{ranked} AS r CROSS JOIN LATERAL pg_catalog.generate_series(1, r.{W})"
+        kept = limit.computed(select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
+        again = limit.new(plan)
+        chosen = union_all(
+            [
+                select(output_columns(self.fields), derived(kept, "o"), where=[f"(SELECT enough FROM {enough})"]),
+                select(output_columns(self.fields), derived(again, "o"), where=[f"NOT (SELECT enough FROM {enough})"]),
+            ]
+        )
+        return self.base.apply_full(plan, storage, chosen)
+
+
+def maintainable(limit: Limit, fields: tuple[tuple[str, Field], ...]) -> bool:
+    """Whether `Top` can keep the first rows: all they are sorted by is stored, and none before the first is missing."""
+    stored = {f.name for _, f in fields}
+    simple = limit.count is not None and limit.count.isdigit() and int(limit.count) > 0
+    return simple and not limit.offset and not limit.ties and all(c.name in stored for c in limit.input.columns)
