@@ -10,14 +10,17 @@ from .identity import content_groups
 from .render import quote, select
 
 PENDING = (
-    "c.\"__pgt_xid\" >= pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot)",
-    "CASE WHEN c.\"__pgt_xid\" = ($1->>'xid')::pg_catalog.xid8"
+    "CASE WHEN c.\"__pgt_xid\" < pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot) THEN FALSE"
+    " WHEN c.\"__pgt_xid\" = ($1->>'xid')::pg_catalog.xid8"
     " THEN c.\"__pgt_change_id\" > coalesce(($1->>'change_id')::bigint, 0)"
     " ELSE NOT pg_catalog.pg_visible_in_snapshot(c.\"__pgt_xid\", ($1->>'snapshot')::pg_catalog.pg_snapshot) END",
 )
 """A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot. Of the
 frontier's own transaction that says nothing, since no snapshot lists its own transaction as running, and it may look as
-if it was over: there the changes count that were made after the frontier's last."""
+if it was over: there the changes count that were made after the frontier's last.
+
+One expression: of a comparison of its own PostgreSQL would believe, by statistics of transactions long gone, that
+hardly any row satisfies it. Of this it assumes that every second row does."""
 
 
 def buffer(oid: int) -> str:
@@ -74,6 +77,8 @@ class Plan:
     ctes: list[str] = field(default_factory=list)
     deltas: dict[int, tuple[object, str]] = field(default_factory=dict)
     """What `operators.shared` has put into common table expressions."""
+    named: set[str] = field(default_factory=set)
+    """The names of common table expressions that are put in where they are first needed."""
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:

@@ -106,7 +106,7 @@ class Join(Operator):
         if not self.joined[i].barrier:
             return None
         for j in inside:
-            pairs = self._equalities(i, j)
+            pairs = self.equalities(i, j)
             if pairs:
                 names = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in pairs)]
                 keys = select(
@@ -119,9 +119,10 @@ class Join(Operator):
         return None
 
     def _feeds_barrier(self, j: int) -> bool:
-        return any(operator.barrier and self._equalities(i, j) for i, operator in enumerate(self.joined) if i != j)
+        return any(operator.barrier and self.equalities(i, j) for i, operator in enumerate(self.joined) if i != j)
 
-    def _equalities(self, i: int, j: int) -> list[tuple[Field, Field]]:
+    def equalities(self, i: int, j: int) -> list[tuple[Field, Field]]:
+        """The columns of one input and of another, of the same type, that are equal in every row."""
         mine = {column.name: column for column in self.joined[i].columns}
         theirs = {column.name: column for column in self.joined[j].columns}
         pairs = []

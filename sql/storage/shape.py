@@ -15,6 +15,9 @@ from ..render import derived, quote, select, union_all
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
 
+FILLFACTOR = 90
+"""Percent. With room on its page a row is updated without touching an index."""
+
 
 @dataclass(frozen=True, slots=True)
 class StorageColumn:
@@ -85,7 +88,7 @@ class Shape(ABC):
         numbers = [f"NULL::bigint AS {quote(name)}" for name in self.numbers]
         empty = select([f"NULL::bigint AS {quote(ROW_ID)}", "q.*", *numbers], derived(self.rows, "q"))
         return (
-            f"CREATE TABLE {storage} AS {empty} WITH NO DATA",
+            f"CREATE TABLE {storage} WITH (fillfactor = {FILLFACTOR}) AS {empty} WITH NO DATA",
             f"ALTER TABLE {storage} ADD PRIMARY KEY ({quote(ROW_ID)})",
         )
 
