@@ -34,10 +34,14 @@ class Ordering:
         if not (limited(query) or on):
             return Ordering((), (), ())
         items = query.args["order"].expressions if query.args.get("order") else []
+        # A constant tells nothing apart.
+        meant = [(_meant(item.this, query), item) for item in items]
+        varying = [(node, item) for node, item in meant if not _constant(node)]
+        told = [_meant(item, query) for item in (on.expressions if on else ())]
         return Ordering(
-            tuple(_meant(item.this, query) for item in items),
-            tuple((bool(item.args.get("desc")), bool(item.args.get("nulls_first"))) for item in items),
-            tuple(_meant(item, query) for item in (on.expressions if on else ())),
+            tuple(node for node, _ in varying),
+            tuple((bool(item.args.get("desc")), bool(item.args.get("nulls_first"))) for _, item in varying),
+            tuple(node for node in told if not _constant(node)),
         )
 
     @property
@@ -63,6 +67,13 @@ def limited(query: exp.Expr) -> bool:
 
 def _is_all(count: exp.Expr | None) -> bool:
     return isinstance(count, exp.Var) and count.name.upper() == "ALL"
+
+
+def _constant(node: exp.Expr) -> bool:
+    node = node.unnest()
+    return isinstance(node, exp.Literal | exp.Null | exp.Boolean) or (
+        isinstance(node, exp.Cast) and _constant(node.this)
+    )
 
 
 def _meant(item: exp.Expr, query: exp.Select) -> exp.Expr:

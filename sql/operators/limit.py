@@ -57,16 +57,20 @@ class Limit(Rescan, KeepsRows):
     def _first(self, rows: str, number: str) -> str:
         """The first rows of all, in any order."""
         query = select(["*"], derived(rows, "l"))
-        if self.ties and self._peers:
+        if self.ties and not self._peers:
+            return query
+        if self.ties:
             return f"{query}{order_by(self._peers)} FETCH FIRST {number} ROWS WITH TIES"
         return f"{query}{order_by(self.total)} LIMIT {number}"
 
     def computed(self, rows: str) -> str:
         if self.keys:
             return self._by_group(rows)
-        if self.ties:
-            none = f"CASE WHEN ({self.count})::bigint <= 0 THEN 0 ELSE {self._end()} END"
-            rows = self._first(rows, f"({none})")
+        if self.ties and self._peers:
+            rows = self._first(rows, f"(CASE WHEN ({self.count})::bigint <= 0 THEN 0 ELSE {self._end()} END)")
+        elif self.ties:
+            # Without an order all rows are peers.
+            rows = select(["*"], derived(rows, "l"), where=[f"({self.count})::bigint > 0"])
         query = select(["*"], derived(rows, "l")) + order_by(self.total)
         query += f" LIMIT {self.count}" if self.count and not self.ties else ""
         return query + (f" OFFSET {self.offset}" if self.offset else "")

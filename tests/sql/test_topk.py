@@ -35,6 +35,9 @@ QUERIES: dict[str, str] = {
     "of groups": "SELECT grp, sum(val) AS s FROM item GROUP BY grp ORDER BY sum(val) DESC NULLS LAST, grp LIMIT 2",
     "of groups by an expression": "SELECT grp FROM item GROUP BY grp ORDER BY count(*) * 2, grp LIMIT 2",
     "of distinct rows": "SELECT DISTINCT grp, val FROM item ORDER BY val, grp LIMIT 3",
+    "of distinct rows by a constant": "SELECT DISTINCT 3 AS c, val FROM item ORDER BY 1 FETCH FIRST 2 ROWS WITH TIES",
+    "by a constant within": "SELECT q.id + 1 AS i FROM (SELECT id, 'x' AS c FROM item ORDER BY 2 OFFSET 0 FETCH FIRST"
+    " ROW WITH TIES) q",
     "of a join": "SELECT i.id, t.rank FROM item i JOIN tag t USING (grp) ORDER BY i.id, t.rank LIMIT 3",
     "of a union": "SELECT grp, rank FROM tag UNION ALL SELECT id, val FROM item ORDER BY 2, 1 LIMIT 3",
     "of windows": "SELECT id, rank() OVER w AS r FROM item WINDOW w AS (ORDER BY val)"
