@@ -5,6 +5,7 @@ from .call import Call
 from .constants import Constants
 from .distinct import Distinct
 from .distinct_on import DistinctOn
+from .expand import Expand
 from .filter import Filter
 from .join import Join
 from .limit import Limit
@@ -12,10 +13,13 @@ from .matching import AntiJoin, SemiJoin
 from .operator import Operator, Restriction
 from .outer import FullJoin, LeftJoin, Merged
 from .project import Project
+from .project_set import ProjectSet
+from .recursion import Recursion
 from .rescan import Rescan
 from .row_key import row_key
 from .scan import Scan
 from .set_operation import SetOperation
+from .set_returning import SetReturning
 from .union_all import UnionAll
 from .window import Window
 
@@ -26,6 +30,7 @@ __all__ = [
     "Constants",
     "Distinct",
     "DistinctOn",
+    "Expand",
     "Filter",
     "FullJoin",
     "Join",
@@ -34,11 +39,14 @@ __all__ = [
     "Merged",
     "Operator",
     "Project",
+    "ProjectSet",
+    "Recursion",
     "Rescan",
     "Restriction",
     "Scan",
     "SemiJoin",
     "SetOperation",
+    "SetReturning",
     "UnionAll",
     "Window",
     "row_key",

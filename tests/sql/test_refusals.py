@@ -19,21 +19,15 @@ TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json
 @pytest.mark.parametrize(
     ("query", "construct"),
     [
-        ("SELECT grp, count(*) AS n FROM public.item GROUP BY ROLLUP(grp)", "ROLLUP"),
-        ("SELECT grp, count(*) AS n FROM public.item GROUP BY CUBE(grp)", "CUBE"),
-        ("SELECT grp, count(*) AS n FROM public.item GROUP BY GROUPING SETS ((grp), ())", "GROUPING SETS"),
-        (
-            "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT (r_1.n + 1) FROM r r_1) SELECT r.n FROM r",
-            "WITH RECURSIVE",
-        ),
-        ("SELECT grp, string_agg((val)::text, ','::text) AS s FROM public.item GROUP BY grp", "aggregate string_agg"),
-        ("SELECT grp, array_agg(val ORDER BY id) AS s FROM public.item GROUP BY grp", "aggregate array_agg"),
-        ("SELECT grp, stddev(val) AS s FROM public.item GROUP BY grp", "aggregate stddev"),
-        ("SELECT grp, regr_slope(val, id) AS s FROM public.item GROUP BY grp", "aggregate regr_slope"),
-        ("SELECT grp, bool_and((val > 1)) AS s FROM public.item GROUP BY grp", "aggregate bool_and"),
-        ("SELECT mode() WITHIN GROUP (ORDER BY val) AS s FROM public.item", "WITHIN GROUP"),
-        ("SELECT sum(val ORDER BY id) AS s FROM public.item", "ORDER BY in sum"),
         ("SELECT public.total(val) AS s FROM public.item", "function public.total"),
+        (
+            "SELECT sum(DISTINCT ROW(val, id)) AS s FROM public.item",
+            "sum(DISTINCT ROW(...))",
+        ),
+        (
+            "SELECT JSON_OBJECTAGG(val : id RETURNING text) AS s FROM public.item",
+            "JSON_OBJECTAGG with RETURNING text",
+        ),
         ("SELECT ctid FROM public.item", 'reference "ctid"'),
         ("SELECT id FROM ONLY public.item", "FROM ONLY"),
         ("SELECT id FROM public.elsewhere", 'relation "public.elsewhere"'),

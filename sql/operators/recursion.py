@@ -1,0 +1,128 @@
+"""Recursion: a WITH RECURSIVE query, computed as a whole.
+
+Not linear, and in general not monotone either: ``ΔQ = Q(new) - Q(old)``, both by PostgreSQL's own recursion, so that
+whatever PostgreSQL accepts is maintained. ``old`` is the same query over the sources as they were. At the root of the
+tree the old rows are in storage and are not computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from ..columns import Field, Source
+from ..dialect import generate
+from ..identity import content_groups
+from ..plan import Plan, delta_name
+from ..render import derived, quote, select, union_all
+from .operator import Operator, Restriction, W, names
+from .scan import Scan
+
+
+@dataclass(frozen=True, slots=True)
+class Recursion(Operator):
+    """``query`` gives ``columns`` by their names and reads ``scans``; ``name`` is what the user calls the WITH query.
+
+    ``reproducible``: the same rows of the sources always give the same result.
+    """
+
+    name: str
+    query: exp.Query
+    scans: tuple[Scan, ...]
+    columns: tuple[Field, ...]
+    reproducible: bool
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return self.scans
+
+    @property
+    def barrier(self) -> bool:
+        # It cannot be restricted, so nobody needs to collect keys for it.
+        return False
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        return select(names(self.columns), derived(generate(self.query), "r"))
+
+    def _before(self, plan: Plan) -> str:
+        tables = {
+            (scan.source.schema, scan.source.name): before(plan, scan) for scan in self.scans if scan.changed(plan)
+        }
+
+        def replaced(node: exp.Expr) -> exp.Expr:
+            table = tables.get((node.db, node.name)) if isinstance(node, exp.Table) and node.db else None
+            if table is None:
+                return node
+            assert isinstance(node, exp.Table)
+            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
+            old = exp.Table(this=exp.to_identifier(table, quoted=True), alias=alias.copy())
+            old.set("joins", node.args.get("joins"))
+            return old
+
+        return select(names(self.columns), derived(generate(self.query.copy().transform(replaced)), "r"))
+
+    def old(self, plan: Plan, only: Restriction | None = None) -> str:
+        return select([*names(self.columns), f"1::bigint AS {W}"], derived(self._before(plan), "o"))
+
+    def delta(self, plan: Plan) -> str:
+        columns = names(self.columns)
+        difference = union_all(
+            [
+                select([*columns, f"1::bigint AS {W}"], derived(self.new(plan), "n")),
+                select([*columns, f"-1::bigint AS {W}"], derived(self._before(plan), "o")),
+            ]
+        )
+        by, values = content_groups(self.columns, "d")
+        return select(
+            [f"{value} AS {name}" for value, name in zip(values, columns, strict=True)]
+            + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
+            derived(difference, "d"),
+            group_by=by,
+            having=[f"pg_catalog.sum(d.{W}) <> 0"],
+        )
+
+    def describe(self) -> str:
+        return f"Recursion({self.name}: recomputed)"
+
+
+def before(plan: Plan, scan: Scan) -> str:
+    """The name of a CTE with the rows of a source as they were, in the columns that the scan reads."""
+    name = f"__pgt_before_{scan.number}"
+    if name not in plan.named:
+        plan.named.add(name)
+        plan.cte(name, _rows_before(scan.source, [f.origin[1] for f in scan.columns if f.origin]))
+    return name
+
+
+def _rows_before(source: Source, used: list[str]) -> str:
+    columns = [column for column in source.columns if column.name in used]
+    quoted = [quote(column.name) for column in columns]
+    table, delta = f"{quote(source.schema, source.name)} AS t", f"{delta_name(source.oid)} AS d"
+    key = [column for column in columns if column.name in source.key]
+    if key and all("." not in column.type for column in key):
+        same = [f"d.{quote(column.name)} = t.{quote(column.name)}" for column in key]
+        come = select([], delta, where=[f"d.{W} > 0", *same])
+        gone = [f"d.{W} < 0"]
+        return union_all(
+            [
+                select([f"t.{c}" for c in quoted], table, where=[f"NOT EXISTS ({come})"]),
+                select([f"d.{c}" for c in quoted], delta, where=gone),
+            ]
+        )
+    counted = union_all(
+        [
+            select([*(f"t.{c}" for c in quoted), f"1::bigint AS {W}"], table),
+            select([*(f"d.{c}" for c in quoted), f"-d.{W} AS {W}"], delta),
+        ]
+    )
+    by, values = content_groups(columns, "o")
+    net = select(
+        [f"{value} AS {c}" for value, c in zip(values, quoted, strict=True)]
+        + [f"pg_catalog.sum(o.{W})::bigint AS {W}"],
+        derived(counted, "o"),
+        group_by=by,
+        having=[f"pg_catalog.sum(o.{W}) > 0"],
+    )
+    repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, n.{W})"
+    return select([f"n.{c}" for c in quoted], f"{derived(net, 'n')} {repeat}")
