@@ -101,6 +101,7 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     views = tuple(d.view for d in definition.dependencies if d.view is not None)
     special = definition.special_functions
     parsed = sql.parse_query(definition.canonical, sources, definition.output, special, views)
+    await _within_limit(session, parsed.grouping_sets)
     for text in (definition.canonical, *(view.text for view in views)):
         await _guard(session, text)
     answers: dict[str, tuple[Column, ...]] = {}
@@ -118,6 +119,18 @@ def opaque(definition: Definition) -> PlanInputs:
     if all(dependency.trackable for dependency in definition.dependencies):
         sources = tuple(dependency.source for dependency in definition.dependencies)
     return PlanInputs(definition.canonical, definition.output, sources, (), frozenset(), differentiable=False)
+
+
+async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
+    """CUBE over n columns has 2^n sets, and a refresh does the work of each."""
+    if grouping_sets == 1:
+        return
+    ((limit,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.max_grouping_sets', '64')::integer")
+    if grouping_sets > int(limit):
+        raise NotDifferentiable(
+            f"GROUP BY with {grouping_sets} grouping sets",
+            f"pg_trickle.max_grouping_sets is {limit}; name the sets that you need by GROUPING SETS, or raise it",
+        )
 
 
 async def _guard(session: SqlSession, canonical: str) -> None:

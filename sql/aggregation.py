@@ -19,8 +19,7 @@ from .dialect_aggregates import JsonAggregate
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
 from .grouping_sets import GroupBy, expand, grouping, without_absent
-from .operators import Aggregate, Call, Operator, Scan
-from .operators.expand import Expand
+from .operators import Aggregate, Call, Expand, Operator, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
 from .render import quote

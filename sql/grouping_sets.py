@@ -15,8 +15,7 @@ from sqlglot import exp
 from .build import Builder
 from .columns import Field
 from .dialect import generate
-from .operators import Call, Operator
-from .operators.expand import Expand
+from .operators import Call, Expand, Operator
 
 Keys = tuple[exp.Expr, ...]
 

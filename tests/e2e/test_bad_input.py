@@ -105,7 +105,6 @@ def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate:
         ("SELECT id FROM t INTERSECT SELECT k FROM t", "intersect"),
         ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.k = t.id)", "exists"),
         ("SELECT id FROM t WHERE id IN (SELECT k FROM t)", "subquery"),
-        ("SELECT k, count(*) AS n FROM t GROUP BY ROLLUP (k)", "rollup"),
         ("WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r", "recursive"),
         ("SELECT id, n FROM t, LATERAL generate_series(1, id) AS n", "lateral"),
     ],

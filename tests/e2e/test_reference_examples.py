@@ -237,7 +237,6 @@ COMPARED = {
 
 REFUSED = {
     **dict.fromkeys(["category_tree", "org_chart"], "WITH RECURSIVE"),
-    "multi_dim": "GROUPING SETS",
 }
 
 

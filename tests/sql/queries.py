@@ -88,6 +88,15 @@ QUERIES: dict[str, str] = {
     "cte of cte": "WITH a AS (SELECT id, grp, val FROM item WHERE val > 0), b(k, s) AS (SELECT grp, sum(val)"
     " FROM a GROUP BY grp)"
     " SELECT a.id, b.s FROM a JOIN b ON b.k = a.grp",
+    "variances": "SELECT grp, stddev(val) AS a, var_pop(amount) AS b, variance(wide) AS c, stddev_pop(free) AS d"
+    " FROM item GROUP BY grp",
+    "variances of integers": "SELECT stddev_samp(val) AS a, var_pop(val) AS b FROM item",
+    "booleans and bits": "SELECT grp, every(val > 1) AS e, bool_or(val > 2) AS o, bit_and(val) AS b, bit_or(val) AS c,"
+    " bit_xor(wide) AS x FROM item GROUP BY grp",
+    "ordered aggregates": "SELECT grp, string_agg(label, ',' ORDER BY label, id) AS s, array_agg(id ORDER BY id) AS a,"
+    " percentile_disc(0.5) WITHIN GROUP (ORDER BY val) AS p FROM item GROUP BY grp",
+    "rollup": "SELECT grp, val, count(*) AS n, sum(amount) AS s, grouping(val) AS g FROM item"
+    " GROUP BY ROLLUP (grp, val)",
     "count of nothing but rows": "SELECT count(*) AS n FROM tag, item",
     "order by is discarded": "SELECT id, val FROM item ORDER BY val DESC, id",
 }
