@@ -15,7 +15,7 @@ from .operators import Operator
 from .operators.distinct_on import DistinctOn
 from .operators.limit import Limit
 from .operators.ordering import SortKey
-from .windows import reference
+from .windows import direction, reference, spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Ordering:
             return Ordering((), (), ())
         items = query.args["order"].expressions if query.args.get("order") else []
         # A constant tells nothing apart.
-        meant = [(_meant(item.this, query), item) for item in items]
-        varying = [(node, item) for node, item in meant if not _constant(node)]
-        told = [_meant(item, query) for item in (on.expressions if on else ())]
+        meant = [(_meant(item.this, query), *direction(item)) for item in items]
+        varying = [item for item in spread(meant) if not _constant(item[0])]
+        told = spread([(_meant(item, query), False, False) for item in (on.expressions if on else ())])
         return Ordering(
-            tuple(node for node, _ in varying),
-            tuple((bool(item.args.get("desc")), bool(item.args.get("nulls_first"))) for _, item in varying),
-            tuple(node for node in told if not _constant(node)),
+            tuple(node for node, _, _ in varying),
+            tuple((descending, nulls_first) for _, descending, nulls_first in varying),
+            tuple(node for node, _, _ in told if not _constant(node)),
         )
 
     @property

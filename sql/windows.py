@@ -90,13 +90,14 @@ class Windows:
         arguments = self._open(inner)
         name = generate(function).partition("(")[0].strip()
         partition, order, frame = self._over(window)
+        sorted_by = spread([(part.this, *direction(part)) for part in order])
         return _Pending(
             name if isinstance(function, exp.Dot) else name.lower(),
             function,
             tuple(arguments),
-            tuple(self._component(part) for part in partition),
-            tuple(self._component(part.this) for part in order),
-            tuple((bool(part.args.get("desc")), bool(part.args.get("nulls_first"))) for part in order),
+            tuple(self._component(part) for part, _, _ in spread([(part, False, False) for part in partition])),
+            tuple(self._component(part) for part, _, _ in sorted_by),
+            tuple((descending, nulls_first) for _, descending, nulls_first in sorted_by),
             frame,
         )
 
@@ -164,6 +165,23 @@ class Windows:
                 results[_key(_WINDOW, n)] = reference(done.column)
             operator = window
         return operator, [_filled(part, results) for part in parts]
+
+
+def direction(item: exp.Ordered) -> tuple[bool, bool]:
+    """Whether an item of ORDER BY sorts in descending order, and NULLs first."""
+    return bool(item.args.get("desc")), bool(item.args.get("nulls_first"))
+
+
+def spread(items: Sequence[tuple[exp.Expr, bool, bool]]) -> list[tuple[exp.Expr, bool, bool]]:
+    """Sort items with the parts of a ROW() in its place, which is no type of a column; NULLs are its largest parts."""
+    result: list[tuple[exp.Expr, bool, bool]] = []
+    for node, descending, nulls_first in items:
+        row = node.unnest()
+        if isinstance(row, exp.Anonymous) and row.name.upper() == "ROW":
+            result += spread([(part, descending, descending) for part in row.expressions])
+        else:
+            result.append((node, descending, nulls_first))
+    return result
 
 
 def _placeholder(kind: str, number: int) -> exp.Expr:
