@@ -167,7 +167,7 @@ class Windows:
         return operator, [_filled(part, results) for part in parts]
 
 
-def direction(item: exp.Ordered) -> tuple[bool, bool]:
+def direction(item: exp.Expr) -> tuple[bool, bool]:
     """Whether an item of ORDER BY sorts in descending order, and NULLs first."""
     return bool(item.args.get("desc")), bool(item.args.get("nulls_first"))
 
