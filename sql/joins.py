@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from .attaching import lateral, on_condition
+from .attaching import on_condition
 from .build import Binding, Builder, CommonTable, FromClause
 from .columns import Field
 from .expressions import conjuncts
+from .laterals import lateral
 from .operators import Filter, FullJoin, LeftJoin, Merged, Operator
 from .row_sources import Rows, flattened, lateral_rows, padded_on, padded_rows
 
