@@ -52,6 +52,8 @@ class FunctionUse:
     user_defined: bool
     kind: str
     """`aggregate`, `window`, `set` (it returns one), or empty."""
+    signature: str | None
+    """Of a user-defined function: qualified, with the types of its arguments."""
     body_hash: str
 
 
@@ -158,13 +160,34 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
             output = tuple(c for c in output if c.name in visible)
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
-    return Definition(
-        original=original,
-        canonical=canonical,
-        output=output,
-        dependencies=dependencies,
-        functions=await _functions(session, relid),
-    )
+    functions = await _functions(session, relid)
+    if len(visible) == len(output) and any(use.user_defined for use in functions):
+        await _refuse_other_operators(session, relid, canonical)
+    return Definition(original, canonical, output, dependencies, functions)
+
+
+_OPERATORS = r"""
+SELECT coalesce(pg_catalog.string_agg(concat(m[1], m[2]), ' ' ORDER BY concat(m[1], m[2])), '')
+FROM pg_catalog.pg_rewrite r,
+     pg_catalog.regexp_matches(r.ev_action::text, ':(?:opno (\d+)|opnos \(o ([\d ]+)\))', 'g') AS m
+WHERE r.ev_class = $1::bigint::oid
+"""
+
+
+async def _refuse_other_operators(session: SqlSession, relid: int, canonical: str) -> None:
+    """The canonical text names the schema of an operator, except in IS DISTINCT FROM, NULLIF, CASE, USING and the like.
+
+    There it could be another one for whoever reads the text. Raises SqlError 0A000.
+    """
+    ((meant,),) = await session.fetch(_OPERATORS, relid)
+    async with _temporary_view(session, canonical, nested=True) as again:
+        ((read,),) = await session.fetch(_OPERATORS, again)
+    if meant != read:
+        raise SqlError(
+            "0A000",
+            "IS DISTINCT FROM, NULLIF, CASE and USING are not supported with an operator of an extension or a user",
+            hint="Compare with = instead, or cast the values to a built-in type.",
+        )
 
 
 @asynccontextmanager
@@ -247,8 +270,18 @@ WITH RECURSIVE views(relid) AS (
 ), mentioned(node, oid) AS (
     SELECT m[1], m[2]::oid
     FROM rule, pg_catalog.regexp_matches(tree, ':(funcid|opno|aggfnoid|winfnoid|eqop|sortop) (\d+)', 'g') AS m
+  UNION ALL
+    SELECT 'opno', each::oid
+    FROM rule, pg_catalog.regexp_matches(tree, ':opnos \(o ([\d ]+)\)', 'g') AS m,
+    pg_catalog.string_to_table(m[1], ' ') AS each
 ), called(oid) AS (
     SELECT oid FROM mentioned WHERE node IN ('funcid', 'aggfnoid', 'winfnoid')
+  UNION
+    SELECT step
+    FROM mentioned m
+    JOIN pg_catalog.pg_aggregate a ON a.aggfnoid = m.oid AND a.aggfnoid::oid >= 16384,
+    unnest(ARRAY[a.aggtransfn, a.aggfinalfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::oid[]) AS step
+    WHERE m.node IN ('aggfnoid', 'winfnoid') AND step <> 0
   UNION
     SELECT o.oprcode::oid FROM mentioned m JOIN pg_catalog.pg_operator o ON o.oid = m.oid
     WHERE m.node IN ('opno', 'eqop', 'sortop')
@@ -260,12 +293,13 @@ WITH RECURSIVE views(relid) AS (
 SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384,
        CASE p.prokind WHEN 'a' THEN 'aggregate' WHEN 'w' THEN 'window'
                       ELSE CASE WHEN p.proretset THEN 'set' ELSE '' END END,
-       pg_catalog.md5(coalesce(p.prosrc, '') || coalesce(p.probin, ''))
+       CASE WHEN p.oid >= 16384 THEN pgtrickle._signature(p.oid) END,
+       CASE WHEN p.oid >= 16384 THEN pgtrickle._body_hash(p.oid) ELSE '' END
 FROM called c
 JOIN pg_catalog.pg_proc p ON p.oid = c.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
 UNION ALL
-SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', ''
+SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', NULL, ''
 FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
 ORDER BY 1, 2
 """
@@ -277,4 +311,4 @@ async def _functions(session: SqlSession, relid: int) -> tuple[FunctionUse, ...]
 
 def function_hashes(functions: Sequence[FunctionUse]) -> str:
     """MD5 of each user-defined function's body, to notice a changed one (`pgt_stream_tables.function_hashes`)."""
-    return json.dumps({use.name: use.body_hash for use in functions if use.user_defined}, sort_keys=True)
+    return json.dumps({use.signature: use.body_hash for use in functions if use.signature}, sort_keys=True)

@@ -10,7 +10,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
 from engine.creation import explanation, notice
-from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, view_columns
+from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
 from engine.plans import PlanInputs, compiled, plan, used_columns
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as
@@ -81,6 +81,8 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
         json.dumps(
             {
                 "canonical_query": definition.canonical,
+                "functions_used": sorted({use.name for use in definition.functions}),
+                "function_hashes": function_hashes(definition.functions),
                 "explain": explanation(inputs, definition),
                 "needs_reinit": True,
                 **fallback,

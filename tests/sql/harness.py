@@ -73,14 +73,21 @@ def source(connection: Connection, name: str, schema: str = "public") -> Source:
 def describe(connection: Connection, relation: int) -> tuple[Column, ...]:
     """The columns of a relation, as the compiler wants them described."""
     rows = connection.execute(
-        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, t.typname, c.collisdeterministic"
+        "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, t.typname, c.collisdeterministic,"
+        " t.typtype"
         " FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation c ON c.oid = a.attcollation"
         " WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
         [relation],
     ).fetchall()
     return tuple(
-        Column(name, type_, not_null, kind not in NOT_HASHABLE, kind in FAITHFUL and deterministic is not False)
-        for name, type_, not_null, kind, deterministic in rows
+        Column(
+            name,
+            type_,
+            not_null,
+            kind not in NOT_HASHABLE and category != "c",
+            kind in FAITHFUL and deterministic is not False,
+        )
+        for name, type_, not_null, kind, deterministic, category in rows
     )
 
 

@@ -18,6 +18,9 @@ from .harness import view
 UNSTABLE = re.compile(r"^(CURRENT_|LOCALTIME|now\(|age\(ts\)$)")
 """What differs from refresh to refresh."""
 
+AMBIGUOUS = {"ci IS DISTINCT FROM 'b'", "NULLIF(ci, 'x')", "CASE ci WHEN 'a' THEN 1 END"}
+"""What PostgreSQL writes without the schema of its operator; the engine refuses them (`tests/e2e/test_definitions`)."""
+
 CHANGES = (
     "UPDATE e SET id = id + 10 WHERE id < 3",
     "UPDATE e SET i = 2, t = 'xyz', jb = '{\"a\":1}', tc = NULL WHERE id = 4; DELETE FROM e WHERE id = 3",
@@ -47,7 +50,9 @@ def test_canonical_form_comes_back_to_the_letter(workspace: Workspace) -> None:
 
 
 def test_expressions_are_maintained(workspace: Workspace) -> None:
-    stable = [expression for expression in EXPRESSIONS if not UNSTABLE.match(expression)]
+    stable = [
+        expression for expression in EXPRESSIONS if not UNSTABLE.match(expression) and expression not in AMBIGUOUS
+    ]
     workspace.execute("TRUNCATE e", f"INSERT INTO e VALUES {ROWS}")
     streams = []
     for start in range(0, len(stable), 40):

@@ -157,6 +157,33 @@ BEGIN
 END $$;
 
 
+-- MD5 of what a function does: its code, how it is declared, what an aggregate is made of.
+CREATE OR REPLACE FUNCTION pgtrickle._body_hash(function oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT md5(concat_ws(' ', p.prosrc, p.probin, p.prosqlbody, p.provolatile, p.proconfig,
+                         a.aggtransfn::oid, a.aggfinalfn::oid, a.agginitval))
+    FROM pg_proc p LEFT JOIN pg_aggregate a ON a.aggfnoid = p.oid
+    WHERE p.oid = function
+$$;
+
+
+-- A function's qualified name and the types of its arguments, as to_regprocedure reads them.
+CREATE OR REPLACE FUNCTION pgtrickle._signature(function oid) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT function::regprocedure::text
+$$;
+
+
+-- Why the functions of a query are not those any more whose hashes ({"schema.name(types)": hash}) are given, or NULL.
+CREATE OR REPLACE FUNCTION pgtrickle._changed_function(hashes text) RETURNS text
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('function %s has changed', h.key)
+    FROM jsonb_each_text(hashes::jsonb) AS h
+    WHERE pgtrickle._body_hash(to_regprocedure(h.key)) IS DISTINCT FROM h.value
+    ORDER BY h.key LIMIT 1
+$$;
+
+
 -- Why a role may not read some columns of a source as its defining query must, or NULL if it may.
 CREATE OR REPLACE FUNCTION pgtrickle._read_obstacle(owner oid, source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -122,7 +122,7 @@ BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
            s.engine, s.schedule, s.frontier, s.row_id_salt, s.is_populated, s.needs_reinit, s.consecutive_errors,
-           s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp,
+           s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp, s.function_hashes,
            (s.frontier->>'snapshot')::pg_snapshot AS snapshot, (s.frontier->>'xid')::xid8 AS xid,
            coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id
     INTO st
@@ -131,6 +131,10 @@ BEGIN
     IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM system THEN
         broken := broken || format('the database was restored, copied or promoted (system %s, now %s)',
                                    st.frontier->>'system', system);
+    END IF;
+    IF st.function_hashes <> '{}' THEN
+        reason := pgtrickle._changed_function(st.function_hashes);
+        broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
     END IF;
     FOR d IN
         SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
