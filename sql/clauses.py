@@ -33,7 +33,7 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
 
     expressions = [(node.alias_or_name or "column", resolved(node.unalias())) for node in query.expressions]
     hidden = [resolved(node) for node in ordering.expressions]
-    components = [builder.resolve(node, clause.bindings) for node in windows.components]
+    components = [resolved(node) for node in list(windows.components)]
     having = query.args.get("having")
     condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
     group = query.args.get("group")

@@ -22,6 +22,7 @@ from .operators.ordering import SortKey
 from .operators.window import Frame, Window, WindowCall
 from .plan import Plan
 from .render import derived, quote, select
+from .subplan import has_placeholder
 from .types import aggregate_result
 
 _RESULTS = {
@@ -142,7 +143,7 @@ class Windows:
         used = {column.name: column for part in parts for column in part.find_all(exp.Column)}
         kept = [("column", column.copy()) for column in used.values()] + [("column", reference(f)) for f in within]
         ordering = {number for call in self._pending.values() for number in call.order}
-        varying = [i for i, c in enumerate(components) if i in ordering or c.find(exp.Column)]
+        varying = [i for i, c in enumerate(components) if i in ordering or c.find(exp.Column) or has_placeholder(c)]
         operator, fields = builder.project(operator, [*kept, *(("window", components[i]) for i in varying)])
         columns = dict(zip(varying, fields[len(kept) :], strict=True))
         values = {

@@ -48,6 +48,10 @@ QUERIES: dict[str, str] = {
     "ties in a subquery": "SELECT q.val, q.id + 1 AS i FROM (SELECT id, val FROM item ORDER BY val FETCH FIRST 2 ROWS"
     " WITH TIES) q",
     "offset in a subquery": "SELECT q.id + 1 AS i FROM (SELECT id FROM item ORDER BY id OFFSET 2) q WHERE q.id > 3",
+    "for each row": "SELECT i.id, l.rank FROM item i CROSS JOIN LATERAL (SELECT t.rank FROM tag t WHERE t.grp = i.grp"
+    " ORDER BY t.rank NULLS FIRST LIMIT 2 OFFSET 1) l",
+    "in a scalar subquery": "SELECT i.id, (SELECT t.rank FROM tag t WHERE t.grp = i.grp ORDER BY t.rank LIMIT 1) AS r"
+    " FROM item i ORDER BY (SELECT count(*) FROM tag t WHERE t.grp = i.grp) DESC, id LIMIT 3",
     "limit of a limit": "SELECT q.id FROM (SELECT id, val FROM item ORDER BY val, id LIMIT 4) q"
     " ORDER BY q.id DESC LIMIT 2",
 }

@@ -62,6 +62,11 @@ QUERIES: dict[str, str] = {
     " FROM item",
     "rows": "SELECT id, rank() OVER (ORDER BY ROW(val, grp) DESC) AS r, count(*) OVER (PARTITION BY ROW(grp, val)) AS n"
     " FROM item",
+    "subqueries": "SELECT i.id, sum((SELECT count(*) FROM tag t WHERE t.grp = i.grp)) OVER w AS s,"
+    " lag(val, 1, (SELECT min(grp) FROM tag)) OVER (ORDER BY id) AS l FROM item i"
+    " WINDOW w AS (PARTITION BY (SELECT max(t.rank) FROM tag t WHERE t.grp = i.val), (SELECT count(*) FROM tag))",
+    "correlated": "SELECT i.id, (SELECT max(q.r) FROM (SELECT rank() OVER (ORDER BY t.rank) AS r FROM tag t"
+    " WHERE t.grp = i.grp) q) AS x FROM item i",
     "citext partition": 'SELECT person, count(*) OVER (PARTITION BY person) AS n FROM "Select"',
 }
 
