@@ -115,7 +115,7 @@ class _Extraction:
                     self.visit(item, Truth.VALUE)
                 node.set("expression", exp.Anonymous(this="ROW", expressions=right))
                 return node
-        if isinstance(node, exp.Subquery):
+        if isinstance(node, exp.Query):
             found = self._placeholders(Kind.SCALAR, node, self._parameters())
             if len(found) != 1:
                 raise NotDifferentiable("subquery of several columns in an expression")
@@ -123,8 +123,6 @@ class _Extraction:
         array = _array(node)
         if array is not None:
             return self._placeholders(Kind.SCALAR, self._array_query(array), self._parameters())[0]
-        if isinstance(node, exp.Query):
-            raise NotDifferentiable("subquery in an expression")
         return None
 
     def _parameters(self) -> _Parameters:

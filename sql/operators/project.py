@@ -32,7 +32,8 @@ class Project(Operator):
     def linear(self) -> bool:
         return True
 
-    def _projected(self, query: str, *weight: str) -> str:
+    def projected(self, query: str, *weight: str) -> str:
+        """The expressions over any rows that have the input's columns."""
         columns = [
             aliased(generate(expression), column.name)
             for expression, column in zip(self.expressions, self.columns, strict=True)
@@ -40,13 +41,24 @@ class Project(Operator):
         return select([*columns, *weight], derived(query, "p"))
 
     def delta(self, plan: Plan) -> str:
-        return self._projected(self.input.delta(plan), W)
+        return self.projected(self.input.delta(plan), W)
+
+    def _below(self, only: Restriction | None) -> Restriction | None:
+        """A restriction as far as it speaks of columns that are passed on, be it under another name."""
+        if only is None:
+            return None
+        theirs = {
+            column.name: expression.name
+            for expression, column in zip(self.expressions, self.columns, strict=True)
+            if isinstance(expression, exp.Column)
+        }
+        return only.of(tuple((theirs[name], key) for name, key in only.pairs if name in theirs))
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._projected(self.input.new(plan, only and only.to(self.input.columns)))
+        return self.projected(self.input.new(plan, self._below(only)))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._projected(self.input.old(plan, only and only.to(self.input.columns)), W)
+        return self.projected(self.input.old(plan, self._below(only)), W)
 
     def describe(self) -> str:
         return "Project"
