@@ -104,10 +104,7 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     await _within_limit(session, parsed.grouping_sets)
     for text in (definition.canonical, *(view.text for view in views)):
         await _guard(session, text)
-    answers: dict[str, tuple[Column, ...]] = {}
-    while probes := parsed.probes(answers):
-        answers |= {probe: await view_columns(session, probe) for probe in probes}
-    types = tuple(answers.items())
+    types = tuple((await _described(session, parsed)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
     compiled(inputs)
     return inputs
@@ -131,6 +128,23 @@ async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
             f"GROUP BY with {grouping_sets} grouping sets",
             f"pg_trickle.max_grouping_sets is {limit}; name the sets that you need by GROUPING SETS, or raise it",
         )
+
+
+async def _described(session: SqlSession, parsed: sql.ParsedQuery) -> dict[str, tuple[Column, ...]]:
+    """The answers to the compiler's probes."""
+    answers: dict[str, tuple[Column, ...]] = {}
+    if not parsed.probes():
+        return answers
+    try:
+        async with savepoint(session):
+            while probes := parsed.probes(answers):
+                answers |= {probe: await view_columns(session, probe) for probe in probes}
+    except SqlError as error:
+        if error.sqlstate[:2] in ("08", "57"):
+            raise
+        # A column of type record, for instance, which no view can have.
+        raise NotDifferentiable("an expression that cannot be a column", error.message) from error
+    return answers
 
 
 async def _guard(session: SqlSession, canonical: str) -> None:

@@ -99,7 +99,6 @@ def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate:
         ("SELECT id, nextval('seq') AS n FROM t", "nextval"),
         ("SELECT id FROM matview", "matview"),
         ("SELECT id, (SELECT max(id) FROM t) AS m FROM t", "subquery"),
-        ("SELECT t.id, u.v FROM t LEFT JOIN t u ON u.id = t.k", "left join"),
         ("SELECT id FROM t UNION SELECT k FROM t", "union"),
         ("SELECT id FROM t EXCEPT SELECT k FROM t", "except"),
         ("SELECT id FROM t INTERSECT SELECT k FROM t", "intersect"),

@@ -84,7 +84,7 @@ def describe(connection: Connection, relation: int) -> tuple[Column, ...]:
             name,
             type_,
             not_null,
-            kind not in NOT_HASHABLE and category != "c",
+            kind.lstrip("_") not in NOT_HASHABLE and category != "c",
             kind in FAITHFUL and deterministic is not False,
         )
         for name, type_, not_null, kind, deterministic, category in rows
