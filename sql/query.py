@@ -15,13 +15,10 @@ from .errors import NotDifferentiable
 from .identity import keyable
 from .operators import (
     Aggregate,
-    Distinct,
     DistinctOn,
     Expand,
-    Filter,
     Limit,
     Operator,
-    Project,
     Recursion,
     Scan,
     Window,
@@ -29,9 +26,9 @@ from .operators import (
 )
 from .plan import Plan
 from .render import derived, select
-from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, TouchedGroups, groups
+from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
 from .storage.auxiliaries import rescan_strategy
-from .storage.groups import finished
+from .storage.root import below_projections, stored_keys
 from .storage.shape import output_columns
 from .storage.top import maintainable
 from .types import Types
@@ -128,11 +125,11 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         source.oid: tuple(column.name for column in source.columns if column.name in used[source.oid])
         for source in sources
     }
-    core = Core(shape.rows, tuple(column.name for column in query.output))
+    core = Core(shape.rows, tuple(column.name for column in query.output) + shape.computed)
     staged = select(["*"], "$staging$")
     if isinstance(shape, Groups):
-        core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.hidden)
-        staged = finished(shape.select_list, shape.maintained, fields, staged)
+        core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.auxiliaries)
+        staged = shape.finished(staged)
     return Compiled(shape, sources, used_columns, root.tree(), strategies(root, shape), core, staged)
 
 
@@ -166,43 +163,19 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
         key = root_key(root, fields, output)
         base = KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
         return Top(base, root, fields) if isinstance(root, Limit) and maintainable(root, fields) else Recomputed(base)
-    if isinstance(decisive, DistinctOn) and all(key.name in by_field and keyable(key) for key in decisive.keys):
-        key = tuple(by_field[key.name] for key in decisive.keys)
-        return TouchedGroups(rows, output, key, fields, root, decisive)
-    if isinstance(decisive, Aggregate):
-        aggregate = decisive
-        if not all(key.name in by_field and keyable(key) for key in aggregate.keys):
-            return Bag(rows, output, root, fields)
-        key = tuple(by_field[key.name] for key in aggregate.keys)
-        over = root
-        if isinstance(root, Distinct):
-            columns = tuple(exp.column(exp.to_identifier(f.name, quoted=True)) for f in root.columns)
-            over = Project(root, columns, root.columns)
-        shape = groups(over, aggregate, output, key, fields)
-        if shape is not None:
-            return shape
-        aggregate = replace(aggregate, reproducible=False)
-        root = with_root_aggregate(root, aggregate)
-        rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
-        return TouchedGroups(rows, output, key, fields, root, aggregate)
+    if isinstance(decisive, DistinctOn | Aggregate) and all(keyable(key) for key in decisive.keys):
+        key = stored_keys(decisive.keys, by_field)
+        if isinstance(decisive, Aggregate):
+            shape = groups(root, decisive, output, key, fields)
+            if shape is not None:
+                return shape
+            decisive = replace(decisive, reproducible=False)
+        return touched_groups(root, decisive, output, key, fields)
     if isinstance(decisive, Recursion):
-        return Recomputed(Bag(rows, output, root, fields))
+        shape = recursive(rows, output, root, fields, decisive)
+        return shape or Recomputed(Bag(rows, output, root, fields))
     key = root_key(root, fields, output)
     return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
-
-
-def below_projections(root: Operator) -> Operator:
-    """The operator that decides which rows there are, under nothing but projections and filters (HAVING)."""
-    while isinstance(root, Project | Filter):
-        root = root.input
-    return root
-
-
-def with_root_aggregate(root: Operator, aggregate: Aggregate) -> Operator:
-    """The tree with another root aggregate."""
-    if isinstance(root, Project | Filter):
-        return replace(root, input=with_root_aggregate(root.input, aggregate))
-    return aggregate
 
 
 def root_key(

@@ -32,17 +32,18 @@ class Filter(Operator):
     def linear(self) -> bool:
         return True
 
-    def _filtered(self, query: str) -> str:
+    def filtered(self, query: str) -> str:
+        """Those of any rows with the input's columns that satisfy the condition."""
         return select(["*"], derived(query, "f"), where=[f"({generate(self.condition)})"])
 
     def delta(self, plan: Plan) -> str:
-        return self._filtered(self.input.delta(plan))
+        return self.filtered(self.input.delta(plan))
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._filtered(self.input.new(plan, only))
+        return self.filtered(self.input.new(plan, only))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._filtered(self.input.old(plan, only))
+        return self.filtered(self.input.old(plan, only))
 
     def describe(self) -> str:
         return "Filter"

@@ -2,9 +2,23 @@
 
 from .bag import Bag
 from .groups import Groups, groups
-from .keyed import KeyedRows, TouchedGroups
+from .keyed import KeyedRows
 from .recomputed import Recomputed
+from .recursive import Recursive, recursive
 from .shape import Shape
 from .top import Top
+from .touched import TouchedGroups, touched_groups
 
-__all__ = ["Bag", "Groups", "KeyedRows", "Recomputed", "Shape", "Top", "TouchedGroups", "groups"]
+__all__ = [
+    "Bag",
+    "Groups",
+    "KeyedRows",
+    "Recomputed",
+    "Recursive",
+    "Shape",
+    "Top",
+    "TouchedGroups",
+    "groups",
+    "recursive",
+    "touched_groups",
+]

@@ -1,9 +1,13 @@
 """Groups: an aggregate at the root, kept by adding the delta up.
 
-Beside the user's columns each row holds the group's size (``__pgt_count``) and what its aggregates are made of. A
-refresh aggregates the input's delta, adds it to the stored row, and computes the user's expressions again. A group
-whose size reaches 0 is gone. Where addition is not exact, because an extremum goes or a NaN, the group is *rescanned*:
-computed again from the input's new state restricted to the keys of such groups.
+Beside the user's columns each row holds the group's size (``__pgt_count``), what its aggregates are made of, and the
+keys that the query does not give out. A refresh aggregates the input's delta, adds it to the stored row, and computes
+the user's expressions again. A group whose size reaches 0 is gone. Where addition is not exact, because an extremum
+goes or a NaN, the group is *rescanned*: computed again from the input's new state, restricted to the keys of such
+groups.
+
+With HAVING only groups that satisfy it are stored, as a stream table holds its query's rows and no others. A touched
+group that is not stored may be new or one that failed before: it is rescanned. A stored one that fails now is deleted.
 """
 
 from __future__ import annotations
@@ -11,47 +15,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Column, Field
-from ..dialect import generate
-from ..operators import Aggregate, Operator, Project
+from ..operators import Aggregate, Filter, Operator
 from ..operators.operator import names
 from ..plan import Plan
 from ..render import aliased, any_of, derived, quote, select
 from .auxiliaries import COUNT, Auxiliary, Maintained, maintained
 from .keyed import ID, Keyed
+from .root import above, hidden_keys, top
 
 
 @dataclass(frozen=True, slots=True)
 class Groups(Keyed):
-    """``select_list`` computes the user's columns from the aggregate's."""
+    """``key`` are the storage's columns that hold the aggregate's keys; ``root`` has the aggregate below its top."""
 
     aggregate: Aggregate
-    select_list: Project
+    root: Operator
     maintained: tuple[Maintained, ...]
     state: str
 
     @property
-    def hidden(self) -> tuple[str, ...]:
+    def auxiliaries(self) -> tuple[str, ...]:
+        """The hidden columns that make up the aggregates."""
         return tuple(auxiliary.name for auxiliary in _auxiliaries(self.maintained))
 
     @property
+    def hidden(self) -> tuple[str, ...]:
+        return (*hidden_keys(self.aggregate.keys, self.key, self.output), *self.auxiliaries)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether there is a HAVING."""
+        return any(isinstance(operator, Filter) for operator in top(self.root))
+
+    @property
     def summed(self) -> Operator | None:
-        # A value that goes and comes again must not look like an extremum that goes.
-        return None if any(a.rescan and a.netted for a in _auxiliaries(self.maintained)) else self.aggregate.input
+        # A value that goes and comes again must not look like an extremum that goes, nor like a change of a group.
+        netted = self.filtered or any(a.rescan and a.netted for a in _auxiliaries(self.maintained))
+        return None if netted else self.aggregate.input
+
+    def finished(self, state: str) -> str:
+        """The storage's columns, computed from keys and auxiliaries."""
+        return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         keys = self.aggregate.keys
         auxiliaries = _auxiliaries(self.maintained)
-        user = {f.name: name for name, f in reversed(self.fields)}
-        renamed = [f"{quote(key.name)} AS {quote(user[key.name])}" for key in keys]
+        stored = {key.name: quote(column.name) for key, column in zip(keys, self.key, strict=True)}
+        renamed = [f"{quote(key.name)} AS {stored[key.name]}" for key in keys]
         summed = select(
             renamed + [f"{part.sql} AS {quote(part.name)}" for a in auxiliaries for part in a.delta],
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
         delta = plan.cte("__pgt_scope", self.identified(summed))
-        rescan = any_of([f"coalesce({a.rescan}, FALSE)" for a in auxiliaries if a.rescan])
+        conditions = [f"coalesce({a.rescan}, FALSE)" for a in auxiliaries if a.rescan]
+        rescan = any_of([*conditions, *([f"s.{ID} IS NULL"] if self.filtered else [])])
         kept = [f"d.{ID}", f"s.{ID} IS NOT NULL AS __pgt_known"]
-        kept += [f"d.{quote(user[key.name])} AS {quote(key.name)}" for key in keys]
+        kept += [f"d.{stored[key.name]} AS {quote(key.name)}" for key in keys]
         merged = plan.cte(
             "__pgt_merged",
             select(
@@ -64,23 +84,29 @@ class Groups(Keyed):
         columns = names(keys) + [quote(a.name) for a in auxiliaries]
         rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
         if rescan != "FALSE":
-            flagged = plan.cte(plan.fresh("rescan"), select(names(keys), merged, where=["__pgt_rescan", *alive]))
-            # Without extrema only NaN and infinity ask for a rescan.
+            # Of a group that is not stored the size is not known.
+            living = [f"(NOT __pgt_known OR {size} > 0)"] if alive and self.filtered else alive
+            flagged = plan.cte(plan.fresh("rescan"), select(names(keys), merged, where=["__pgt_rescan", *living]))
+            # Without extrema and HAVING only NaN and infinity ask for a rescan.
             rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=self.summed is not None)
             again = _state(self.aggregate, self.maintained, rows_again)
             gate = [f"EXISTS (SELECT FROM {flagged})"]
             rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
-        target = plan.cte("__pgt_new", self.identified(finished(self.select_list, self.maintained, self.fields, rows)))
+        target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
         done = {"updated": self.update(plan, storage, target)}
-        if self.aggregate.grouped:
-            gone = [f"m.{quote(key.name)} AS {quote(user[key.name])}" for key in keys]
-            empty = plan.cte(
-                "__pgt_empty", select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", f"m.{size} <= 0"])
-            )
-            done["deleted"] = self.delete(plan, storage, empty)
-        unknown = select([], merged, where=["NOT __pgt_known", *alive])
+        if self.aggregate.grouped or self.filtered:
+            gone = [f"m.{quote(key.name)} AS {stored[key.name]}" for key in keys]
+            going = select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", *self._going("m")])
+            if self.filtered:
+                kept_here = select([], f"{target} AS n", where=[self._same("n", "g")])
+                going = select(["g.*"], derived(going, "g"), where=[f"NOT EXISTS ({kept_here})"])
+            done["deleted"] = self.delete(plan, storage, plan.cte("__pgt_empty", going))
+        unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else alive)])
         done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
         return done
+
+    def _going(self, alias: str) -> list[str]:
+        return [] if self.filtered else [f"{alias}.{quote(COUNT)} <= 0"]
 
 
 def _auxiliaries(maintained: tuple[Maintained, ...]) -> list[Auxiliary]:
@@ -101,17 +127,22 @@ def _state(aggregate: Aggregate, maintained: tuple[Maintained, ...], rows: str) 
     )
 
 
-def finished(
-    project: Project, maintained: tuple[Maintained, ...], output: tuple[tuple[str, Field], ...], state: str
+def _finished(
+    root: Operator,
+    aggregate: Aggregate,
+    maintained: tuple[Maintained, ...],
+    output: tuple[Column, ...],
+    key: tuple[Column, ...],
+    fields: tuple[tuple[str, Field], ...],
+    state: str,
 ) -> str:
-    """The user's columns, then the auxiliaries, computed from keys and auxiliaries."""
-    hidden = [quote(a.name) for a in _auxiliaries(maintained)]
+    auxiliaries = [Field(a.name, "") for a in _auxiliaries(maintained)]
     finals = [f"{m.final} AS {quote(m.call.column.name)}" for m in maintained]
-    keys = names([f for f in project.input.columns if f.name not in {m.call.column.name for m in maintained}])
-    aggregates = select([*keys, *finals, *hidden], derived(state, "g"))
-    expressions = [aliased(generate(e), c.name) for e, c in zip(project.expressions, project.columns, strict=True)]
-    computed = select([*expressions, *hidden], derived(aggregates, "f"))
-    return select([*(aliased(quote(f.name), name) for name, f in output), *hidden], derived(computed, "u"))
+    aggregates = select([*names(aggregate.keys), *finals, *names(auxiliaries)], derived(state, "g"))
+    hidden = hidden_keys(aggregate.keys, key, output)
+    columns = [aliased(quote(field.name), name) for name, field in (*fields, *hidden.items())]
+    rows = above(root, aggregates, [*hidden.values(), *auxiliaries])
+    return select([*columns, *names(auxiliaries)], derived(rows, "u"))
 
 
 def groups(
@@ -121,9 +152,7 @@ def groups(
     key: tuple[Column, ...],
     fields: tuple[tuple[str, Field], ...],
 ) -> Groups | None:
-    """The shape for a root aggregate all of whose parts add up, or None."""
-    if not isinstance(root, Project) or root.input is not aggregate:
-        return None
+    """The shape for an aggregate below the top of the tree all of whose parts add up, or None."""
     if not all(key.faithful and key.hashable for key in aggregate.keys):
         # The stored spelling of a key (1.0, 'Bob') may be that of a row that has gone.
         return None
@@ -132,4 +161,5 @@ def groups(
     if len(known) < len(parts):
         return None
     state = _state(aggregate, known, aggregate.input.new(Plan(frozenset())))
-    return Groups(finished(root, known, fields, state), output, key, fields, aggregate, root, known, state)
+    rows = _finished(root, aggregate, known, output, key, fields, state)
+    return Groups(rows, output, key, fields, aggregate, root, known, state)

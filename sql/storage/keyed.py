@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from ..columns import Column, Field
 from ..identity import key_hash, same_content, same_key
-from ..operators import Operator, Rescan
+from ..operators import Operator
 from ..plan import Plan
 from ..render import derived, quote, select
-from .shape import ROW_ID, Shape, W, net_delta, output_columns
+from .shape import ROW_ID, Shape, W, net_delta
 
 ID = quote(ROW_ID)
 
@@ -127,28 +127,3 @@ class KeyedRows(Keyed):
             "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, fresh)} RETURNING 1"),
             "missing": plan.cte("__pgt_missing", missing, materialized=False),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class TouchedGroups(Keyed):
-    """Groups that are computed again when something in them changes: ``Q_new(touched) - Q_stored(touched)``."""
-
-    root: Operator
-    aggregate: Rescan
-
-    @property
-    def summed(self) -> Operator | None:
-        # Touched keys alone matter; but a change that cancels another one touches nothing.
-        return None
-
-    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        touched = self.aggregate.touched(plan)
-        rows = select(output_columns(self.fields), derived(self.root.new(plan, self.aggregate.at(touched)), "o"))
-        if not self.key:
-            rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
-        names = {f.name: name for name, f in reversed(self.fields)}
-        keys = select(
-            [f"k.{quote(key.name)} AS {quote(names[key.name])}" for key in self.aggregate.keys], f"{touched} AS k"
-        )
-        scope = plan.cte("__pgt_scope", self.identified(keys))
-        return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), scope)

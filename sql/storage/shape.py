@@ -98,6 +98,11 @@ class Shape(ABC):
         return ()
 
     @property
+    def computed(self) -> tuple[str, ...]:
+        """Hidden columns that `rows` has."""
+        return tuple(name for name in self.hidden if name not in self.numbers)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All columns but the row id."""
         return tuple(column.name for column in self.output) + self.hidden

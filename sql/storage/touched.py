@@ -1,0 +1,71 @@
+"""Touched groups: groups that are computed again when something in them changes.
+
+``Q_new(touched) - Q_stored(touched)``: what the groups were is in the storage. A key that the query does not give out
+is stored in a hidden column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..columns import Column, Field
+from ..operators import Operator, Rescan
+from ..plan import Plan
+from ..render import aliased, derived, quote, select
+from .keyed import Keyed
+from .root import above, hidden_keys
+from .shape import output_columns
+
+
+@dataclass(frozen=True, slots=True)
+class TouchedGroups(Keyed):
+    """``key`` are the storage's columns that hold the keys of ``decisive``, the operator below the `root`'s top."""
+
+    root: Operator
+    decisive: Rescan
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return tuple(hidden_keys(self.decisive.keys, self.key, self.output))
+
+    @property
+    def summed(self) -> Operator | None:
+        # Touched keys alone matter; but a change that cancels another one touches nothing.
+        return None
+
+    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        decisive = self.decisive
+        touched = decisive.touched(plan)
+        rows = stored(self.root, decisive, self.key, self.output, self.fields, decisive.new(plan, decisive.at(touched)))
+        if not self.key:
+            rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
+        pairs = zip(decisive.keys, self.key, strict=True)
+        keys = select([f"k.{quote(key.name)} AS {quote(column.name)}" for key, column in pairs], f"{touched} AS k")
+        scope = plan.cte("__pgt_scope", self.identified(keys))
+        return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), scope)
+
+
+def stored(
+    root: Operator,
+    decisive: Rescan,
+    key: tuple[Column, ...],
+    output: tuple[Column, ...],
+    fields: tuple[tuple[str, Field], ...],
+    rows: str,
+) -> str:
+    """The user's columns and hidden keys, made from rows of the deciding operator."""
+    hidden = hidden_keys(decisive.keys, key, output)
+    columns = output_columns(fields) + [aliased(quote(field.name), name) for name, field in hidden.items()]
+    return select(columns, derived(above(root, rows, list(hidden.values())), "o"))
+
+
+def touched_groups(
+    root: Operator,
+    decisive: Rescan,
+    output: tuple[Column, ...],
+    key: tuple[Column, ...],
+    fields: tuple[tuple[str, Field], ...],
+) -> TouchedGroups:
+    """The shape for any operator with keys below the top of the tree."""
+    rows = stored(root, decisive, key, output, fields, decisive.new(Plan(frozenset())))
+    return TouchedGroups(rows, output, key, fields, root, decisive)
