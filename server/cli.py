@@ -138,6 +138,16 @@ def serve(
             help="Private key of that certificate, PEM.",
         ),
     ] = None,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_MAX_CONNECTIONS",
+            metavar="NUMBER",
+            min=1,
+            help="Clients at the same time; further ones are told that there are too many already. "
+            "PostgreSQL has a limit of its own.",
+        ),
+    ] = 1000,
     log_level: Annotated[
         str,
         typer.Option(
@@ -159,7 +169,14 @@ def serve(
         raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
     logs.configure(log_level)
     options = ServeOptions(
-        data=data, host=host, port=port, postgres=postgres, spark=spark, tls_cert=tls_cert, tls_key=tls_key
+        data=data,
+        host=host,
+        port=port,
+        postgres=postgres,
+        spark=spark,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        max_connections=max_connections,
     )
     try:
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))

@@ -25,7 +25,14 @@ import psutil
 import structlog
 
 from server.data_directory import DataDirectory, StartupError
-from server.embedded_processes import IMMEDIATE_STOP_SECONDS, processes_in, stop_process, without_children
+from server.embedded_processes import (
+    FAST_STOP_SECONDS,
+    FAST_STOP_SECONDS_AT_START,
+    IMMEDIATE_STOP_SECONDS,
+    processes_in,
+    stop_process,
+    without_children,
+)
 from server.embedded_settings import machine_settings
 from server.unprivileged import Identity, choose_identity
 
@@ -128,7 +135,10 @@ class EmbeddedPostgres:
         if (postmaster := self._postmaster) is not None:
             self._postmaster = None
             if postmaster.poll() is None:
-                stop_process(psutil.Process(postmaster.pid))
+                # PostgreSQL 18 in recovery after a crash may miss the signal for a fast shutdown.
+                starting = self._state(postmaster) == "starting"
+                patience = FAST_STOP_SECONDS_AT_START if starting else FAST_STOP_SECONDS
+                stop_process(psutil.Process(postmaster.pid), patience)
             postmaster.wait()
         self._remove_socket_dir()
 
@@ -327,7 +337,7 @@ class EmbeddedPostgres:
     def _wait_until_ready(self, output: Path) -> None:
         assert self._postmaster is not None
         deadline = time.monotonic() + START_SECONDS
-        while not self._is_ready():
+        while self._state(self._postmaster) != "ready":
             status = self._postmaster.poll()
             if status is not None or time.monotonic() > deadline:
                 self.stop()
@@ -339,14 +349,14 @@ class EmbeddedPostgres:
                 )
             time.sleep(0.02)
 
-    def _is_ready(self) -> bool:
-        """The postmaster writes its state into the last line of its pid file (as pg_ctl --wait reads it)."""
-        assert self._postmaster is not None
+    def _state(self, postmaster: subprocess.Popen[bytes]) -> str:
+        """What the postmaster writes into the last line of its pid file (as pg_ctl --wait reads it)."""
         try:
             lines = (self._data.postgres / "postmaster.pid").read_text().splitlines()
         except OSError:
-            return False
-        return len(lines) >= 8 and lines[0] == str(self._postmaster.pid) and lines[7].strip() == "ready"
+            return "starting"
+        ours = len(lines) >= 8 and lines[0] == str(postmaster.pid)
+        return lines[7].strip() if ours else "starting"
 
     def _run(self, command: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -12,6 +12,8 @@ import structlog
 log = structlog.get_logger(__name__)
 
 FAST_STOP_SECONDS = 60.0
+FAST_STOP_SECONDS_AT_START = 3.0
+"""While it starts: nobody has written anything yet, and what is being recovered is recovered again next time."""
 IMMEDIATE_STOP_SECONDS = 10.0
 
 
@@ -40,10 +42,10 @@ def without_children(processes: list[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
-def stop_process(process: psutil.Process) -> None:
-    """Fast shutdown, then immediate shutdown, then SIGKILL."""
+def stop_process(process: psutil.Process, patience: float = FAST_STOP_SECONDS) -> None:
+    """Fast shutdown for so many seconds, then immediate shutdown, then SIGKILL."""
     steps = (
-        (signal.SIGINT, FAST_STOP_SECONDS),
+        (signal.SIGINT, patience),
         (signal.SIGQUIT, IMMEDIATE_STOP_SECONDS),
         (signal.SIGKILL, IMMEDIATE_STOP_SECONDS),
     )

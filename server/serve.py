@@ -8,6 +8,7 @@ after kill -9 the kernel tells the embedded PostgreSQL (`launch`) and the closed
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import ssl
@@ -34,7 +35,7 @@ from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend
 from server.postgres_url import PostgresUrl
-from server.relay import Relay
+from server.relay import Limits, Relay
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +53,7 @@ class ServeOptions:
     spark: str = "local[*]"
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    max_connections: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,8 @@ async def _run(
         engine = Engine(storage.login, await stack.enter_async_context(_spark(options, data)), storage.database)
         stack.push_async_callback(engine.stop)
         await engine.start()
-        relay = Relay(storage.backend, engine, tls, options.host, options.port)
+        limits = Limits(max_connections=options.max_connections)
+        relay = Relay(storage.backend, engine, tls, options.host, options.port, limits)
         stack.push_async_callback(relay.stop)
         try:
             await relay.start()
@@ -144,6 +147,7 @@ async def _run(
                 f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
                 "Choose another port with --port (0 takes any free one).",
             ) from error
+        gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
         data.announce(_description(options, storage, relay.port))
         stack.callback(data.withdraw)
         ready(_address(options.host, relay.port, storage.user, storage.database))

@@ -226,6 +226,7 @@ def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     [
         (["--port", "70000"], "--port"),
         (["--port", "http"], "--port"),
+        (["--max-connections", "0"], "--max-connections"),
         (["--spark", "yarn"], "yarn"),
         (["--postgres", "mysql://root@localhost/db"], "postgresql://"),
         (["--postgres", "postgresql://u@h/d?channel_binding=require"], "channel_binding"),
@@ -241,6 +242,12 @@ def test_bad_option_is_named_and_exits_with_2(tmp_path: Path, arguments: list[st
     assert result.returncode == 2
     assert message in result.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_connections_are_limited(serve: Serve) -> None:
+    served = serve("--max-connections", "1")
+    with served.connect(), pytest.raises(psycopg.OperationalError, match="too many clients already"):
+        served.connect()
 
 
 def test_certificate_that_is_none_is_an_error(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 from server import unprivileged
 from server.data_directory import DataDirectory, StartupError
 from server.embedded import EmbeddedPostgres
-from server.embedded_processes import processes_in
+from server.embedded_processes import processes_in, stop_process
 
 FAST = {"fsync": "off", "shared_buffers": "32MB"}
 
@@ -144,6 +144,29 @@ def test_postgres_left_running_is_stopped_before_a_new_one_starts(data_directory
     assert restarted(data_directory) == 5050
     assert left.poll() is not None
     left.stop()
+
+
+def test_postgres_is_stopped_while_it_starts(data_directory: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = EmbeddedPostgres(data_directory, FAST)
+    first.start()
+    write(first)
+    first.stop()
+    with monkeypatch.context() as patch:
+        patch.setattr(EmbeddedPostgres, "_wait_until_ready", lambda *_: None)
+        starting = EmbeddedPostgres(data_directory, FAST)
+        starting.start()
+        starting.stop()
+    assert not processes_in(data_directory.postgres)
+    assert restarted(data_directory) == 5050
+
+
+def test_process_that_misses_the_signal_to_stop_gets_another() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        stop_process(psutil.Process(process.pid), 0.1)
+        assert not psutil.pid_exists(process.pid)
 
 
 def test_pid_file_that_names_another_process_does_not_block(data_directory: DataDirectory) -> None:
