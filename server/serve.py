@@ -23,13 +23,9 @@ from typing import Any
 import structlog
 import uvloop
 
-from engine.mirror import Mirror
-from engine.on_spark import DatabaseOnSpark
 from engine.placement import NoSpark, Spark
 from engine.pool import DatabasePool
 from engine.service import Engine
-from engine.spark_executor import SparkExecutor
-from engine.spark_sessions import SparkSessions
 from server import __version__
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
@@ -161,6 +157,11 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Ca
         switched_off = NoSpark("the server runs with --spark off")
         yield lambda pool: switched_off
         return
+    from engine.mirror import Mirror  # with Arrow and Delta, which a server without Spark need not load
+    from engine.on_spark import DatabaseOnSpark
+    from engine.spark_executor import SparkExecutor
+    from engine.spark_sessions import SparkSessions
+
     sessions = SparkSessions(options.spark, data.path / "spark")
     executor = SparkExecutor(sessions, Mirror(data.path / "mirror"))
     try:
