@@ -23,6 +23,7 @@ from .operators import Aggregate, Call, Expand, Operator, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
 from .render import quote
+from .subplan import has_placeholder
 from .types import aggregate_result
 
 _WRAPPERS = (exp.Filter, exp.WithinGroup)
@@ -62,10 +63,14 @@ class _Written:
     @property
     def operands(self) -> list[exp.Expr]:
         """What the call needs as columns: not the direct arguments of WITHIN GROUP, nor constants after the first."""
-        used = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if a.find(exp.Column)]
+        used = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if not _constant(a)]
         arguments = [leaf for argument in used for leaf in _leaves(argument)]
-        order = [key.this for key in self.order if self.within or key.this.find(exp.Column)]
+        order = [key.this for key in self.order if self.within or not _constant(key.this)]
         return arguments + order + ([self.condition] if self.condition is not None else [])
+
+
+def _constant(node: exp.Expr) -> bool:
+    return not (node.find(exp.Column) or has_placeholder(node))
 
 
 def _object_function(syntax: str) -> str:
@@ -112,6 +117,8 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
         if function == "JSON_OBJECTAGG":
             result.function, result.syntax = _object_function(result.syntax), None
     if within is not None:
+        if any(map(has_placeholder, arguments)):
+            raise NotDifferentiable("subquery in a direct argument of WITHIN GROUP")
         result.order, result.within = within.expressions, True
     elif arguments and isinstance(arguments[-1], exp.Order):
         result.order = arguments[-1].expressions

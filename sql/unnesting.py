@@ -24,6 +24,7 @@ from sqlglot import exp
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
+from .grouping_sets import grouped_by
 from .same import Same
 from .subplan import WITHIN
 
@@ -147,6 +148,8 @@ class Unnesting:
         group = query.args.get("group")
         aggregates = list(own_aggregates(query, self.special))
         if group is not None:
+            if not all(grouped_by(group).sets):
+                raise NotDifferentiable("empty grouping set over an outer column")
             group.set("expressions", [*self._parameters(alias), *group.expressions])
         elif aggregates or query.args.get("having"):
             alias = self._total(query, alias, aggregates)
