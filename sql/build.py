@@ -128,6 +128,10 @@ class Builder:
         """A subquery that has been taken out of an expression."""
         return next(plan for known, plan in self.subplans.values() if known == number)
 
+    def names_from(self, other: Builder) -> None:
+        """Go on with names that another builder has not used."""
+        self._names = other._names
+
     def fresh(self, hint: str) -> str:
         """A column name used nowhere else in the tree."""
         self._names += 1

@@ -77,6 +77,8 @@ class Plan:
     ctes: list[str] = field(default_factory=list)
     deltas: dict[int, tuple[object, str]] = field(default_factory=dict)
     """What `operators.shared` has put into common table expressions."""
+    solved: dict[int, str] = field(default_factory=dict)
+    """Deltas of operators, by `id`, that a storage shape has found in its own way."""
     named: set[str] = field(default_factory=set)
     """The names of common table expressions that are put in where they are first needed."""
     _names: int = 0

@@ -14,6 +14,7 @@ from .errors import NotDifferentiable
 from .expressions import aggregate_name
 from .functions import AGGREGATES, WINDOW_FUNCTIONS
 from .operators import Recursion, Scan
+from .operators.fixpoint import Fixpoint, Term, WorkingTable
 from .plan import Plan
 from .unnesting import output_names
 
@@ -87,6 +88,7 @@ def build_recursion(builder: Builder, table: RecursiveTable) -> Relation:
     reproducible = not ordered and not table.records & set(names)
     recursion = Recursion(table.name, query, scans, tuple(Field(fields[name], "") for name in names), reproducible)
     recursion = _typed(builder, recursion, {fields[name] for name in table.records if name in fields})
+    recursion = replace(recursion, fixpoint=_fixpoint(builder, table, recursion.columns))
     columns = tuple(
         replace(column, origin=(number, name)) for name, column in zip(names, recursion.columns, strict=True)
     )
@@ -200,3 +202,53 @@ def _typed(builder: Builder, recursion: Recursion, records: set[str]) -> Recursi
         for f in recursion.columns
     )
     return replace(recursion, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Working(CommonTable):
+    """The recursion's name within its recursive term."""
+
+    table: WorkingTable
+    names: tuple[str, ...]
+
+    def relation(self, builder: Builder) -> Relation:
+        return Relation(self.table, tuple(zip(self.names, self.table.columns, strict=True)))
+
+
+def _fixpoint(builder: Builder, table: RecursiveTable, columns: tuple[Field, ...]) -> Fixpoint | None:
+    """The recursion's terms as operators; None if they contain what is only computed as a whole."""
+    query = table.clause.this
+    if not all(column.type for column in columns):
+        return None
+    if table.records or not isinstance(query, exp.Union) or any(map(query.args.get, ("limit", "offset", "order"))):
+        return None
+    try:
+        used = _used(*_terms(builder, table, columns, None))
+        return _terms(builder, table, columns, used)[1]
+    except NotDifferentiable:
+        return None
+
+
+def _terms(
+    builder: Builder, table: RecursiveTable, columns: tuple[Field, ...], used: Mapping[int, frozenset[str]] | None
+) -> tuple[Builder, Fixpoint]:
+    # A builder of its own, since its scans are not those of the query: they are numbered, and used, apart.
+    inner = Builder(list(builder.sources.values()), builder.types, used, builder.special)
+    inner.names_from(builder)
+    query = table.clause.this
+    working = WorkingTable(
+        tuple(replace(c, name=inner.fresh(n), origin=None) for n, c in zip(table.names, columns, strict=True))
+    )
+    scope = inner.common_tables(query, table.scope)
+    base = inner.query(query.left, scope)
+    step = inner.query(query.right, {**scope, table.name: _Working(working, table.names)})
+    terms = [Term(r.operator, tuple(f for _, f in r.output)) for r in (base, step)]
+    builder.names_from(inner)
+    return inner, Fixpoint(terms[0], terms[1], working, bool(query.args.get("distinct")), columns)
+
+
+def _used(builder: Builder, fixpoint: Fixpoint) -> dict[int, frozenset[str]]:
+    return {
+        number: frozenset(builder.usage[number] or {*(source.key[:1] or (source.columns[0].name,))}) | set(source.key)
+        for number, source in builder.scans.items()
+    }

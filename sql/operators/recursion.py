@@ -16,6 +16,7 @@ from ..dialect import generate
 from ..identity import content_groups
 from ..plan import Plan, delta_name
 from ..render import derived, quote, select, union_all
+from .fixpoint import Fixpoint
 from .operator import Operator, Restriction, W, names
 from .scan import Scan
 
@@ -24,7 +25,8 @@ from .scan import Scan
 class Recursion(Operator):
     """``query`` gives ``columns`` by their names and reads ``scans``; ``name`` is what the user calls the WITH query.
 
-    ``reproducible``: the same rows of the sources always give the same result.
+    ``reproducible``: the same rows of the sources always give the same result. ``fixpoint``: how its changes follow
+    from those of its sources, where the old rows are in storage, that is at the root of a tree.
     """
 
     name: str
@@ -32,10 +34,13 @@ class Recursion(Operator):
     scans: tuple[Scan, ...]
     columns: tuple[Field, ...]
     reproducible: bool
+    fixpoint: Fixpoint | None = None
 
     @property
     def inputs(self) -> tuple[Operator, ...]:
-        return self.scans
+        if self.fixpoint is None:
+            return self.scans
+        return (*self.scans, self.fixpoint.base.operator, self.fixpoint.step.operator)
 
     @property
     def barrier(self) -> bool:
@@ -66,6 +71,8 @@ class Recursion(Operator):
         return select([*names(self.columns), f"1::bigint AS {W}"], derived(self._before(plan), "o"))
 
     def delta(self, plan: Plan) -> str:
+        if id(self) in plan.solved:
+            return plan.solved[id(self)]
         columns = names(self.columns)
         difference = union_all(
             [
@@ -83,7 +90,13 @@ class Recursion(Operator):
         )
 
     def describe(self) -> str:
-        return f"Recursion({self.name}: recomputed)"
+        return f"Recursion({self.name})"
+
+    def tree(self, depth: int = 0) -> str:
+        if self.fixpoint is None:
+            return Operator.tree(self, depth)
+        terms = (self.fixpoint.base.operator, self.fixpoint.step.operator)
+        return "\n".join(["  " * depth + self.describe(), *(term.tree(depth + 1) for term in terms)])
 
 
 def before(plan: Plan, scan: Scan) -> str:
