@@ -59,7 +59,9 @@ class Expand(Operator):
         """The rows that are there whatever the input."""
         empty = [n for n, keys in enumerate(self.sets) if not keys]
         rest = [aliased("FALSE", self.present.name), *weight]
-        nulls = [f"NULL::{column.type or 'text'} AS {quote(column.name)}" for column in self.columns[:-2]]
+        # Without a cast the modifiers of types would be lost; as long as types are not known it does not matter.
+        casts = [f"::{column.type}" if column.type else "" for column in self.columns[:-2]]
+        nulls = [f"NULL{cast} AS {quote(c.name)}" for cast, c in zip(casts, self.columns[:-2], strict=True)]
         return [select([*nulls, aliased(str(n), self.number.name), *rest]) for n in empty]
 
     def delta(self, plan: Plan) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from random import Random
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -13,21 +12,24 @@ from .harness import StreamTable
 
 QUERIES = {
     "rollup": "SELECT grp, val, count(*) AS n, sum(amount) AS s FROM item GROUP BY ROLLUP (grp, val)",
-    "cube": "SELECT grp, label, count(*) AS n, max(val) AS m, grouping(grp, label) AS g FROM item GROUP BY CUBE (grp, label)",
+    "cube": "SELECT grp, label, count(*) AS n, max(val) AS m, grouping(grp, label) AS g FROM item"
+    " GROUP BY CUBE (grp, label)",
     "sets": "SELECT grp, val, label, sum(wide) AS s FROM item GROUP BY GROUPING SETS ((grp, val), (label), ())",
-    "sets without the empty one": "SELECT grp, val, count(val) AS n FROM item GROUP BY GROUPING SETS ((grp, val), (val))",
+    "sets without the empty one": "SELECT grp, val, count(val) AS n FROM item"
+    " GROUP BY GROUPING SETS ((grp, val), (val))",
     "plain keys and sets": "SELECT grp, val, label, count(*) AS n FROM item GROUP BY grp, ROLLUP (val, label)",
     "product of sets": "SELECT grp, val, label, avg(amount) AS a FROM item GROUP BY ROLLUP (grp), CUBE (val, label)",
     "sets of sets": "SELECT grp, val, label, min(val) AS lo, grouping(label) AS g"
     " FROM item GROUP BY GROUPING SETS (grp, ROLLUP (val, label), CUBE (label))",
     "composite elements": "SELECT grp, val, label, count(*) AS n FROM item GROUP BY ROLLUP ((grp, val), label)",
     "the same set twice": "SELECT grp, count(*) AS n FROM item GROUP BY GROUPING SETS (grp, grp, (), ())",
-    "distinct sets": "SELECT grp, val, count(*) AS n FROM item GROUP BY DISTINCT ROLLUP (grp, val), ROLLUP (grp, label)",
+    "distinct sets": "SELECT grp, val, count(*) AS n FROM item"
+    " GROUP BY DISTINCT ROLLUP (grp, val), ROLLUP (grp, label)",
     "one set": "SELECT grp, val, count(*) AS n FROM item GROUP BY GROUPING SETS ((grp, val))",
     "the empty set alone": "SELECT count(*) AS n, sum(val) AS s FROM item GROUP BY ()",
     "empty sets alone": "SELECT count(*) AS n, sum(val) AS s, 7 AS c FROM item GROUP BY GROUPING SETS ((), ())",
-    "expressions": "SELECT grp + 1 AS g, lower(label) AS l, (grp + 1) * 2 AS twice, grouping(grp + 1) AS gr, count(*) AS n"
-    " FROM item GROUP BY ROLLUP (grp + 1, lower(label))",
+    "expressions": "SELECT grp + 1 AS g, lower(label) AS l, (grp + 1) * 2 AS twice, grouping(grp + 1) AS gr,"
+    " count(*) AS n FROM item GROUP BY ROLLUP (grp + 1, lower(label))",
     "key and aggregated column": "SELECT grp, sum(grp) AS s, count(grp) AS n, count(*) FILTER (WHERE grp > 1) AS f"
     " FROM item GROUP BY CUBE (grp)",
     "having on grouping": "SELECT grp, val, count(*) AS n FROM item GROUP BY CUBE (grp, val)"
@@ -43,9 +45,10 @@ QUERIES = {
     " FROM item GROUP BY CUBE (grp, val)) d GROUP BY d.g",
     "grouping without sets": "SELECT grp, grouping(grp) AS g, count(*) AS n FROM item GROUP BY grp",
     "distinct": "SELECT DISTINCT grouping(grp) AS g, count(*) AS n FROM item GROUP BY CUBE (grp, val)",
-    "union": "SELECT grp, count(*) AS n FROM item GROUP BY ROLLUP (grp) UNION ALL SELECT rank, count(*) FROM tag GROUP BY CUBE (rank)",
-    "windows over sets": "SELECT grp, val, count(*) AS n, rank() OVER (PARTITION BY grouping(val) ORDER BY count(*)) AS r"
-    " FROM item GROUP BY ROLLUP (grp, val)",
+    "union": "SELECT grp, count(*) AS n FROM item GROUP BY ROLLUP (grp)"
+    " UNION ALL SELECT rank, count(*) FROM tag GROUP BY CUBE (rank)",
+    "windows over sets": "SELECT grp, val, count(*) AS n, rank() OVER (PARTITION BY grouping(val)"
+    " ORDER BY count(*)) AS r FROM item GROUP BY ROLLUP (grp, val)",
     "primary key": "SELECT id, label, count(*) AS n FROM item GROUP BY id, ROLLUP (grp)",
 }
 
@@ -99,3 +102,53 @@ def test_grouping_sets(shared_workspace: Workspace) -> None:
     for i, (name, query) in enumerate(QUERIES.items()):
         streams[name] = shared_workspace.stream(f"gs {i}", query)
     checked(shared_workspace, streams, seed=1, rounds=4)
+
+
+KEYS = ["grp", "val", "label", "amount", "grp + 1", "lower(label)"]
+
+
+@st.composite
+def groupings(draw: st.DrawFn) -> tuple[str, list[str]]:
+    """A GROUP BY clause, and the keys in it."""
+    keys: list[str] = []
+
+    def key() -> str:
+        keys.append(draw(st.sampled_from(KEYS)))
+        return f"({keys[-1]})"
+
+    def element() -> str:
+        return key() if draw(st.booleans()) else f"({key()}, {key()})"
+
+    def item(depth: int = 0) -> str:
+        kind = draw(st.sampled_from(["key", "ROLLUP", "CUBE", "GROUPING SETS"] + ["()"] * (depth > 0)))
+        if kind == "key":
+            return key()
+        if kind == "()":
+            return kind
+        if kind == "GROUPING SETS":
+            members = [item(1) if depth == 0 else element() for _ in range(draw(st.integers(1, 3)))]
+        else:
+            members = [element() for _ in range(draw(st.integers(1, 2)))]
+        return f"{kind} ({', '.join(members)})"
+
+    text = ", ".join(item() for _ in range(draw(st.integers(1, 2))))
+    return ("DISTINCT " if draw(st.booleans()) else "") + text, list(dict.fromkeys(keys))
+
+
+@settings(max_examples=8, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_random_grouping_sets(shared_workspace: Workspace, data: st.DataObject) -> None:
+    text, keys = data.draw(groupings())
+    shown = [f"({key}) AS k{i}" for i, key in enumerate(keys) if data.draw(st.booleans()) and key != "amount"]
+    bits = f"grouping({', '.join(f'({key})' for key in keys)})" if keys else "0"
+    calls = ["count(*) AS n", "sum(val) AS s", f"{bits} AS g", "max(wide) AS m", "count(DISTINCT label) AS d"]
+    columns = data.draw(st.lists(st.sampled_from(calls), min_size=1, unique=True))
+    query = f"SELECT {', '.join(shown + columns)} FROM item GROUP BY {text}"
+    if data.draw(st.booleans()):
+        query += f" HAVING {bits} <> 1 AND count(*) <> 2"
+    if data.draw(st.booleans()):
+        query = f"SELECT d.*, t.rank FROM ({query}) d LEFT JOIN tag t ON t.grp = length(d::text) % 3"
+        query = query.replace("d::text", f"d.{columns[0].rpartition(' ')[2]}::text")
+    shared_workspace.connection.execute('DROP TABLE IF EXISTS "random sets"')
+    made = shared_workspace.stream("random sets", query)
+    checked(shared_workspace, {query: made}, seed=data.draw(st.integers(0, 99)), rounds=3)
