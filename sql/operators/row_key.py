@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..columns import Field
+from .aggregate import Aggregate
 from .filter import Filter
 from .join import Join
 from .match import Match
@@ -22,22 +23,35 @@ from .scan import Scan
 
 
 def row_key(operator: Operator) -> list[tuple[int, str]] | None:
-    """The primary keys of all tables joined in an operator, NULL where padded; None if something there has no key."""
+    """The primary keys of all tables joined in an operator, NULL where padded; None if something there has no key.
+
+    Groups are told apart by their keys as rows of a table are by its key.
+    """
     if isinstance(operator, Project | Filter | KeepsRows):
         return row_key(operator.inputs[0])
     if isinstance(operator, Scan):
         return [(operator.number, name) for name in operator.source.key] or None
     if isinstance(operator, SemiJoin | AntiJoin):
         return row_key(operator.left)
+    if isinstance(operator, Aggregate):
+        keys = [field.origin for field in operator.keys]
+        return [origin for origin in keys if origin] if keys and None not in keys else None
     if isinstance(operator, Join):
         return _join_key(operator)
     if isinstance(operator, LeftJoin) and _one_match(operator):
         return row_key(operator.left)
+    if isinstance(operator, FullJoin) and _grouped(operator.left) and _grouped(operator.right):
+        # Either side can have a group of NULLs without a match, and both would look like padding.
+        return None
     if isinstance(operator, LeftJoin | FullJoin):
         # A side padded with NULLs has no key of all NULLs besides.
-        keys = [row_key(joined) for joined in operator.inputs]
-        return [part for key in keys if key is not None for part in key] if None not in keys else None
+        sides = [row_key(joined) for joined in operator.inputs]
+        return [part for key in sides if key is not None for part in key] if None not in sides else None
     return None
+
+
+def _grouped(operator: Operator) -> bool:
+    return any(isinstance(part, Aggregate) for part in operator.walk())
 
 
 def _join_key(join: Join) -> list[tuple[int, str]] | None:

@@ -45,6 +45,11 @@ QUERIES: dict[str, str] = {
     "expressions as keys": "SELECT id, count(*) OVER (PARTITION BY val % 2, lower(label)) AS n FROM item",
     "over groups": "SELECT grp, sum(val) AS s, rank() OVER (ORDER BY sum(val) DESC) AS r, sum(count(*)) OVER () AS"
     " total, sum(val) * 100 / nullif(sum(sum(val)) OVER (), 0) AS share FROM item GROUP BY grp HAVING count(*) > 1",
+    "over joined groups": "SELECT a.grp AS x, b.grp AS y, a.n, row_number() OVER (ORDER BY a.grp, b.grp, a.n, b.n) AS r"
+    " FROM (SELECT grp, count(*) AS n FROM tag GROUP BY grp) a FULL JOIN (SELECT grp, count(*) AS n FROM item"
+    " GROUP BY grp) b ON a.grp = b.grp",
+    "over each group": "SELECT grp, label, count(*) AS n, rank() OVER (PARTITION BY grp ORDER BY count(*)) AS r"
+    " FROM item GROUP BY grp, label",
     "first of each partition": "SELECT * FROM (SELECT id, grp, val, row_number() OVER (PARTITION BY grp ORDER BY val"
     " DESC, id) AS n FROM item) q WHERE n <= 2",
     "joined": "WITH r AS (SELECT grp, val, rank() OVER (PARTITION BY grp ORDER BY val) AS k FROM item)"
