@@ -181,13 +181,13 @@ def _taken(builder: Builder, parts: Sequence[exp.Expr], written: dict[str, _Writ
 
     result = []
     for part in parts:
-        part = part.copy()
-        for node in list(calls(part, builder.special)):
-            if node is part:
-                part = column(node)
-            else:
+        found = list(calls(part, builder.special))
+        if found and found[0] is not part:
+            # The calls of a copy, in the same order.
+            part = part.copy()
+            for node in list(calls(part, builder.special)):
                 node.replace(column(node))
-        result.append(part)
+        result.append(column(part) if found and found[0] is part else part)
     return result
 
 
@@ -226,13 +226,13 @@ def _dependent_columns(
 ) -> list[exp.Expr]:
     """Columns that stand in the select list because a primary key is grouped by: they are keys that change no group."""
     fields = {column.name: column for column in operator.columns}
-    grouped = {generate(key.unnest()) for key in keys}
+    grouped, kinds = {generate(key.unnest()) for key in keys}, {type(key.unnest()) for key in keys}
     origins = {fields[key.unnest().name].origin for key in keys if isinstance(key.unnest(), exp.Column)}
     primary = {scan.number: scan.source.key for scan in operator.walk() if isinstance(scan, Scan)}
     found: dict[str, exp.Expr] = {}
 
     def visit(node: exp.Expr) -> None:
-        if generate(node.unnest()) in grouped:
+        if type(node.unnest()) in kinds and generate(node.unnest()) in grouped:
             return
         if isinstance(node, exp.Column):
             if node.name in written:
@@ -268,12 +268,16 @@ def _typed(builder: Builder, aggregate: Aggregate) -> Aggregate:
 
 def rewritten(part: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr:
     """An expression with columns in place of what they hold, given by its text."""
+    # Mostly that are columns, whose text is a quoted name.
+    columns_only = all(text.startswith('"') and text.count('"') == 2 and text.endswith('"') for text in columns)
 
     def replaced(node: exp.Expr) -> exp.Expr:
+        if columns_only and not isinstance(node, exp.Column):
+            return node
         found = columns.get(generate(node.unnest()))
         return _reference(found.name) if found else node
 
-    return part.copy().transform(replaced)
+    return part.transform(replaced)
 
 
 def _reference(name: str) -> exp.Expr:

@@ -93,7 +93,7 @@ def grouping(part: exp.Expr, positions: Mapping[str, int], sets: Sequence[frozen
         return int("".join(bits), 2)
 
     def replaced(node: exp.Expr) -> exp.Expr:
-        if not (isinstance(node, exp.Anonymous) and str(node.this).upper() == "GROUPING"):
+        if not _is_grouping(node):
             return node
         if not isinstance(feed, Expand):
             return exp.Literal.number(value(node.expressions, sets[0]))
@@ -103,4 +103,8 @@ def grouping(part: exp.Expr, positions: Mapping[str, int], sets: Sequence[frozen
         ]
         return exp.Case(this=exp.column(exp.to_identifier(feed.number.name, quoted=True)), ifs=ifs)
 
-    return part.copy().transform(replaced)
+    return part.transform(replaced) if any(map(_is_grouping, part.find_all(exp.Anonymous))) else part
+
+
+def _is_grouping(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "GROUPING"
