@@ -39,6 +39,11 @@ COMPLETIONS = frozenset(b"123TnCIs")
 """What ends the answer to one message of the extended protocol."""
 _PLAIN_END = re.compile(rb"\s*(?:commit|end|rollback|abort)(?:\s+(?:work|transaction))?\s*;?\s*\0", re.IGNORECASE)
 _ANY_END = re.compile(rb"commit|end|rollback|abort", re.IGNORECASE)
+_TERMINATION = "2D000"
+_NO_ENDING = (
+    "An engine request is carried out in the transaction of the whole statement, in which no procedure can COMMIT or"
+    " ROLLBACK. Call the function outside the procedure."
+)
 
 
 class Refused(SqlError):
@@ -96,6 +101,14 @@ class Conductor:
             self.session.client.write(
                 m.error_response(error.sqlstate, error.message, detail=error.detail, hint=error.hint, encoding=encoding)
             )
+
+    def explained(self, response: bytes) -> bytes:
+        """PostgreSQL's error, with a hint where it comes of a transaction that the client does not know of."""
+        if not self.own or m.sqlstate_of(response[5:]) != _TERMINATION:
+            return response
+        fields = m.report_fields(response[5:])
+        fields.setdefault("H", _NO_ENDING.encode())
+        return m.rebuild_report(m.ERROR, fields)
 
     async def ready(self, status: int) -> None:
         """End the batch: tell the client, and let go of what was noted about it."""

@@ -146,7 +146,7 @@ class ExtendedConductor(Conductor):
             if answer == m.ERROR:
                 self.skipping = True
                 self.held = None
-                self.session.client.write(data)
+                self.session.client.write(self.explained(data))
                 return
             if answer == m.COMMAND_COMPLETE:
                 self._completed(data)

@@ -115,6 +115,7 @@ class SimpleConductor(Conductor):
                 self.held = data
             elif kind == m.ERROR:
                 going = False
+                data = self.explained(data)
                 self.session.client.write(self._shifted(data, text[:start]) if start else data)
             else:
                 await self.give(kind, data)

@@ -72,6 +72,17 @@ def test_postgresqls_own_error_of_injected_work_comes_verbatim(client: psycopg.C
     assert run("select 1").fetchone() == (1,)
 
 
+def test_procedure_that_commits_a_request_is_told_why_it_cannot(
+    engaged: Engaged, client: psycopg.Connection[Any], run: Any
+) -> None:
+    client.execute("create procedure p() language plpgsql as $$ begin perform make('t', 'select 1'); commit; end $$")
+    with pytest.raises(errors.InvalidTransactionTermination) as caught:
+        run("call p()")
+    assert "Call the function outside the procedure" in (caught.value.diag.message_hint or "")
+    assert engaged.tables() == set()
+    assert run("select 1").fetchone() == (1,)
+
+
 def test_mistake_of_the_engine_is_an_internal_error(client: psycopg.Connection[Any], run: Any) -> None:
     with pytest.raises(errors.InternalError_, match="internal error of the engine"):
         run(create("broken"))
