@@ -1,0 +1,158 @@
+"""The 22 TPC-H queries as stream tables: differential against full refresh at 1 % changes, through the wire.
+
+    python bench/tpch.py [--scale 0.1] [--changed 1] [--rounds 3] [--only q01 ...]
+
+Each query defines two stream tables, one DIFFERENTIAL and one FULL, over the same eight tables. A round is RF1 (new
+orders with their lines), RF2 (old ones go) and updates in all tables, together so many percent of the orders and lines,
+a third of it by each; then both are refreshed, in turns first. Medians of `refresh_stream_table` as a client sees it are
+shown, and at the end every stream table is held against its query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.tpch.database import QUERIES, TABLES, create, load, new_sales, old_sales, updates  # noqa: E402
+
+Connection = psycopg.Connection[Any]
+
+
+@contextmanager
+def served() -> Iterator[Connection]:
+    """A server of its own, and a connection through it to a database that nobody refreshes but by hand."""
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
+        data = Path(directory) / "data"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
+            stdout=subprocess.PIPE,
+            stderr=(Path(directory) / "server.log").open("w"),
+            text=True,
+            cwd=ROOT,
+        )
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removeprefix("ready: ")
+            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+            dsn = conninfo.make_conninfo(url, user=user, password=password)
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("ALTER DATABASE postgres SET pg_trickle.enabled = off")
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                yield connection
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def change(connection: Connection, scale: float, percent: float, seed: int) -> None:
+    """New sales, old sales, updates: a third of the share each."""
+    share = percent / 100 / 3
+    orders = max(1, round(1_500_000 * scale * share))
+    for statements in (new_sales(orders, seed), old_sales(orders, 1000 + seed), updates(share, seed)):
+        with connection.transaction():
+            for statement in statements:
+                connection.execute(statement)
+
+
+def refresh(connection: Connection, name: str) -> float:
+    """Milliseconds of a refresh."""
+    clock = time.perf_counter()
+    connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name], prepare=True)
+    return (time.perf_counter() - clock) * 1000
+
+
+def differs(connection: Connection, name: str, query: str) -> bool:
+    """Whether a stream table is not what its query says."""
+    row = connection.execute(
+        "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
+        " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attname !~ '^__pgt_'",
+        [name],
+    ).fetchone()
+    assert row is not None
+    wrong = connection.execute(
+        f"WITH q AS MATERIALIZED ({query}), s AS (SELECT {row[0]} FROM {name})"
+        " SELECT (SELECT count(*) FROM (TABLE q EXCEPT ALL TABLE s) AS m)"
+        " + (SELECT count(*) FROM (TABLE s EXCEPT ALL TABLE q) AS e)"
+    ).fetchone()
+    return wrong != (0,)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--changed", type=float, default=1, help="percent")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
+    options = parser.parse_args()
+
+    console = Console()
+    times: dict[tuple[str, str], list[float]] = {}
+    actions: dict[str, set[str]] = {}
+    with served() as connection, Progress(console=console, transient=True) as progress:
+        task = progress.add_task("loading", total=len(options.only) * (options.rounds + 2))
+        create(connection)
+        load(connection, options.scale)
+        for name in options.only:
+            progress.update(task, description=f"creating {name}", advance=1)
+            for mode in ("differential", "full"):
+                connection.execute(
+                    "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, engine => 'postgres')",
+                    [f"{name}_{mode}", QUERIES[name], mode.upper()],
+                )
+        for n in range(options.rounds + 1):  # the first one warms up
+            change(connection, options.scale, options.changed, n)
+            for source in TABLES:
+                connection.execute(f"ANALYZE {source}")
+            for name in options.only:
+                progress.update(task, description=f"refreshing {name}", advance=1)
+                for mode in sorted(("differential", "full"), reverse=bool(n % 2)):
+                    elapsed = refresh(connection, f"{name}_{mode}")
+                    if n:
+                        times.setdefault((name, mode), []).append(elapsed)
+            connection.execute("SELECT pgtrickle._cleanup_buffers()")
+        for name in options.only:
+            for mode in ("differential", "full"):
+                if differs(connection, f"{name}_{mode}", QUERIES[name]):
+                    raise SystemExit(f'stream table "{name}_{mode}" differs from its query')
+            actions[name] = {
+                action
+                for (action,) in connection.execute(
+                    "SELECT action FROM pgtrickle.pgt_refresh_history WHERE pgt_id = pgtrickle._resolve(%s)"
+                    " AND initiated_by = 'MANUAL'",
+                    [f"{name}_differential"],
+                )
+            }
+    table = Table(title=f"TPC-H at scale {options.scale}, {options.changed} % changed: ms of refresh_stream_table")
+    for heading in ("query", "differential", "full", "times faster", "actions"):
+        table.add_column(heading, justify="left" if heading in ("query", "actions") else "right")
+    ratios = []
+    for name in options.only:
+        differential, full = (statistics.median(times[name, mode]) for mode in ("differential", "full"))
+        ratios.append(full / differential)
+        cells = (f"{differential:.1f}", f"{full:.1f}", f"{ratios[-1]:.1f}", ", ".join(sorted(actions[name])))
+        table.add_row(name, *cells)
+    console.print(table)
+    slower = sum(ratio < 1 for ratio in ratios)
+    console.print(f"median {statistics.median(ratios):.1f} times faster; {slower} of {len(ratios)} slower than full")
+
+
+if __name__ == "__main__":
+    main()
