@@ -4,8 +4,8 @@
 
 Each query defines two stream tables, one DIFFERENTIAL and one FULL, over the same eight tables. A round is RF1 (new
 orders with their lines), RF2 (old ones go) and updates in all tables, together so many percent of the orders and lines,
-a third of it by each; then both are refreshed, in turns first. Medians of `refresh_stream_table` as a client sees it are
-shown, and at the end every stream table is held against its query.
+a third of it by each; then both are refreshed, in turns first. Medians of `refresh_stream_table` as a client sees it
+are shown, and at the end every stream table is held against its query.
 """
 
 from __future__ import annotations
