@@ -122,7 +122,7 @@ class Laboratory:
             async with owner.transaction("read_committed"):
                 await requests.drop(owner, Request(0, "drop", {"name": f"public.{name}"}, "public", "postgres"))
         self.stream_tables = []
-        # Autovacuum may have one of them.
+        # Autovacuum may have one of them, here and when stream tables are made.
         await self.connections[0].execute("SET lock_timeout = '10s'")
         if tuple(tables) != self.tables:
             for table in self.tables:
@@ -132,7 +132,6 @@ class Laboratory:
                 await self.connections[0].execute(table.ddl)
         else:
             await self.connections[0].execute(f"TRUNCATE {', '.join(table.name for table in tables)}")
-        await self.connections[0].execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         for statement in rows:
             await self.run(0, statement)
 
@@ -214,6 +213,7 @@ class Laboratory:
     async def play(self, steps: Sequence[Step]) -> None:
         """Run a script; at its end everything is committed, refreshed in order, and then up to date."""
         truncated = False
+        await self.connections[0].execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         for step in steps:
             if step.refresh is not None:
                 outcome = await self.refresh(step.session, self.stream_tables[step.refresh % len(self.stream_tables)])
