@@ -10,6 +10,7 @@ from sqlglot import exp
 from .build import Builder, Relation, require_groupable
 from .columns import Field
 from .dialect import generate
+from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .operators import Operator
 from .operators.distinct_on import DistinctOn
@@ -111,7 +112,7 @@ def distinct_on(relation: Relation, keys: tuple[Field, ...]) -> Relation:
 def limit(query: exp.Expr, relation: Relation, within: tuple[Field, ...] = ()) -> Relation:
     """LIMIT, OFFSET and FETCH FIRST, of all rows or of those of each group of the columns ``within``."""
     order = relation.order
-    if isinstance(query, exp.SetOperation):
+    if isinstance(query, exp.SetOperation | ValuesQuery):
         order = _positions(query, relation)
     clause, offset = query.args.get("limit"), query.args.get("offset")
     ties = False
@@ -137,7 +138,7 @@ def limit(query: exp.Expr, relation: Relation, within: tuple[Field, ...] = ()) -
     return Relation(operator, relation.output)
 
 
-def _positions(query: exp.SetOperation, relation: Relation) -> tuple[SortKey, ...]:
+def _positions(query: exp.Expr, relation: Relation) -> tuple[SortKey, ...]:
     items = query.args["order"].expressions if query.args.get("order") else []
     columns = {name: field for name, field in reversed(relation.output)}
     keys = []
@@ -145,6 +146,6 @@ def _positions(query: exp.SetOperation, relation: Relation) -> tuple[SortKey, ..
         name = item.this.name
         column = relation.output[int(name) - 1][1] if isinstance(item.this, exp.Literal) else columns.get(name)
         if column is None:
-            raise NotDifferentiable(f"ORDER BY {generate(item.this)} of a set operation")
+            raise NotDifferentiable(f"ORDER BY {generate(item.this)} without SELECT")
         keys.append(SortKey(column, bool(item.args.get("desc")), bool(item.args.get("nulls_first"))))
     return tuple(keys)

@@ -34,6 +34,7 @@ _RESULTS = {
     "percent_rank": "double precision",
     "cume_dist": "double precision",
 }
+_VALUES = frozenset({"lag", "lead", "first_value", "last_value", "nth_value"})
 _WINDOW, _COMPONENT = "__pgt_window_", "__pgt_component_"
 _NAMES = (exp.Identifier, exp.Star, exp.DataType, exp.Var)
 _STRUCTURE = (exp.Where, exp.Distinct, exp.Order, exp.Ordered, exp.JSONKeyValue)
@@ -232,6 +233,12 @@ def _window_call(
     column = Field(builder.fresh(call.name.rpartition(".")[2].strip('"')), _RESULTS.get(call.name, ""))
     if call.name in ("sum", "avg", "min", "max") and len(arguments) == 1:
         column = aggregate_result(column.name, call.name, arguments[0]) or column
+    elif (
+        call.name in _VALUES and len(call.arguments) - (call.name == "nth_value") == 1 and call.arguments[0] in columns
+    ):
+        of = columns[call.arguments[0]]
+        # A function's result has no type modifier.
+        column = replace(of, name=column.name, not_null=False, origin=None) if "(" not in of.type else column
     elif call.name in _RESULTS:
         column = replace(column, not_null=True, scale=0, faithful=column.type != "double precision")
     return WindowCall(column, call.name, _filled(call.function, values), arguments, order, call.frame)

@@ -52,6 +52,9 @@ QUERIES: dict[str, str] = {
     " ORDER BY t.rank NULLS FIRST LIMIT 2 OFFSET 1) l",
     "in a scalar subquery": "SELECT i.id, (SELECT t.rank FROM tag t WHERE t.grp = i.grp ORDER BY t.rank LIMIT 1) AS r"
     " FROM item i ORDER BY (SELECT count(*) FROM tag t WHERE t.grp = i.grp) DESC, id LIMIT 3",
+    "of values": "VALUES (1, 'a'), (2, 'b'), (3, NULL) ORDER BY 1 DESC, 2 LIMIT 2",
+    "in the branches of a union": "(SELECT id, val FROM item ORDER BY id LIMIT 2) UNION ALL (SELECT grp, rank FROM tag"
+    " ORDER BY rank, grp OFFSET 1) ORDER BY 2, 1 LIMIT 3",
     "limit of a limit": "SELECT q.id FROM (SELECT id, val FROM item ORDER BY val, id LIMIT 4) q"
     " ORDER BY q.id DESC LIMIT 2",
 }
