@@ -72,7 +72,7 @@ def _replaced(expression: exp.Expr, text: list[str], values: Sequence[exp.Expr])
             return values[int(node.expressions[1].name)].copy()
         return node
 
-    return expression.copy().transform(replaced)
+    return expression.transform(replaced)
 
 
 def _value(
@@ -132,11 +132,11 @@ def _function(subplan: Subplan, arguments: Sequence[exp.Expr]) -> exp.Expr:
             return known[node.name].copy()
         return node
 
-    query = subplan.query.copy().transform(replaced)
+    query = subplan.query.transform(replaced)
     if subplan.kind is Kind.EXISTS:
         return exp.Exists(this=query)
     if subplan.kind is Kind.NOT_IN:
-        row = [operand.copy().transform(replaced) for operand in subplan.operands]
+        row = [operand.transform(replaced) for operand in subplan.operands]
         left = row[0] if len(row) == 1 else exp.Tuple(expressions=row)
         return exp.Not(this=exp.paren(exp.In(this=left, query=exp.Subquery(this=query))))
     # In parentheses of its own, since a subquery's are taken for those of an expression.
@@ -204,6 +204,7 @@ def on_condition(
     if below:
         padded = filtered(builder, padded, below)
     rest = [c for c in rest if c not in below]
+    pairs = Join((kept, padded), tuple(plain), kept.columns + padded.columns)
     while True:
         call = next((c for e in rest for c in e.find_all(exp.Anonymous) if placeholder(c) and _innermost(c)), None)
         if call is None:
@@ -213,7 +214,7 @@ def on_condition(
         used = {c.name for a in arguments for c in a.find_all(exp.Column)}
         values: list[exp.Expr]
         if not used <= {f.name for f in kept.columns} and not used <= {f.name for f in padded.columns}:
-            padded, values, agree = _paired(builder, kept, padded, plain, subplan, arguments)
+            padded, values, agree = _paired(builder, pairs, padded, subplan, arguments)
             plain += agree
         elif used and used <= {f.name for f in kept.columns}:
             kept, values = _value(builder, kept, kept, subplan, arguments)
@@ -225,9 +226,8 @@ def on_condition(
 
 def _paired(
     builder: Builder,
-    kept: Operator,
+    pairs: Operator,
     padded: Operator,
-    plain: Sequence[exp.Expr],
     subplan: Subplan,
     arguments: Sequence[exp.Expr],
 ) -> tuple[Operator, list[exp.Expr], list[exp.Expr]]:
@@ -236,7 +236,6 @@ def _paired(
     query = counted(subplan.query, builder) if subplan.kind is Kind.EXISTS else subplan.query
     if not one_row(query, builder.special):
         raise NotDifferentiable("subquery over both sides of an outer join in its condition")
-    pairs = Join((kept, padded), tuple(plain), kept.columns + padded.columns)
     relation, width, conditions = unnested(builder, pairs, subplan, query, arguments)
     rows = Settled(relation.operator)
     own = {f.name for f in padded.columns + rows.columns}

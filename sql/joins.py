@@ -14,6 +14,7 @@ from .expressions import conjuncts
 from .laterals import lateral
 from .operators import Filter, FullJoin, LeftJoin, Merged, Operator
 from .row_sources import Rows, flattened, lateral_rows, padded_on, padded_rows
+from .subqueries import extract
 
 Scope = Mapping[str, CommonTable]
 
@@ -159,7 +160,9 @@ def _conditions(
     on = join.args.get("on")
     conditions: list[exp.Expr] = [_equal(*pair) for pair in pairs.values()]
     if on is not None:
-        conditions += conjuncts(builder.resolve(on, [*left.bindings, *right.bindings]))
+        bindings = [*left.bindings, *right.bindings]
+        on = extract(builder, on, bindings, condition=True, filters=False)
+        conditions += conjuncts(builder.resolve(on, bindings))
     return [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
 
 

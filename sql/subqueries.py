@@ -37,13 +37,18 @@ class Truth(Enum):
     VALUE = "all three"
 
 
-def extract(builder: Builder, node: exp.Expr, bindings: Sequence[Binding], *, condition: bool = False) -> exp.Expr:
-    """The expression with placeholders for its subqueries. Of a ``condition`` it only matters whether it is true."""
+def extract(
+    builder: Builder, node: exp.Expr, bindings: Sequence[Binding], *, condition: bool = False, filters: bool = True
+) -> exp.Expr:
+    """The expression with placeholders for its subqueries. Of a ``condition`` it only matters whether it is true.
+
+    ``filters``: whoever asks drops the rows for which a condition is not true, so NOT IN can become an anti-join.
+    """
     if node.find(exp.Query, exp.Exists) is None:
         return node
     root = exp.Paren(this=node.copy())
     extraction = _Extraction(builder, bindings)
-    if condition:
+    if condition and filters:
         extraction.not_in(root.this)
     extraction.visit(root, Truth.IS_TRUE if condition else Truth.VALUE)
     result: exp.Expr = root.this

@@ -23,6 +23,7 @@ from ..dialect import generate
 from ..expressions import equated
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
+from ..same import Same
 from .operator import Operator, Restriction, W, names
 from .shared import shared_delta
 
@@ -106,27 +107,41 @@ class Join(Operator):
         if not self.joined[i].barrier:
             return None
         for j in inside:
-            pairs = self.equalities(i, j)
+            equal = self.equalities(i, j)
+            pairs = [*equal, *self._agreements(i, j)]
             if pairs:
                 names = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in pairs)]
                 keys = select(
                     names,
                     derived(deltas[j], "d"),
-                    where=[f"{name} IS NOT NULL" for name in names],
+                    where=[f"{quote(name)} IS NOT NULL" for name in dict.fromkeys(theirs.name for _, theirs in equal)],
                     distinct=True,
                 )
                 return Restriction(plan.cte(plan.fresh("keys"), keys), tuple((m.name, t) for m, t in pairs))
         return None
 
     def _feeds_barrier(self, j: int) -> bool:
-        return any(operator.barrier and self.equalities(i, j) for i, operator in enumerate(self.joined) if i != j)
+        return any(
+            operator.barrier and (self.equalities(i, j) or self._agreements(i, j))
+            for i, operator in enumerate(self.joined)
+            if i != j
+        )
 
     def equalities(self, i: int, j: int) -> list[tuple[Field, Field]]:
         """The columns of one input and of another, of the same type, that are equal in every row."""
+        return self._pairs(i, j, [equated(condition) for condition in self.conditions])
+
+    def _agreements(self, i: int, j: int) -> list[tuple[Field, Field]]:
+        """The columns of one input and of another, of the same type, that agree in every row, be it in NULL."""
+        sides = [(c.this.unnest(), c.expression.unnest()) for c in self.conditions if isinstance(c, Same)]
+        columns = [pair for pair in sides if all(isinstance(side, exp.Column) for side in pair)]
+        return self._pairs(i, j, [(left.name, right.name) for left, right in columns])
+
+    def _pairs(self, i: int, j: int, conditions: Sequence[tuple[str, str]]) -> list[tuple[Field, Field]]:
         mine = {column.name: column for column in self.joined[i].columns}
         theirs = {column.name: column for column in self.joined[j].columns}
         pairs = []
-        for left, right in map(equated, self.conditions):
+        for left, right in conditions:
             if left in mine and right in theirs:
                 pairs.append((mine[left], theirs[right]))
             elif right in mine and left in theirs:
