@@ -18,7 +18,7 @@ from .dialect import generate
 from .dialect_aggregates import JsonAggregate
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
-from .grouping_sets import GroupBy, expand, grouping, without_absent
+from .grouping_sets import GroupBy, expand, grouping, is_record, leaves, without_absent
 from .operators import Aggregate, Call, Expand, Operator, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
@@ -64,7 +64,7 @@ class _Written:
     def operands(self) -> list[exp.Expr]:
         """What the call needs as columns: not the direct arguments of WITHIN GROUP, nor constants after the first."""
         used = [] if self.within else self.arguments[:1] + [a for a in self.arguments[1:] if not _constant(a)]
-        arguments = [leaf for argument in used for leaf in _leaves(argument)]
+        arguments = [leaf for argument in used for leaf in leaves(argument)]
         order = [key.this for key in self.order if self.within or not _constant(key.this)]
         return arguments + order + ([self.condition] if self.condition is not None else [])
 
@@ -85,15 +85,6 @@ def _object_function(syntax: str) -> str:
         raise NotDifferentiable(f"JSON_OBJECTAGG with RETURNING {kind.lower()}")
     unique = "_unique" if words.startswith("WITH UNIQUE") or " WITH UNIQUE" in words else ""
     return f"{kind.lower()}_object_agg{unique}{'_strict' if 'ABSENT ON NULL' in words else ''}"
-
-
-def _is_record(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "ROW"
-
-
-def _leaves(argument: exp.Expr) -> list[exp.Expr]:
-    """The argument, or what a record is made of: a column cannot hold a record."""
-    return [leaf for part in argument.expressions for leaf in _leaves(part)] if _is_record(argument) else [argument]
 
 
 def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
@@ -127,7 +118,7 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
         arguments[:1] = arguments[0].expressions
         # DISTINCT makes no difference to an extremum.
         result.distinct = function not in ("min", "max")
-    if result.distinct and function != "count" and any(map(_is_record, arguments)):
+    if result.distinct and function != "count" and any(map(is_record, arguments)):
         raise NotDifferentiable(f"{function}(DISTINCT ROW(...))")
     if arguments and isinstance(arguments[-1], exp.Variadic):
         arguments[-1] = arguments[-1].this
@@ -196,7 +187,7 @@ def _call(builder: Builder, name: str, call: _Written, operands: Iterator[Field]
     taken = {id(operand): next(operands) for operand in call.operands}
 
     def argument(node: exp.Expr) -> Field | str:
-        if not call.within and _is_record(node):
+        if not call.within and is_record(node):
             parts = map(argument, node.expressions)
             return f"ROW({', '.join(part if isinstance(part, str) else quote(part.name) for part in parts)})"
         return taken.get(id(node)) or generate(rewritten(node, columns))

@@ -15,6 +15,7 @@ from sqlglot import exp
 from .build import Builder
 from .columns import Field
 from .dialect import generate
+from .errors import NotDifferentiable
 from .operators import Call, Expand, Operator
 
 Keys = tuple[exp.Expr, ...]
@@ -42,6 +43,8 @@ def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lamb
         chosen = {generate(key.unnest()): key for part in parts for key in part}
         keys = {**keys, **{text: key for text, key in chosen.items() if text not in keys}}
         sets.append(frozenset(list(keys).index(text) for text in chosen))
+    if len(sets) > 1 and any(map(is_record, group.find_all(exp.Anonymous))):
+        raise NotDifferentiable("ROW(...) in grouping sets")
     if group.args.get("all") is False:
         sets = list(dict.fromkeys(sets))
     return GroupBy(tuple(map(resolved, keys.values())), tuple(sets))
@@ -61,7 +64,18 @@ def _sets(item: exp.Expr) -> list[Keys]:
 
 
 def _element(node: exp.Expr) -> Keys:
-    return tuple(node.expressions) if isinstance(node, exp.Tuple) else (node.unnest(),)
+    parts = node.expressions if isinstance(node, exp.Tuple) else [node]
+    return tuple(leaf for part in parts for leaf in leaves(part.unnest()))
+
+
+def is_record(node: exp.Expr) -> bool:
+    """Whether an expression is ``ROW(...)``."""
+    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "ROW"
+
+
+def leaves(node: exp.Expr) -> list[exp.Expr]:
+    """The expression, or what a record is made of: a column cannot hold a record."""
+    return [leaf for part in node.expressions for leaf in leaves(part.unnest())] if is_record(node) else [node]
 
 
 def expand(
@@ -89,7 +103,9 @@ def grouping(part: exp.Expr, positions: Mapping[str, int], sets: Sequence[frozen
     """An expression with its GROUPING calls computed from the set's number; without an `Expand` there is one set."""
 
     def value(arguments: Sequence[exp.Expr], keys: frozenset[int]) -> int:
-        bits = ["0" if positions[generate(argument.unnest())] in keys else "1" for argument in arguments]
+        bits = [
+            "0" if all(positions[generate(leaf)] in keys for leaf in leaves(a.unnest())) else "1" for a in arguments
+        ]
         return int("".join(bits), 2)
 
     def replaced(node: exp.Expr) -> exp.Expr:

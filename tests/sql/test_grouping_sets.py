@@ -49,6 +49,8 @@ QUERIES = {
     " UNION ALL SELECT rank, count(*) FROM tag GROUP BY CUBE (rank)",
     "windows over sets": "SELECT grp, val, count(*) AS n, rank() OVER (PARTITION BY grouping(val)"
     " ORDER BY count(*)) AS r FROM item GROUP BY ROLLUP (grp, val)",
+    "records alone": "SELECT count(*) AS n, ROW(grp, val)::text AS r, grouping(ROW(grp, val)) AS g"
+    " FROM item GROUP BY ROW(grp, val)",
     "primary key": "SELECT id, label, count(*) AS n FROM item GROUP BY id, ROLLUP (grp)",
 }
 
