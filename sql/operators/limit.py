@@ -43,7 +43,8 @@ class Limit(Rescan, KeepsRows):
         return total_order(self.keys, self.order, () if told_apart(self.input, within) else telling(self.input))
 
     @property
-    def _peers(self) -> list[str]:
+    def peers(self) -> list[str]:
+        """Sort expressions that leave peers together."""
         return [key.sql() for key in self.order]
 
     @property
@@ -57,16 +58,16 @@ class Limit(Rescan, KeepsRows):
     def _first(self, rows: str, number: str) -> str:
         """The first rows of all, in any order."""
         query = select(["*"], derived(rows, "l"))
-        if self.ties and not self._peers:
+        if self.ties and not self.peers:
             return query
         if self.ties:
-            return f"{query}{order_by(self._peers)} FETCH FIRST {number} ROWS WITH TIES"
+            return f"{query}{order_by(self.peers)} FETCH FIRST {number} ROWS WITH TIES"
         return f"{query}{order_by(self.total)} LIMIT {number}"
 
     def computed(self, rows: str) -> str:
         if self.keys:
             return self._by_group(rows)
-        if self.ties and self._peers:
+        if self.ties and self.peers:
             rows = self._first(rows, f"(CASE WHEN ({self.count})::bigint <= 0 THEN 0 ELSE {self._end()} END)")
         elif self.ties:
             # Without an order all rows are peers.
@@ -83,7 +84,7 @@ class Limit(Rescan, KeepsRows):
         last = position
         if self.ties:
             last = quote("__pgt_rank")
-            ranked = f"pg_catalog.rank() OVER (PARTITION BY {by}{order_by(self._peers)})"
+            ranked = f"pg_catalog.rank() OVER (PARTITION BY {by}{order_by(self.peers)})"
             columns.append(f"{ranked} AS {last}")
         where = [f"{position} > {self._skipped}"]
         if self.count:

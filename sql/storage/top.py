@@ -52,7 +52,9 @@ class Top(Recomputed):
             derived(everything, "e"),
             group_by=by,
         )
-        place = f"pg_catalog.rank() OVER ({order_by(limit.total).strip()}) AS {POSITION}"
+        # With ties all peers of the last row are stored: up to them, too, all rows are known.
+        by = limit.peers if limit.ties else limit.total
+        place = f"pg_catalog.rank() OVER ({order_by(by).strip()}) AS {POSITION}"
         ranked = plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
         last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
         left = select(
@@ -76,4 +78,4 @@ def maintainable(limit: Limit, fields: tuple[tuple[str, Field], ...]) -> bool:
     """Whether `Top` can keep the first rows: all they are sorted by is stored, and none before the first is missing."""
     stored = {f.name for _, f in fields}
     simple = limit.count is not None and limit.count.isdigit() and int(limit.count) > 0
-    return simple and not limit.offset and not limit.ties and all(c.name in stored for c in limit.input.columns)
+    return simple and not limit.offset and all(c.name in stored for c in limit.input.columns)
