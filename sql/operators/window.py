@@ -139,7 +139,8 @@ class Window(Rescan, KeepsRows):
 
     def computed(self, rows: str) -> str:
         ties = tie_break(telling(self.input), self.keys)
-        if len({(call.order, self._total_frame(call)) for call in self.calls if self._tied(call)}) > 1:
+        sorts = {(call.order, self._total_frame(call)) for call in self.calls if self._tied(call)}
+        if len(sorts) > 1 and not told_apart(self.input, self.input.columns):
             # Rows that look the same are in the same order for all calls.
             by = f"PARTITION BY {', '.join(names(self.keys))}" if self.keys else ""
             position = f"pg_catalog.row_number() OVER ({by}{order_by(ties)}) AS {POSITION}"
