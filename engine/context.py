@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
@@ -54,6 +54,8 @@ class RefreshContext:
     """Ratio of changes above which a full refresh has been faster, where that was seen."""
     one_snapshot: bool
     """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings that decide how it is refreshed, where it is to be."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -72,7 +74,8 @@ class RefreshContext:
             for source in values["sources"]
         )
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
+        values.setdefault("settings", {})
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
 
     @property
     def pending(self) -> int:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from catalog.session import SqlError, SqlSession
+from catalog.session import SqlError
 from engine.context import RefreshContext
 
 
@@ -123,14 +123,10 @@ def learned_threshold(
     return None
 
 
-async def settings_of(session: SqlSession) -> RefreshSettings:
-    """Read the settings, as the session, the database or the server sets them."""
-    ((engine, rows, ratio),) = await session.fetch(
-        "SELECT pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),"
-        " pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),"
-        " pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')"
-    )
+def settings_of(context: RefreshContext) -> RefreshSettings:
+    """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
+    found = context.settings
     try:
-        return RefreshSettings(str(engine).lower(), int(rows), float(ratio))
+        return RefreshSettings(found["engine"].lower(), int(found["spark_min_rows"]), float(found["max_change_ratio"]))
     except ValueError as error:
         raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error

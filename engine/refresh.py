@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -34,13 +32,12 @@ from engine.decision import (
 from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
-from engine.transactions import acting_as, savepoint
+from engine.transactions import acting_as
 from sql import Compiled
 
 logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
-DATA_EXCEPTION = "22"
 
 
 class Initiator(StrEnum):
@@ -81,7 +78,7 @@ async def refresh(
     started, clock = datetime.now(UTC), time.perf_counter()
     settings, estimated_rows = RefreshSettings(), 0
     if not is_fresh(context):
-        settings = await settings_of(session)
+        settings = settings_of(context)
         if depends_on_size(context, settings):
             estimated_rows = await _estimated_rows(session, context)
     decision = decide(context, settings, estimated_rows)
@@ -193,17 +190,14 @@ def _sources_to_read(context: RefreshContext) -> frozenset[int]:
 
 async def _differential(session: SqlSession, context: RefreshContext, statement: str) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
-    try:
-        async with _row_id_collisions(session):
-            result = dict(await run_as_owner(session, context.owner, statement, parameters, current=context.caller))
-    except _RowIdCollision as collision:
-        raise _NotApplied("two rows had one __pgt_row_id", salts_used=1) from collision
-    except SqlError as error:
-        if error.sqlstate.startswith(DATA_EXCEPTION):
-            # A row that is gone may have met one that never was beside it; what is there now decides.
-            # Only its class: the message can quote a row, and the history is read by everybody.
-            raise _NotApplied(f"the changes alone cannot be computed ({error.sqlstate})") from error
-        raise
+    result = await _apply(session, context, statement, parameters, data_errors=True)
+    failed = result.get("failed")
+    if failed == UNIQUE_VIOLATION:
+        raise _NotApplied("two rows had one __pgt_row_id", salts_used=1)
+    if failed:
+        # A row that is gone may have met one that never was beside it; what is there now decides.
+        # Only its class: the message can quote a row, and the history is read by everybody.
+        raise _NotApplied(f"the changes alone cannot be computed ({failed})")
     if result.get("missing"):
         raise _NotApplied(f"{result['missing']} rows were missing in the storage table")
     return result
@@ -218,8 +212,9 @@ async def _full(
         statement = plan.full_sql(context.storage)
     else:
         statement = plan.populate_sql(context.storage)
-    async with _row_id_collisions(session):
-        result = dict(await run_as_owner(session, context.owner, statement, {"salt": salt}, current=context.caller))
+    result = await _apply(session, context, statement, {"salt": salt}, data_errors=False)
+    if result.get("failed"):
+        raise _RowIdCollision
     if rows is not None:
         # The rows are as of the snapshot that Spark's input was read at, not as of the statement that stored them.
         result |= {"snapshot": rows.snapshot, "xid": None, "change_id": None}
@@ -238,16 +233,14 @@ async def _full_with_salts(
     raise SqlError("XX000", f'row ids of stream table "{context.name}" collide under every salt')
 
 
-@asynccontextmanager
-async def _row_id_collisions(session: SqlSession) -> AsyncIterator[None]:
-    """A savepoint around a statement that writes row ids. Raises _RowIdCollision, with the statement undone."""
-    try:
-        async with savepoint(session):
-            yield
-    except SqlError as error:
-        if error.sqlstate == UNIQUE_VIOLATION and "__pgt_row_id" in (error.detail or ""):
-            raise _RowIdCollision from error
-        raise
+async def _apply(
+    session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any], *, data_errors: bool
+) -> dict[str, Any]:
+    """Run a statement that changes the storage table; {"failed": SQLSTATE} if it was undone (`pgtrickle._apply`)."""
+    async with acting_as(session, context.owner, current=context.caller):
+        call = "SELECT pgtrickle._apply($1::text, $2::text::jsonb, $3::boolean)::text"
+        ((text,),) = await session.fetch(call, statement, dumps(parameters), data_errors)
+    return dict(json.loads(text))
 
 
 async def run_as_owner(

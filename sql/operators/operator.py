@@ -126,10 +126,11 @@ def restricted(
 
     PostgreSQL cannot use an index for IS NOT DISTINCT FROM. So rows without a NULL in their key are found by plain
     equality, which reaches the scans; the others by a hash of the key, only if there are any keys with NULLs. What is
-    ``rare`` should be quick to plan instead: all rows are found by hash.
+    ``rare`` should be quick to plan instead, and a key of computed values has no index: all rows are found by hash.
     """
     pairs = only.pairs
-    if rare:
+    computed = any(c in nullable for c, _ in pairs) and not any(f.origin for _, f in pairs)
+    if rare or computed:
         return select(
             [f"r.{c}" for c in columns],
             f"{derived(query, 'r')} JOIN {only.relation} AS k ON {_hash_match(list(pairs))}",

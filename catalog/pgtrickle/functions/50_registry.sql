@@ -43,22 +43,23 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
     runner text := 'as_' || owner;
-    present oid;
+    -- The last of its settings: one made by an earlier version of this file lacks it.
+    present boolean;
 BEGIN
     IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
             HINT = format('GRANT %I TO %I;', role, current_user);
     END IF;
-    SELECT p.proowner INTO present
+    SELECT p.proowner = owner AND p.proconfig @> ARRAY['geqo_effort=2'] INTO present
     FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
-    IF present IS DISTINCT FROM owner THEN
+    IF present IS NOT TRUE THEN
         PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
         -- Somebody else may have made it while this one waited for the lock.
-        SELECT p.proowner INTO present
+        SELECT p.proowner = owner AND p.proconfig @> ARRAY['geqo_effort=2'] INTO present
         FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
     END IF;
-    IF present IS DISTINCT FROM owner THEN
+    IF present IS NOT TRUE THEN
         IF present IS NOT NULL THEN
             EXECUTE format('DROP FUNCTION pgtrickle_roles.%I(text, jsonb)', runner);
         END IF;
@@ -74,6 +75,9 @@ BEGIN
             SET bytea_output = 'hex'
             SET from_collapse_limit = 11
             SET join_collapse_limit = 11
+            -- A search through all orders of nine tables or more takes longer than the refresh.
+            SET geqo_threshold = 9
+            SET geqo_effort = 2
             AS $body$
             DECLARE
                 result jsonb;
@@ -146,6 +150,23 @@ BEGIN
             HINT = 'Functions in a defining query must have no effects.';
     END IF;
     RETURN result;
+END $$;
+
+
+-- _run for a statement that changes a storage table. Where it cannot be applied it is undone, and {"failed": SQLSTATE}
+-- returned: two rows have one __pgt_row_id (23505), or, if data_errors, values cannot be computed (class 22).
+CREATE OR REPLACE FUNCTION pgtrickle._apply(statement text, parameters jsonb, data_errors boolean) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    details text;
+BEGIN
+    RETURN pgtrickle._run(statement, parameters);
+EXCEPTION WHEN unique_violation OR data_exception THEN
+    GET STACKED DIAGNOSTICS details = PG_EXCEPTION_DETAIL;
+    IF SQLSTATE = '23505' AND position('__pgt_row_id' IN details) > 0 OR starts_with(SQLSTATE, '22') AND data_errors THEN
+        RETURN jsonb_build_object('failed', SQLSTATE);
+    END IF;
+    RAISE;
 END $$;
 
 

@@ -90,7 +90,7 @@ BEGIN
         SELECT s.pgt_owner INTO st.pgt_owner FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    RETURN pgtrickle._refresh_context(pgt_id, system);
+    RETURN pgtrickle._refresh_context(pgt_id, system, 1000001);
 END $$;
 
 
@@ -98,14 +98,15 @@ END $$;
 --   {"fresh" (there is nothing to do), "pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name),
 --    "status", "refresh_mode", "requested_mode", "engine", "schedule", "caller" (role name),
 --    "plan" (differs when what it is planned from does), "canonical_query" (these two empty where fresh),
+--    "settings": {"engine", "spark_min_rows", "max_change_ratio"} (not where fresh),
 --    "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
 -- pending counts buffer rows that the frontier has not seen, up to most; NULL where nothing is captured or there is no
--- frontier. truncated says that a TRUNCATE is among them.
-CREATE OR REPLACE FUNCTION pgtrickle._refresh_context(pgt_id bigint, system text, most int DEFAULT 1000001) RETURNS jsonb
+-- frontier. truncated says that a TRUNCATE is among them. Where most is 1 the first change found ends it: {"fresh": false}.
+CREATE OR REPLACE FUNCTION pgtrickle._refresh_context(pgt_id bigint, system text, most int) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     st record;
@@ -161,6 +162,23 @@ BEGIN
             broken := broken || format('source with OID %s no longer exists', d.oid);
             CONTINUE;
         END IF;
+        IF d.cdc_mode IS NULL OR d.buffer IS NULL OR st.frontier IS NULL THEN
+            NULL;
+        ELSIF pg_relation_size(d.buffer) = 0 THEN
+            pending := 0;
+        ELSE
+            EXECUTE format($q$
+                SELECT count(*), coalesce(bool_or(w = 0), false)
+                FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
+                      WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
+                                 ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
+                      LIMIT %s) AS pending$q$, 'changes_' || d.oid, most)
+            INTO pending, truncated
+            USING st.snapshot, st.xid, st.change_id;
+            IF pending > 0 AND most = 1 THEN
+                RETURN '{"fresh": false}';
+            END IF;
+        END IF;
         IF d.readable IS NOT TRUE THEN
             reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
             IF reason IS NOT NULL THEN
@@ -174,23 +192,13 @@ BEGIN
             reason := CASE WHEN d.intact IS NOT TRUE THEN
                 pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
                                        d.relations, d.trigger_state, d.relhassubclass) END;
+            IF reason IS NULL AND d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
+                reason := format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
+            END IF;
             IF reason IS NOT NULL THEN
                 broken := broken || reason;
-            ELSIF d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
-                broken := broken || format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
-            ELSIF st.frontier IS NULL THEN
-                NULL;
-            ELSIF pg_relation_size(d.buffer) = 0 THEN
-                pending := 0;
-            ELSE
-                EXECUTE format($q$
-                    SELECT count(*), coalesce(bool_or(w = 0), false)
-                    FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
-                          WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
-                                     ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
-                          LIMIT %s) AS pending$q$, 'changes_' || d.oid, most)
-                INTO pending, truncated
-                USING st.snapshot, st.xid, st.change_id;
+                pending := NULL;
+                truncated := false;
             END IF;
         END IF;
         fresh := fresh AND NOT coalesce(pending > 0, false) AND (d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW');
@@ -225,7 +233,11 @@ BEGIN
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '') ELSE
         (SELECT jsonb_build_object(
              'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),
-             'canonical_query', s.canonical_query)
+             'canonical_query', s.canonical_query,
+             'settings', jsonb_build_object(
+                 'engine', pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),
+                 'spark_min_rows', pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),
+                 'max_change_ratio', pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')))
          FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id) END;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
