@@ -7,6 +7,9 @@ aggregates that the compiler takes apart are recognised.
 
 from __future__ import annotations
 
+import threading
+from functools import lru_cache
+
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.postgres import Postgres
@@ -91,8 +94,9 @@ class Canonical(Postgres):
         }
 
 
+@lru_cache(maxsize=64)
 def parse(query: str) -> exp.Query:
-    """A canonical query as a syntax tree. Raises NotDifferentiable if sqlglot cannot read it."""
+    """A canonical query as a syntax tree, not to be changed. Raises NotDifferentiable if sqlglot cannot read it."""
     try:
         statement = sqlglot.parse_one(query, read=Canonical)
     except SqlglotError as error:
@@ -111,4 +115,23 @@ def generate(node: exp.Expr) -> str:
     >>> generate(parse("SELECT strpos(a, b), (a !~ b), (a IS NOT TRUE), now() FROM t"))
     'SELECT strpos(a, b), (a !~ b), (a IS NOT TRUE), now() FROM t'
     """
-    return node.sql(dialect=Canonical, normalize_functions=False)
+    if isinstance(node, exp.Query):
+        return node.sql(dialect=Canonical, normalize_functions=False)
+    # To copy an expression takes ten times as long as to write it, and the generator changes none of these. It asks for
+    # the parent of some, which the copy would not have.
+    parent, node.parent = node.parent, None
+    try:
+        return _generator().generate(node, copy=False)
+    finally:
+        node.parent = parent
+
+
+_LOCAL = threading.local()
+
+
+def _generator() -> Canonical.Generator:
+    """This thread's generator."""
+    if not hasattr(_LOCAL, "generator"):
+        _LOCAL.generator = Canonical().generator(normalize_functions=False)
+    generator: Canonical.Generator = _LOCAL.generator
+    return generator

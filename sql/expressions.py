@@ -105,7 +105,7 @@ def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> ex
             return exp.column(exp.to_identifier(column(part).name, quoted=True))
         return part
 
-    return node.copy().transform(replaced)
+    return node.transform(replaced)
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:

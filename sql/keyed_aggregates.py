@@ -142,7 +142,7 @@ def keyed_aggregate(
         found = results.get(generate(node))
         return found.copy() if found is not None else node
 
-    values = tuple(node.unalias().copy().transform(replaced) for node in query.expressions)
+    values = tuple(node.unalias().transform(replaced) for node in query.expressions)
     return KeyedAggregate(relation.operator, conditions, values, all(strict(v) for v in values))
 
 

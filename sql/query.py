@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from sqlglot import exp
 
@@ -49,24 +50,31 @@ class ParsedQuery:
     used: Mapping[int, frozenset[str]]
     grouping_sets: int = 1
     """The number of sets of the GROUP BY that has most."""
+    _built: dict[object, tuple[Relation, tuple[str, ...]]] = field(default_factory=dict, compare=False)
 
     def probes(self, answers: Mapping[str, Sequence[Column]] | None = None) -> tuple[str, ...]:
         """SELECT statements whose output columns have to be described before the query can be compiled.
 
         ``answers`` holds those already known; what they say can lead to further questions.
         """
-        types = Types(answers or {})
-        Builder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
-        return tuple(types.asked)
+        return self._build(answers or {})[1]
 
     def compile(self, answers: Mapping[str, Sequence[Column]] | None = None) -> Compiled:
         """The compiled query; ``answers`` maps each probe to its output columns. Raises NotDifferentiable."""
-        types = Types(answers or {})
-        builder = Builder(self.sources, types, self.used, self.special)
-        relation = builder.query(self.ast, {}, self.output)
-        if types.asked:
-            raise ValueError(f"unanswered probe: {types.asked[0]}")
+        relation, asked = self._build(answers or {})
+        if asked:
+            raise ValueError(f"unanswered probe: {asked[0]}")
         return _compiled(self, relation)
+
+    def _build(self, answers: Mapping[str, Sequence[Column]]) -> tuple[Relation, tuple[str, ...]]:
+        """The operator tree as these answers let it be, and the probes without one. The last tree is kept."""
+        known = tuple((probe, tuple(columns)) for probe, columns in answers.items())
+        if known not in self._built:
+            types = Types(answers)
+            relation = Builder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
+            self._built.clear()
+            self._built[known] = relation, tuple(types.asked)
+        return self._built[known]
 
 
 def regenerate(canonical: str) -> str:
@@ -91,6 +99,17 @@ def parse_query(
     the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets;
     ``views`` are those that it reads, and those read by them. Raises NotDifferentiable.
     """
+    return _parse_query(canonical, tuple(sources), tuple(output), special, tuple(views))
+
+
+@lru_cache(maxsize=64)
+def _parse_query(
+    canonical: str,
+    sources: tuple[Source, ...],
+    output: tuple[Column, ...],
+    special: frozenset[str],
+    views: tuple[View, ...],
+) -> ParsedQuery:
     ast = inline_views(parse(canonical), views)
     first = Builder(sources, Types(), None, special)
     tree = first.query(ast, {}, output).operator
@@ -100,7 +119,7 @@ def parse_query(
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)
     sets = max((len(operator.sets) for operator in tree.walk() if isinstance(operator, Expand)), default=1)
-    return ParsedQuery(canonical, ast, tuple(sources), tuple(output), special, by_number, sets)
+    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets)
 
 
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:

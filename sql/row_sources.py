@@ -71,7 +71,7 @@ class Rows:
             name = builder.column(node, bindings).name
             return exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(ROW, quoted=True))
 
-        return self.node.copy().transform(replaced)
+        return self.node.transform(replaced)
 
     def text(self, resolved: exp.Expr) -> str:
         """The item of FROM, called f."""

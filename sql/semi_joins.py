@@ -77,7 +77,7 @@ def _plain_rows(
             return mine[node.name].copy()
         return reference(theirs[generate(node)])
 
-    conditions = [condition.copy().transform(replaced) for condition in joining]
+    conditions = [condition.transform(replaced) for condition in joining]
     return relation.operator, tuple(fields[: len(own)]), conditions
 
 

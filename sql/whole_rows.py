@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 def wanted(table: exp.Table) -> bool:
     """Whether the query speaks of whole rows of a table in its FROM."""
     query = table.find_ancestor(exp.Select)
-    alias = table.alias or table.name
-    return query is not None and any(
-        isinstance(column.this, exp.Star) and column.table == alias for column in query.find_all(exp.Column)
-    )
+    if query is None:
+        return False
+    if "whole_rows" not in query.meta:
+        columns = query.find_all(exp.Column)
+        query.meta["whole_rows"] = frozenset(c.table for c in columns if isinstance(c.this, exp.Star))
+    return (table.alias or table.name) in query.meta["whole_rows"]
 
 
 def with_whole_row(builder: Builder, source: Source, relation: Relation) -> tuple[Operator, Field]:
