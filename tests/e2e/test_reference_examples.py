@@ -235,11 +235,6 @@ COMPARED = {
 """Where the query leaves something open (the order of an array, the last digits of a float): what is to be equal."""
 
 
-REFUSED = {
-    **dict.fromkeys(["category_tree", "org_chart"], "WITH RECURSIVE"),
-}
-
-
 @pytest.fixture(scope="module")
 def examples(server: Headwater) -> Iterator[Database]:
     for database in _database(server):
@@ -260,13 +255,7 @@ def differs(database: Database, name: str) -> list[tuple[object, ...]]:
     )
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=REFUSED[name])) if name in REFUSED else name
-        for name in EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_example_follows_its_sources(examples: Database, example: str) -> None:
     found = re.fullmatch(r"(\w+)(?: \((\w+)\))?", example)
     assert found is not None

@@ -77,3 +77,25 @@ def test_join_of_two_columns_of_an_aggregate_with_one(laboratory: Laboratory) ->
         "UPDATE c SET v = k",
         kinds="int int",
     )
+
+
+def test_grouping_sets_over_a_full_join_below_a_query_that_reads_none_of_it(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO f (id, xs) VALUES (1, '{1,2}'), (2, NULL)"],
+        "SELECT 1 AS c0 FROM (SELECT 1 AS c0 FROM f AS r1 FULL JOIN f AS r2 ON TRUE"
+        " GROUP BY ROLLUP (r1.xs, r2.xs[1:2])) AS r3",
+        "INSERT INTO f (id, xs) VALUES (3, '{}')",
+        "DELETE FROM f",
+    )
+
+
+def test_ties_of_distinct_rows_in_the_order_of_a_constant(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id) VALUES (1)"],
+        "SELECT DISTINCT 3 AS c0, id AS c1 FROM a ORDER BY 1 FETCH FIRST 2 ROWS WITH TIES",
+        "INSERT INTO a (id) VALUES (2), (3), (4)",
+        "DELETE FROM a WHERE id < 4",
+        kinds="int int",
+    )
