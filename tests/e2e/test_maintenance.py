@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psycopg
 import pytest
 
 
@@ -261,3 +262,32 @@ def test_differential_mode_insists(db: Any) -> None:
     db.run("UPDATE orders SET amount = amount + 1")
     db.assert_refreshed("copy")
     assert db.last("copy")[0] == "DIFFERENTIAL"
+
+
+def test_values_that_only_the_changes_have_are_no_error(db: Any) -> None:
+    db.run("CREATE TABLE a (id int PRIMARY KEY, v int); INSERT INTO a VALUES (1, 10), (2, 20)")
+    db.run("CREATE TABLE b (id int PRIMARY KEY, d int); INSERT INTO b VALUES (1, 2), (2, 5)")
+    db.create("quotients", "SELECT a.id, a.v / b.d AS q FROM a JOIN b ON b.id = a.id")
+    with db.connection.transaction():
+        db.connection.execute("DELETE FROM a WHERE id = 1")
+        db.connection.execute("UPDATE b SET d = 0 WHERE id = 1")
+    db.refresh("quotients")
+    assert db.last("quotients")[0] == "REINITIALIZE"
+    assert db.rows("SELECT id, q FROM quotients") == [(2, 4)]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        db.run("INSERT INTO a VALUES (1, 1)")
+        db.refresh("quotients")
+
+
+def test_two_rows_with_one_row_id_are_told_apart_by_another_salt(db: Any) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    db.create("copy", "SELECT id, v FROM t")
+    third = db.value("SELECT __pgt_row_id FROM copy WHERE id = 3")
+    db.run("DELETE FROM t WHERE id = 3")
+    db.refresh("copy")
+    db.run(f"SET pgtrickle.maintenance = on; UPDATE copy SET __pgt_row_id = {third} WHERE id = 1")
+    db.run("SET pgtrickle.maintenance = off; INSERT INTO t VALUES (3, 3)")
+    db.refresh("copy")
+    assert db.last("copy")[0] == "REINITIALIZE"
+    assert db.value("SELECT row_id_salt FROM pgtrickle.pgt_stream_tables") == 1
+    db.assert_current("copy")
