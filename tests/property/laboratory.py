@@ -31,6 +31,7 @@ EXPECTED = frozenset(
     {
         "23505",  # unique violation
         "23514",  # no partition for this row
+        "25001",  # BEGIN of another isolation level within a transaction
         "25P02",  # in a failed transaction
         "25P01",  # no transaction
         "3B001",  # no such savepoint
@@ -185,7 +186,7 @@ class Laboratory:
             if not inside:
                 await self.connections[session].execute("COMMIT")
             return outcome
-        except SqlError as error:
+        except (SqlError, asyncpg.LockNotAvailableError) as error:
             if session and not inside and self.connections[session].is_in_transaction():
                 await self.connections[session].execute("ROLLBACK")
             if error.sqlstate not in EXPECTED:
@@ -227,6 +228,7 @@ class Laboratory:
         for connection in self.connections:
             if connection.is_in_transaction():
                 await connection.execute("COMMIT")
+        await self.connections[0].execute("SET lock_timeout = '10s'")
         for table in self.stream_tables:
             await self.refresh(0, table)
         for table in self.stream_tables:
