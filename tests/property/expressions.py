@@ -275,17 +275,17 @@ class Expressions:
             function = self.pick([f"first_value({argument})", f"last_value({argument})", f"nth_value({argument}, 2)"])
             return f"{function} OVER ({partition}{total}{self._frame('ROWS')})", kind
         call, result = self.aggregate(columns, over=True)
-        order = self.pick(columns)
+        by, of = self.pick(columns)
         if choice == 6:
             window = partition.strip()
         elif choice == 7:
             window = f"{partition}{total}{self._frame('ROWS')}"
         elif choice == 8:
-            window = f"{partition}ORDER BY {order[0]}{self._frame('GROUPS')}"
-        elif order[1] in ("int", "numeric"):
-            window = f"{partition}ORDER BY {order[0]}{self._frame('RANGE')}"
+            window = f"{partition}ORDER BY {by}{self._frame('GROUPS')}"
+        elif of in ("int", "numeric"):
+            window = f"{partition}ORDER BY {by}{self._frame('RANGE')}"
         else:
-            window = f"{partition}ORDER BY {order[0]}"
+            window = f"{partition}ORDER BY {by}"
         text = f"{call} OVER ({window})"
         return (f"({text})::int", "int") if result == "bigint" else (text, result)
 
