@@ -80,7 +80,7 @@ async def create(
                 "function_hashes": function_hashes(definition.functions),
                 "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
                 "fallback_reason": fallback,
-                "explain": explanation(inputs, definition),
+                "explain": explanation(inputs, definition, storage),
                 "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
                 "dependencies": [
                     {"relid": dependency.source.oid, "columns": list(dependency.columns_used)}
@@ -201,12 +201,24 @@ async def _announce(
         )
 
 
-def explanation(inputs: PlanInputs, definition: Definition) -> dict[str, Any]:
-    """What `pgt_stream_tables.explain` keeps: the compiler's inputs, and what `explain_st` shows of the plan."""
+def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dict[str, Any]:
+    """What `pgt_stream_tables.explain` keeps: the compiler's inputs, and what `explain_st` shows of the plan.
+
+    ``texts`` goes into `plan_texts`, which no refresh reads.
+    """
     built = compiled(inputs)
+    texts: dict[str, Any] = {}
+    if inputs.differentiable:
+        every = frozenset(source.oid for source in built.sources)
+        texts = {
+            "rewrites": sql.rewrites(inputs.canonical, inputs.views),
+            "rewritten_query": built.storage_query,
+            "delta_sql": built.refresh_sql(storage, every),
+        }
     return {
         "inputs": inputs.to_json(),
         "operator_tree": built.tree,
         "strategy": dict(built.strategy),
         "sources": [f"{d.source.schema}.{d.source.name} (oid={d.source.oid})" for d in definition.dependencies],
+        "texts": texts,
     }

@@ -83,7 +83,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 "canonical_query": definition.canonical,
                 "functions_used": sorted({use.name for use in definition.functions}),
                 "function_hashes": function_hashes(definition.functions),
-                "explain": explanation(inputs, definition),
+                "explain": explanation(inputs, definition, context.storage),
                 "needs_reinit": True,
                 **fallback,
             }

@@ -36,6 +36,7 @@ from .errors import NotDifferentiable
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
 from .render import quote
+from .rewrites import rewrites
 from .topk import TopK, topk
 from .views import View
 
@@ -53,5 +54,6 @@ __all__ = [
     "quote",
     "regenerate",
     "rejected",
+    "rewrites",
     "topk",
 ]

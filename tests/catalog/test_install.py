@@ -23,7 +23,7 @@ def test_second_install_changes_nothing(dsn: str) -> None:
 def test_versions_are_recorded(dsn: str, bare_connect: Connect) -> None:
     install_into(dsn)
     rows = bare_connect().execute("SELECT version, description FROM pgtrickle.pgt_schema_version ORDER BY 1").fetchall()
-    assert [version for version, _ in rows] == ["0001_stream_tables", "functions"]
+    assert [version for version, _ in rows] == ["0001_stream_tables", "0002_plan_texts", "functions"]
     assert rows[0][1].startswith("The catalog of stream tables")
 
 
@@ -50,7 +50,7 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
     connection = bare_connect()
     connection.execute("INSERT INTO pgtrickle.pgt_source_gates (source_relid) VALUES (1)")
     new = Scripts(
-        (*old.migrations, Script("0002_more", "-- More.\nALTER TABLE pgtrickle.pgt_source_gates ADD COLUMN more int")),
+        (*old.migrations, Script("0009_more", "-- More.\nALTER TABLE pgtrickle.pgt_source_gates ADD COLUMN more int")),
         (*old.functions, Script("99", "CREATE FUNCTION pgtrickle._more() RETURNS int LANGUAGE sql AS 'SELECT 2'")),
         old.superuser,
     )
@@ -60,7 +60,7 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
         "SELECT source_relid, more, pgtrickle._more() FROM pgtrickle.pgt_source_gates"
     ).fetchall() == [(1, None, 2)]
     assert connection.execute(
-        "SELECT description FROM pgtrickle.pgt_schema_version WHERE version = '0002_more'"
+        "SELECT description FROM pgtrickle.pgt_schema_version WHERE version = '0009_more'"
     ).fetchone() == ("More.",)
 
 
@@ -83,12 +83,12 @@ def test_upgrade_rewrites_capture_and_trusts_it_as_before(engine: Engine, dsn: s
 
 def test_an_older_server_refuses_a_newer_catalog(dsn: str) -> None:
     old = bundled_scripts()
-    newer = Scripts((*old.migrations, Script("0002_more", "-- More.\nSELECT 1")), old.functions, old.superuser)
+    newer = Scripts((*old.migrations, Script("0009_more", "-- More.\nSELECT 1")), old.functions, old.superuser)
     install_into(dsn, newer)
     with pytest.raises(SqlError) as failure:
         install_into(dsn, old)
     assert failure.value.sqlstate == "0A000"
-    assert "0002_more" in failure.value.message
+    assert "0009_more" in failure.value.message
 
 
 def test_missing_right_to_create_is_named(dsn: str, bare_connect: Connect) -> None:

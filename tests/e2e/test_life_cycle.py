@@ -289,6 +289,19 @@ def test_explain_st_describes_the_plan(db: Any) -> None:
     assert said["DVM Supported"] == "Yes"
 
 
+def test_explain_st_shows_what_becomes_of_a_query(db: Any) -> None:
+    db.run("CREATE VIEW big AS SELECT * FROM orders WHERE amount > 1")
+    query = "SELECT id, rank() OVER (ORDER BY amount, id) + 1 AS r FROM big"
+    db.create("ranked", query)
+    said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('ranked')"))
+    assert said["Original Query"] == query
+    assert "FROM public.big" in said["Defining Query"]
+    assert [line[:2] for line in said["Rewrites"].splitlines()] == ["#0", "#7"]
+    assert '"public"."orders"' in said["Rewritten Query"] and "big" not in said["Rewritten Query"]
+    assert "Window" in said["Operator Tree"]
+    assert said["Delta SQL"].startswith("WITH ") and "changes_" in said["Delta SQL"]
+
+
 def test_explain_st_says_why_a_table_is_full(db: Any) -> None:
     db.create("drawn", VOLATILE)
     said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('drawn')"))

@@ -275,7 +275,7 @@ BEGIN
         pgt_relid, pgt_name, pgt_schema, pgt_owner, defining_query, original_query, canonical_query, schedule,
         refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source, explain,
         fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode,
-        topk_limit, topk_order_by, topk_offset)
+        topk_limit, topk_order_by, topk_offset, plan_texts)
     VALUES (
         storage.oid, storage.relname, storage.nspname, storage.relowner, definition->>'defining_query',
         coalesce(definition->>'original_query', definition->>'defining_query'), definition->>'canonical_query',
@@ -285,10 +285,11 @@ BEGIN
         CASE WHEN jsonb_typeof(definition->'functions_used') = 'array'
              THEN ARRAY(SELECT jsonb_array_elements_text(definition->'functions_used')) END,
         definition->>'function_hashes', coalesce((definition->>'has_keyless_source')::boolean, false),
-        coalesce(nullif(definition->'explain', 'null'), '{}'), definition->>'fallback_reason',
+        coalesce(nullif(definition->'explain', 'null') - 'texts', '{}'), definition->>'fallback_reason',
         coalesce(definition->>'diamond_consistency', 'none'),
         coalesce(definition->>'diamond_schedule_policy', 'fastest'), definition->>'requested_cdc_mode',
-        (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int)
+        (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int,
+        coalesce(definition->'explain'->'texts', '{}'))
     RETURNING pgt_id INTO new_id;
     FOR source IN
         SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns
@@ -355,16 +356,20 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown state of a stream table: %s', unknown);
     END IF;
     new_st := jsonb_populate_record(st, changes - 'frontier');
+    IF changes ? 'explain' THEN
+        new_st.plan_texts := coalesce(new_st.explain->'texts', '{}');
+        new_st.explain := new_st.explain - 'texts';
+    END IF;
     UPDATE pgtrickle.pgt_stream_tables s
     SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
          engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,
          auto_threshold, is_populated, data_timestamp, requested_cdc_mode, diamond_consistency,
-         diamond_schedule_policy, frontier, updated_at)
+         diamond_schedule_policy, plan_texts, frontier, updated_at)
       = (new_st.schedule, new_st.refresh_mode, new_st.requested_mode, new_st.status, new_st.consecutive_errors,
          new_st.needs_reinit, new_st.fallback_reason, new_st.explain, new_st.engine, new_st.row_id_salt,
          new_st.canonical_query, new_st.defining_query, new_st.functions_used, new_st.function_hashes,
          new_st.has_keyless_source, new_st.auto_threshold, new_st.is_populated, new_st.data_timestamp,
-         new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy,
+         new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy, new_st.plan_texts,
          CASE WHEN changes ? 'frontier' THEN pgtrickle._stamped(changes->'frontier') ELSE s.frontier END,
          clock_timestamp())
     WHERE s.pgt_id = st.pgt_id;

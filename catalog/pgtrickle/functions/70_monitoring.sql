@@ -124,7 +124,8 @@ $$;
 
 
 -- How a stream table is maintained: what its plan is, who executes it, and why it is not done otherwise. The plan is
--- what the engine noted in the column "explain": operator_tree, and under strategy further properties by name.
+-- what the engine noted in the column "explain": operator_tree, and under strategy further properties by name; and in
+-- "plan_texts". The delta SQL is the statement of a refresh for which all sources have changed.
 CREATE OR REPLACE FUNCTION pgtrickle._explain(pgt_id bigint) RETURNS TABLE (property text, value text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH st AS (SELECT * FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _explain.pgt_id),
@@ -139,6 +140,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             (3, 'Refresh Mode', st.refresh_mode),
             (3.5, 'Requested Mode', nullif(st.requested_mode, st.refresh_mode)),
             (4, 'Fallback Reason', st.fallback_reason),
+            (4.3, 'Rewrites', (SELECT nullif(string_agg(step, E'\n' ORDER BY n), '') FROM jsonb_array_elements_text(
+                CASE jsonb_typeof(st.plan_texts->'rewrites') WHEN 'array' THEN st.plan_texts->'rewrites' ELSE '[]' END)
+                WITH ORDINALITY AS r(step, n))),
+            (4.6, 'Rewritten Query', st.plan_texts->>'rewritten_query'),
             (5, 'Operator Tree', st.explain->>'operator_tree'),
             (5.5, 'TopK', CASE WHEN st.topk_order_by IS NOT NULL THEN concat_ws(' ', 'ORDER BY ' || st.topk_order_by,
                                     'LIMIT ' || st.topk_limit, 'OFFSET ' || st.topk_offset) END),
@@ -163,6 +168,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT 100 + row_number() OVER (ORDER BY e.key), 'Strategy: ' || e.key, e.value
         FROM st, jsonb_each_text(CASE jsonb_typeof(st.explain->'strategy') WHEN 'object' THEN st.explain->'strategy'
                                  ELSE '{}' END) e
+        UNION ALL
+        SELECT 1000, 'Delta SQL', st.plan_texts->>'delta_sql' FROM st
     )
     SELECT property, value FROM everything WHERE value IS NOT NULL ORDER BY place
 $$;
