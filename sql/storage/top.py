@@ -57,11 +57,15 @@ class Top(Recomputed):
         place = f"pg_catalog.rank() OVER ({order_by(by).strip()}) AS {POSITION}"
         ranked = plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
         last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
-        left = select(
-            [f"coalesce(pg_catalog.sum({W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", f"r.{POSITION} <= {last}"]
-        )
         full = f"(SELECT pg_catalog.count(*) FROM {storage}) >= {limit.count}"
-        enough = plan.cte("__pgt_enough", f"SELECT NOT {full} OR ({left}) >= {limit.count} AS enough")
+        up_to_last = [f"(r.{POSITION} <= {last} OR NOT {full})"]
+        left = select([f"coalesce(pg_catalog.sum(r.{W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", *up_to_last])
+        # A row that goes and is not there: a stable function in the query gave it another value when it was stored.
+        unknown = select([], f"{ranked} AS r", where=[f"r.{W} < 0", *up_to_last])
+        enough = plan.cte(
+            "__pgt_enough",
+            f"SELECT (NOT {full} OR ({left}) >= {limit.count}) AND NOT EXISTS ({unknown}) AS enough",
+        )
         copies = f"{ranked} AS r CROSS JOIN LATERAL pg_catalog.generate_series(1, r.{W})"
         kept = limit.computed(select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
         again = limit.new(plan)

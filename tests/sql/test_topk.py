@@ -116,6 +116,17 @@ def test_tie_at_the_limit_goes_to_the_same_row_whatever_the_order_of_insertion(w
     assert workspace.connection.execute(rows).fetchall() == [("a",), ("aa",)]
 
 
+def test_row_with_a_stable_function_goes(workspace: Workspace) -> None:
+    workspace.execute("INSERT INTO item (id, val) SELECT i, i FROM generate_series(1, 9) i")
+    for count in (3, 30):
+        query = f"SELECT id, now() AS at FROM item ORDER BY id LIMIT {count}"
+        stream = workspace.stream(f"st {count}", query)
+        workspace.execute(f"DELETE FROM item WHERE id = {count // 10 + 1}")
+        stream.refresh()
+        rows = workspace.connection.execute(f'SELECT id FROM "st {count}" ORDER BY id').fetchall()
+        assert rows == workspace.connection.execute(f"SELECT id FROM item ORDER BY id LIMIT {count}").fetchall()
+
+
 def test_negative_limit_fails_as_in_postgresql(workspace: Workspace) -> None:
     with pytest.raises(psycopg.errors.InvalidRowCountInLimitClause):
         workspace.stream("st", "SELECT id FROM item ORDER BY id LIMIT -1")
