@@ -363,7 +363,9 @@ class Builder:
                 computed[key] = (plain, described(found.name, column))
         for key, (plain, found) in computed.items():
             scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
-            columns[key] = replace(found, scale=scale)
+            # Numerics of one scale are equal only if they look the same.
+            alike = found.faithful or (found.base_type == "numeric" and scale is not None)
+            columns[key] = replace(found, scale=scale, faithful=alike)
         expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
         project = Project(
             operator,

@@ -88,8 +88,10 @@ def aggregate_result(name: str, function: str, argument: Field | None) -> Field 
         result = (_SUMS if function == "sum" else _AVERAGES).get(argument.base_type)
         if result is None:
             return None
-        scale = (argument.scale if result == "numeric" else 0) if function == "sum" else None
-        return Field(name, result, faithful=result in ("bigint", "money"), hashable=result != "money", scale=scale)
+        known = {"numeric": argument.scale, "bigint": 0} if function == "sum" else {}
+        scale = known.get(result)
+        alike = scale is not None or result == "money"
+        return Field(name, result, faithful=alike, hashable=result != "money", scale=scale)
     if function in ("bool_and", "bool_or", "every"):
         return Field(name, "boolean")
     if function in ("bit_and", "bit_or", "bit_xor") and argument.type in ("smallint", "integer", "bigint"):
@@ -101,7 +103,7 @@ def aggregate_result(name: str, function: str, argument: Field | None) -> Field 
     if argument.type in ORDERED and argument.base_type not in ("character varying", "character"):
         return Field(name, argument.type, False, argument.hashable, argument.faithful, None, argument.scale)
     if argument.base_type == "numeric":
-        return Field(name, "numeric", False, True, False, None, argument.scale)
+        return Field(name, "numeric", False, True, argument.scale is not None, None, argument.scale)
     return None
 
 
