@@ -132,17 +132,15 @@ class Windows:
         operator: Operator,
         parts: Sequence[exp.Expr],
         components: Sequence[exp.Expr],
-        within: Sequence[Field] = (),
     ) -> tuple[Operator, list[exp.Expr]]:
         """The calls as operators over ``operator``, and ``parts`` with their columns in place of the placeholders.
 
-        ``components`` are those taken out, resolved. ``within``: columns that every partition is within as well, for
-        a subquery that is computed for many outer rows at once.
+        ``components`` are those taken out, resolved.
         """
         if not self._pending:
             return operator, list(parts)
         used = {column.name: column for part in parts for column in part.find_all(exp.Column)}
-        kept = [("column", column.copy()) for column in used.values()] + [("column", reference(f)) for f in within]
+        kept = [("column", column.copy()) for column in used.values()]
         ordering = {number for call in self._pending.values() for number in call.order}
         varying = [i for i, c in enumerate(components) if i in ordering or c.find(exp.Column) or has_placeholder(c)]
         operator, fields = builder.project(operator, [*kept, *(("window", components[i]) for i in varying)])
@@ -159,7 +157,7 @@ class Windows:
         results: dict[str, exp.Expr] = {}
         available = {column.name: column for column in operator.columns}
         for by, numbers in partitions.items():
-            keys = tuple(dict.fromkeys([*within, *(available[name] for name in sorted(by))]))
+            keys = tuple(available[name] for name in sorted(by))
             require_groupable(keys, "PARTITION BY")
             built = [_window_call(builder, calls[n], columns, values) for n in numbers]
             window = _typed(builder, Window(operator, keys, tuple(built)))
