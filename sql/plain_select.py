@@ -18,21 +18,26 @@ def counted(query: exp.Expr, builder: Builder) -> exp.Select:
     return plain
 
 
-def plain_select(query: exp.Expr) -> exp.Select | None:
-    """The query without what makes no difference to whether it has rows, None if more than FROM and WHERE remains."""
-    if type(query) is not exp.Select:
+def plain_select(query: exp.Expr, *, compared: bool = False) -> exp.Select | None:
+    """The query without what makes no difference to whether it has rows, None if more than FROM and WHERE remains.
+
+    ``compared``: it matters which values there are, too.
+    """
+    if type(query) is not exp.Select or not query.args.get("from_"):
+        return None
+    if compared and any(query.args.get(key) for key in ("limit", "offset")):
+        return None
+    if compared and query.args.get("distinct") and query.args["distinct"].args.get("on"):
         return None
     result = query.copy()
     limit = result.args.get("limit")
     if isinstance(limit, exp.Limit) and isinstance(limit.expression, exp.Literal) and int(limit.expression.name) > 0:
         result.set("limit", None)
+    if any(result.args.get(key) for key in ("group", "having", "limit", "offset", "windows")):
+        return None
     result.set("distinct", None)
-    if any(result.args.get(key) for key in ("group", "having", "limit", "offset", "from_") if key != "from_"):
-        return None
     result.set("order", None)
-    if not result.args.get("from_") or not all(_single_value(node) for node in result.expressions):
-        return None
-    return result
+    return result if all(_single_value(node) for node in result.expressions) else None
 
 
 def _single_value(node: exp.Expr) -> bool:

@@ -34,7 +34,7 @@ def _pulled_up(
     builder: Builder, operator: Operator, subplan: Subplan, arguments: Sequence[exp.Expr]
 ) -> tuple[Operator, tuple[Field, ...], list[exp.Expr]]:
     """A subquery's rows, its own columns, and the conditions under which a row belongs to a row of `operator`."""
-    plain = plain_select(subplan.query)
+    plain = plain_select(subplan.query, compared=subplan.kind is Kind.NOT_IN)
     if subplan.parameters and plain is not None:
         split = split_conditions(plain, subplan.outer)
         if split is not None:
