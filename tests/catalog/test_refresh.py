@@ -65,9 +65,21 @@ def test_second_refresh_at_the_same_time_is_refused_or_waits(table: Engine, conn
 def test_stream_table_changed_after_the_snapshot_is_a_serialization_failure(table: Engine, connect: Connect) -> None:
     other = connect(autocommit=False)
     other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    table.connection.execute("INSERT INTO t VALUES (1, 'new')")
     other.execute("SELECT 1 FROM pg_class LIMIT 1")
     table.refresh(1)
     assert sqlstate(other, "SELECT pgtrickle._begin_refresh(1)") == "40001"
+
+
+def test_a_look_that_finds_nothing_writes_nothing(table: Engine, connect: Connect) -> None:
+    table.refresh(1)
+    other = connect(autocommit=False)
+    ((context, xid),) = other.execute("SELECT pgtrickle._begin_refresh(1), pg_current_xact_id_if_assigned()").fetchall()
+    assert (context["fresh"], context["sources"][0]["pending"], xid) == (True, 0, None)
+    assert sqlstate(table.connection, "SELECT pgtrickle._begin_refresh(1)") == "55P03"
+    other.rollback()
+    table.connection.execute("INSERT INTO t VALUES (1, 'new')")
+    assert table.value("SELECT pgtrickle._begin_refresh(1)")["fresh"] is False
 
 
 def test_transaction_open_across_refreshes_loses_nothing(table: Engine, writer: Connection) -> None:

@@ -72,6 +72,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     st record;
+    context jsonb;
     system text := pgtrickle._system();
 BEGIN
     IF wait THEN
@@ -81,7 +82,7 @@ BEGIN
             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
     END IF;
     SELECT s.pgt_owner, s.pgt_name, s.frontier->>'system' AS system INTO st
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
@@ -90,6 +91,14 @@ BEGIN
         SELECT s.pgt_owner INTO st.pgt_owner FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    IF NOT wait THEN
+        -- The scheduler's look, which writes nothing where there is nothing to do: not even a lock on the row.
+        context := pgtrickle._refresh_context(pgt_id, system, 1);
+        IF (context->'fresh')::boolean THEN
+            RETURN context;
+        END IF;
+    END IF;
+    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
     RETURN pgtrickle._refresh_context(pgt_id, system, 1000001);
 END $$;
 
