@@ -25,10 +25,11 @@ from .operators import (
     Window,
     row_key,
 )
+from .operators.auxiliaries import rescan_strategy
 from .plan import Plan
 from .render import derived, select
 from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
-from .storage.auxiliaries import rescan_strategy
+from .storage.recursive import recursion_strategies
 from .storage.root import below_projections, stored_keys
 from .storage.shape import output_columns
 from .storage.top import maintainable
@@ -153,21 +154,25 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
 
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:
-    """For each aggregate and window function of the query how it is maintained."""
+    """For each aggregate, window function and recursion of the query how it is maintained."""
     algebraic = {m.call: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
-    return {
-        call.describe(): algebraic.get(call) or rescan_strategy(call)
-        for operator in root.walk()
-        if isinstance(operator, Aggregate)
-        for call in operator.calls
-    } | {
-        f"{call.describe()} OVER ({operator.partition})": "computed again over the whole input"
-        if not operator.keys
-        else "computed again over touched partitions"
-        for operator in root.walk()
-        if isinstance(operator, Window)
-        for call in operator.calls
-    }
+    return (
+        {
+            call.describe(): algebraic.get(call) or rescan_strategy(call)
+            for operator in root.walk()
+            if isinstance(operator, Aggregate)
+            for call in operator.calls
+        }
+        | {
+            f"{call.describe()} OVER ({operator.partition})": "computed again over the whole input"
+            if not operator.keys
+            else "computed again over touched partitions"
+            for operator in root.walk()
+            if isinstance(operator, Window)
+            for call in operator.calls
+        }
+        | recursion_strategies(root, shape)
+    )
 
 
 def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]) -> Shape:

@@ -1,6 +1,7 @@
 """Aggregate: one row for each group, or one row for everything.
 
-Delta and old state are those of `rescan`: touched groups are aggregated again, as they are and as they were.
+Delta and old state are those of `rescan`: touched groups are aggregated again, as they are and as they were; or the
+delta is that of `addition`, where all that is computed adds up.
 At the root of the tree `storage.groups` has a shorter way: what the groups were is in the stream table.
 """
 
@@ -11,7 +12,9 @@ from functools import partial
 
 from ..columns import Field
 from ..identity import any_alike
+from ..plan import Plan
 from ..render import derived, quote, select
+from .addition import addable, delta_by_addition
 from .call import Call
 from .operator import names
 from .rescan import Rescan
@@ -44,6 +47,10 @@ class Aggregate(Rescan):
             columns.append(f"{written} AS {quote(call.column.name)}")
         by = [f"a.{name}" for name in names(self.keys)]
         return select(columns, derived(chosen.added(rows), "a"), group_by=by if self.grouped else None)
+
+    def delta(self, plan: Plan) -> str:
+        parts = addable(self)
+        return Rescan.delta(self, plan) if parts is None else delta_by_addition(self, parts, plan)
 
     def describe(self) -> str:
         return "Aggregate" + (f"({', '.join(c.function for c in self.calls)})" if self.calls else "")

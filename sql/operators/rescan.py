@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..columns import Field
 from ..identity import content_groups
 from ..plan import Plan
-from ..render import derived, quote, select, union_all
+from ..render import derived, quote, repeated, select, union_all
 from .operator import Operator, Restriction, W, names, restricted
 
 
@@ -70,6 +70,12 @@ class Rescan(Operator):
     def _nullable(self) -> list[str]:
         return [key.name for key in self.keys if not key.not_null]
 
+    def within(self, query: str, touched: str, *weight: str) -> str:
+        """Those of rows with the input's columns that are in touched groups."""
+        only = self.at(touched)
+        columns = [*names(self.input.columns), *weight]
+        return restricted(query, columns, only, self._nullable()) if only else query
+
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.computed(self.input_new(plan, only))
 
@@ -81,10 +87,16 @@ class Rescan(Operator):
         return select([*names(self.columns), f"1::bigint AS {W}"], derived(self.computed(self._net(query)), "g"))
 
     def delta(self, plan: Plan) -> str:
-        """The old rows of the touched groups are the new ones less the delta, all of which is in these groups."""
         changes = select(["*"], plan.cte(plan.fresh("changes"), self.input.delta(plan)))
         touched = self._touched(plan, changes)
         members = select(["*"], plan.cte(plan.fresh("members"), self.input_new(plan, self.at(touched))))
+        return self.recomputed(touched, members, changes)
+
+    def recomputed(self, touched: str, members: str, changes: str) -> str:
+        """The delta of touched groups: their rows from the ``members`` of now, less those from the members before.
+
+        The old members are the new ones less the ``changes``, all of which are in these groups.
+        """
         columns = names(self.input.columns)
         before = union_all(
             [
@@ -117,5 +129,5 @@ class Rescan(Operator):
             group_by=by,
             having=[f"pg_catalog.sum(o.{W}) > 0"],
         )
-        repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, n.{W})"
-        return select([f"n.{name}" for name in names(columns)], f"{derived(net, 'n')} {repeat}")
+        copies = f"{derived(net, 'n')} CROSS JOIN {repeated(f'n.{W}')} AS r"
+        return select([f"n.{name}" for name in names(columns)], copies)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from ..columns import Column, Field
 from ..operators import Aggregate, Filter, Operator
+from ..operators.auxiliaries import COUNT, Maintained, auxiliaries, maintained, results
+from ..operators.auxiliaries import state as made_of
 from ..operators.operator import names
 from ..plan import Plan
 from ..render import aliased, any_of, derived, quote, select
-from .auxiliaries import COUNT, Auxiliary, Maintained, maintained
 from .keyed import ID, Keyed
 from .root import above, hidden_keys, top
 
@@ -36,7 +37,7 @@ class Groups(Keyed):
     @property
     def auxiliaries(self) -> tuple[str, ...]:
         """The hidden columns that make up the aggregates."""
-        return tuple(auxiliary.name for auxiliary in _auxiliaries(self.maintained))
+        return tuple(auxiliary.name for auxiliary in auxiliaries(self.maintained))
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ class Groups(Keyed):
     @property
     def summed(self) -> Operator | None:
         # A value that goes and comes again must not look like an extremum that goes, nor like a change of a group.
-        netted = self.filtered or any(a.rescan and a.netted for a in _auxiliaries(self.maintained))
+        netted = self.filtered or any(a.rescan and a.netted for a in auxiliaries(self.maintained))
         return None if netted else self.aggregate.input
 
     def finished(self, state: str) -> str:
@@ -59,29 +60,29 @@ class Groups(Keyed):
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         keys = self.aggregate.keys
-        auxiliaries = _auxiliaries(self.maintained)
+        parts = auxiliaries(self.maintained)
         stored = {key.name: quote(column.name) for key, column in zip(keys, self.key, strict=True)}
         renamed = [f"{quote(key.name)} AS {stored[key.name]}" for key in keys]
         summed = select(
-            renamed + [f"{part.sql} AS {quote(part.name)}" for a in auxiliaries for part in a.delta],
+            renamed + [f"{part.sql} AS {quote(part.name)}" for a in parts for part in a.delta],
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
         delta = plan.cte("__pgt_scope", self.identified(summed))
-        conditions = [f"coalesce({a.rescan}, FALSE)" for a in auxiliaries if a.rescan]
+        conditions = [f"coalesce({a.rescan}, FALSE)" for a in parts if a.rescan]
         rescan = any_of([*conditions, *([f"s.{ID} IS NULL"] if self.filtered else [])])
         kept = [f"d.{ID}", f"s.{ID} IS NOT NULL AS __pgt_known"]
         kept += [f"d.{stored[key.name]} AS {quote(key.name)}" for key in keys]
         merged = plan.cte(
             "__pgt_merged",
             select(
-                kept + [f"{a.merge} AS {quote(a.name)}" for a in auxiliaries] + [f"{rescan} AS __pgt_rescan"],
+                kept + [f"{a.merge} AS {quote(a.name)}" for a in parts] + [f"{rescan} AS __pgt_rescan"],
                 f"{delta} AS d LEFT JOIN {storage} AS s ON {self._same('s', 'd')}",
             ),
         )
         size = quote(COUNT)
         alive = [f"{size} > 0"] if self.aggregate.grouped else []
-        columns = names(keys) + [quote(a.name) for a in auxiliaries]
+        columns = names(keys) + [quote(a.name) for a in parts]
         rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
         if rescan != "FALSE":
             # Of a group that is not stored the size is not known.
@@ -89,7 +90,7 @@ class Groups(Keyed):
             flagged = plan.cte(plan.fresh("rescan"), select(names(keys), merged, where=["__pgt_rescan", *living]))
             # Without extrema and HAVING only NaN and infinity ask for a rescan.
             rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=self.summed is not None)
-            again = _state(self.aggregate, self.maintained, rows_again)
+            again = made_of(self.aggregate.keys, self.maintained, rows_again, grouped=self.aggregate.grouped)
             gate = [f"EXISTS (SELECT FROM {flagged})"]
             rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
         target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
@@ -109,24 +110,6 @@ class Groups(Keyed):
         return [] if self.filtered else [f"{alias}.{quote(COUNT)} <= 0"]
 
 
-def _auxiliaries(maintained: tuple[Maintained, ...]) -> list[Auxiliary]:
-    """Each auxiliary once, the group's size first."""
-    found = {COUNT: Auxiliary.size()}
-    for m in maintained:
-        for auxiliary in m.auxiliaries:
-            found.setdefault(auxiliary.name, auxiliary)
-    return list(found.values())
-
-
-def _state(aggregate: Aggregate, maintained: tuple[Maintained, ...], rows: str) -> str:
-    """Keys and auxiliaries of the groups of some input rows."""
-    return select(
-        names(aggregate.keys) + [f"{a.state} AS {quote(a.name)}" for a in _auxiliaries(maintained)],
-        derived(rows, "a"),
-        group_by=names(aggregate.keys) if aggregate.grouped else None,
-    )
-
-
 def _finished(
     root: Operator,
     aggregate: Aggregate,
@@ -136,13 +119,12 @@ def _finished(
     fields: tuple[tuple[str, Field], ...],
     state: str,
 ) -> str:
-    auxiliaries = [Field(a.name, "") for a in _auxiliaries(maintained)]
-    finals = [f"{m.final} AS {quote(m.call.column.name)}" for m in maintained]
-    aggregates = select([*names(aggregate.keys), *finals, *names(auxiliaries)], derived(state, "g"))
+    parts = [Field(a.name, "") for a in auxiliaries(maintained)]
+    aggregates = results(aggregate.keys, maintained, state, names(parts))
     hidden = hidden_keys(aggregate.keys, key, output)
     columns = [aliased(quote(field.name), name) for name, field in (*fields, *hidden.items())]
-    rows = above(root, aggregates, [*hidden.values(), *auxiliaries])
-    return select([*columns, *names(auxiliaries)], derived(rows, "u"))
+    rows = above(root, aggregates, [*hidden.values(), *parts])
+    return select([*columns, *names(parts)], derived(rows, "u"))
 
 
 def groups(
@@ -160,6 +142,6 @@ def groups(
     known = tuple(part for part in parts if part is not None)
     if len(known) < len(parts):
         return None
-    state = _state(aggregate, known, aggregate.input.new(Plan(frozenset())))
+    state = made_of(aggregate.keys, known, aggregate.input.new(Plan(frozenset())), grouped=aggregate.grouped)
     rows = _finished(root, aggregate, known, output, key, fields, state)
     return Groups(rows, output, key, fields, aggregate, root, known, state)

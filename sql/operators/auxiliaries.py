@@ -1,18 +1,18 @@
 """What an aggregate is made of: hidden columns that add up, and the result computed from them.
 
-In the expressions ``d`` is the group's delta, ``s`` the stored row (all NULL for a new group).
+In the expressions ``d`` is the group's delta, ``s`` the stored row (all NULL for a new group), ``n`` what the group
+is made of now (all NULL for one that is gone).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..columns import WEIGHT, Field
-from ..operators import Call
-from ..operators.call import EXACT
-from ..render import quote
+from ..render import derived, quote, select
 from ..types import ORDERED, POWERS
+from .call import EXACT, Call
 from .variance import deviation, variance
 
 COUNT = "__pgt_count"
@@ -35,6 +35,9 @@ class Auxiliary:
     ``state`` aggregates it from input rows, ``delta`` gives what the change is made of, ``merge`` the new value. If
     ``rescan`` is true, the new value can only be had from the input rows. ``netted``: changes that cancel each other
     out must have gone, or there would be needless rescans.
+
+    ``before`` is the old value, from what the group is made of now; None if there is no way. If ``doubt`` is true it
+    can only be had from the input's old rows.
     """
 
     name: str
@@ -43,12 +46,25 @@ class Auxiliary:
     merge: str
     rescan: str | None = None
     netted: bool = False
+    before: str | None = None
+    doubt: str | None = None
 
     @staticmethod
-    def added(name: str, state: str, delta: str, rescan: str | None = None) -> Auxiliary:
-        """A column that adds up."""
+    def added(name: str, state: str, delta: str, special: str | None = None) -> Auxiliary:
+        """A column that adds up, unless it is ``special``: a condition on the column, which stands there as ``{}``."""
         column = quote(name)
-        return Auxiliary(name, state, (Part(name, delta),), f"coalesce(s.{column}, 0) + d.{column}", rescan)
+        stored = now = None
+        if special is not None:
+            stored, now = (f"{special.format(f'{a}.{column}')} OR {special.format(f'd.{column}')}" for a in ("s", "n"))
+        return Auxiliary(
+            name,
+            state,
+            (Part(name, delta),),
+            f"coalesce(s.{column}, 0) + d.{column}",
+            stored,
+            before=f"coalesce(n.{column}, 0) - d.{column}",
+            doubt=now,
+        )
 
     @staticmethod
     def size() -> Auxiliary:
@@ -141,11 +157,11 @@ def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, 
     sums = [f"{prefix}_sum", f"{prefix}_squares"]
     totals = [quote(name) for name in sums]
     numeric = argument.base_type == "numeric"
-    rescan = None
+    special = None
     auxiliaries = list(counts)
     if numeric:
         # Nothing can be subtracted from NaN or infinity.
-        rescan = f"s.{totals[0]} IN {_SPECIAL} OR d.{totals[0]} IN {_SPECIAL}"
+        special = f"{{}} IN {_SPECIAL}"
         if argument.scale is None:
             scales = f"{prefix}_scales"
             auxiliaries.append(_scales(column, clause, scales))
@@ -162,7 +178,7 @@ def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, 
                 sums[i],
                 f"coalesce(pg_catalog.sum({value}){clause}, {zero}){cast}",
                 f"coalesce(pg_catalog.sum({value if i else column + cast} * {W}){clause}, 0){cast}",
-                rescan,
+                special,
             )
         )
     return count, tuple(auxiliaries), totals[0], totals[1]
@@ -181,7 +197,7 @@ def _scales(column: str, clause: str, name: str) -> Auxiliary:
         name,
         f"coalesce(pg_catalog.sum({one}){clause}, 0)",
         f"coalesce(pg_catalog.sum({one} * {W}){clause}, 0)",
-        f"s.{quote(name)} = 'NaN'::numeric OR d.{quote(name)} = 'NaN'::numeric",
+        "{} = 'NaN'::numeric",
     )
 
 
@@ -198,6 +214,7 @@ def _extremum(call: Call, argument: Field, prefix: str) -> Maintained | None:
     come, gone = f"{name}_come", f"{name}_gone"
     pick, beyond = ("LEAST", "<=") if call.function == "min" else ("GREATEST", ">=")
     merge = f"{pick}(s.{quote(name)}, d.{quote(come)})"
+    now = f"n.{quote(name)}"
     auxiliary = Auxiliary(
         name,
         f"{value}{call.filter_sql()}",
@@ -206,6 +223,9 @@ def _extremum(call: Call, argument: Field, prefix: str) -> Maintained | None:
         # Also where the value that goes has come in the same delta: terms of a delta are not netted.
         f"coalesce(d.{quote(gone)} {beyond} {merge}, d.{quote(gone)} IS NOT NULL)",
         netted=True,
+        # What has come can be the extremum now, and then nothing says what was before.
+        before=f"{pick}({now}, d.{quote(gone)})" if argument.faithful else None,
+        doubt=f"d.{quote(come)} IS NOT NULL AND ({now} IS NULL OR d.{quote(come)} {beyond} {now})",
     )
     strategy = f"semi-algebraic: {call.function}; the group is rescanned when its extremum goes"
     return Maintained(call, (auxiliary,), quote(name), strategy)
@@ -257,6 +277,7 @@ def _parity(call: Call, argument: Field, prefix: str) -> Maintained | None:
         f"coalesce({value}{call.filter_sql()}, {zero})",
         (Part(name, f"coalesce({value}{call.filter_sql(f'{W} % 2 <> 0')}, {zero})"),),
         f"coalesce(s.{quote(name)}, {zero}) # d.{quote(name)}",
+        before=f"coalesce(n.{quote(name)}, {zero}) # d.{quote(name)}",
     )
     return Maintained(
         call, (*counts, auxiliary), f"CASE WHEN {count} > 0 THEN {quote(name)} END", "algebraic: parities"
@@ -271,3 +292,28 @@ _BUILT: dict[str, Callable[[Call, Field, str], Maintained | None]] = {
     **dict.fromkeys(("bit_and", "bit_or"), _bits),
     "bit_xor": _parity,
 }
+
+
+def auxiliaries(maintained: Sequence[Maintained]) -> list[Auxiliary]:
+    """Each auxiliary once, the group's size first."""
+    found = {COUNT: Auxiliary.size()}
+    for m in maintained:
+        for auxiliary in m.auxiliaries:
+            found.setdefault(auxiliary.name, auxiliary)
+    return list(found.values())
+
+
+def state(keys: Sequence[Field], maintained: Sequence[Maintained], rows: str, *, grouped: bool) -> str:
+    """Keys and auxiliaries of the groups of some input rows."""
+    names = [quote(key.name) for key in keys]
+    return select(
+        names + [f"{a.state} AS {quote(a.name)}" for a in auxiliaries(maintained)],
+        derived(rows, "a"),
+        group_by=names if grouped else None,
+    )
+
+
+def results(keys: Sequence[Field], maintained: Sequence[Maintained], state: str, extra: Sequence[str] = ()) -> str:
+    """The aggregate's rows from keys and auxiliaries; ``extra`` columns are passed on."""
+    finals = [f"{m.final} AS {quote(m.call.column.name)}" for m in maintained]
+    return select([*(quote(key.name) for key in keys), *finals, *extra], derived(state, "g"))
