@@ -4,6 +4,7 @@
 
 All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
 installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
+The CPU time that a proxy takes for a statement depends less on what else the machine does than the rates.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import psutil
 import uvloop
 from rich.console import Console
 from rich.table import Table
@@ -44,6 +46,15 @@ class Target:
     name: str
     host: str
     port: int
+    pid: int | None = None
+    """Of the process whose CPU time counts."""
+
+    def cpu_seconds(self) -> float:
+        if self.pid is None:
+            return 0.0
+        process = psutil.Process(self.pid)
+        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+        return sum(time.user + time.system for time in times)
 
 
 class TcpCluster(EmbeddedPostgres):
@@ -65,15 +76,15 @@ def serve(backend: Backend, told: Connection) -> None:
 
 
 @contextmanager
-def headwater(cluster: EmbeddedPostgres) -> Iterator[tuple[Target, int]]:
-    """A relay in a process of its own; gives the target and the process's id."""
+def headwater(cluster: EmbeddedPostgres) -> Iterator[Target]:
+    """A relay in a process of its own."""
     here, there = multiprocessing.Pipe()
     backend = Backend(unix_socket_dir=cluster.socket_dir, port=cluster.port)
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(backend, there), daemon=True)
     process.start()
     try:
         assert process.pid is not None
-        yield Target("headwater", "127.0.0.1", here.recv()), process.pid
+        yield Target("headwater", "127.0.0.1", here.recv(), process.pid)
     finally:
         process.terminate()
         process.join()
@@ -104,7 +115,7 @@ def pgbouncer(cluster: EmbeddedPostgres) -> Iterator[Target | None]:
         )
         time.sleep(1)
         try:
-            yield Target("pgbouncer", "127.0.0.1", port)
+            yield Target("pgbouncer", "127.0.0.1", port, process.pid)
         finally:
             process.terminate()
             process.wait()
@@ -146,6 +157,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=4)
     options = parser.parse_args()
     measured: dict[tuple[str, str], list[float]] = {}
+    spent: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = DataDirectory(Path(folder) / "data").create()
         cluster = TcpCluster(data, {"fsync": "off", "listen_addresses": "127.0.0.1"})
@@ -158,32 +170,42 @@ def main() -> None:
                 check=True,
                 capture_output=True,
             )
-            with headwater(cluster) as (relay, _), pgbouncer(cluster) as bouncer:
+            with headwater(cluster) as relay, pgbouncer(cluster) as bouncer:
                 targets = [target for target in (direct, relay, bouncer) if target is not None]
                 for _ in range(options.rounds):
                     for protocol in ("simple", "prepared"):
                         for clients in (1, 8):
                             for target in targets:
-                                rate = transactions(cluster, target, protocol, clients, options.seconds)
                                 case = f"select, {protocol}, {clients} client{'s' * (clients > 1)}"
+                                before = target.cpu_seconds()
+                                rate = transactions(cluster, target, protocol, clients, options.seconds)
+                                each = (target.cpu_seconds() - before) / (rate * options.seconds)
                                 measured.setdefault((case, target.name), []).append(rate)
+                                spent.setdefault((case, target.name), []).append(each * 1e6)
                     for target in targets:
+                        before = target.cpu_seconds()
                         measured.setdefault(("1 M rows", target.name), []).append(rows(cluster, target))
+                        spent.setdefault(("1 M rows", target.name), []).append(target.cpu_seconds() - before)
         finally:
             cluster.stop()
-    report(measured, [target.name for target in targets])
+    report(measured, spent, [target.name for target in targets])
 
 
-def report(measured: dict[tuple[str, str], list[float]], names: list[str]) -> None:
-    table = Table(title="median per second (and ratio to direct)")
+def report(
+    measured: dict[tuple[str, str], list[float]], spent: dict[tuple[str, str], list[float]], names: list[str]
+) -> None:
+    table = Table(title="median per second (ratio to direct), CPU µs a statement and row")
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right")
     for case in dict.fromkeys(case for case, _ in measured):
         medians = {name: statistics.median(measured[case, name]) for name in names}
-        cells = [f"{medians[name]:,.0f} ({medians[name] / medians['direct']:.2f})" for name in names]
+        cells = []
+        for name in names:
+            cell = f"{medians[name]:,.0f} ({medians[name] / medians['direct']:.2f})"
+            cells.append(cell if name == "direct" else f"{cell} {statistics.median(spent[case, name]):.2f} µs")
         table.add_row(case, *cells)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

@@ -58,8 +58,9 @@ def main() -> None:
         cluster = TcpCluster(DataDirectory(Path(folder) / "data").create(), {"fsync": "off"})
         cluster.start()
         try:
-            with headwater(cluster) as (relay, pid):
-                before = psutil.Process(pid).memory_info().rss / MIB
+            with headwater(cluster) as relay:
+                assert relay.pid is not None
+                before = psutil.Process(relay.pid).memory_info().rss / MIB
                 client = psycopg.connect(
                     f"host={relay.host} port={relay.port} user={cluster.user} dbname=postgres",
                     password=cluster.password,
@@ -68,10 +69,10 @@ def main() -> None:
                 sql = f"select n, 'row number ' || n from generate_series(1, {options.rows:d}) n"
                 client.pgconn.send_query(sql.encode())
                 client.pgconn.flush()
-                stalled = Peak(pid)
+                stalled = Peak(relay.pid)
                 time.sleep(options.stall)
                 during = stalled.stop()
-                reading = Peak(pid)
+                reading = Peak(relay.pid)
                 begin = time.perf_counter()
                 received = drain(client.pgconn.socket)
                 seconds = time.perf_counter() - begin
