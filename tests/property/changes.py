@@ -18,28 +18,36 @@ class Step:
     refresh: int | None = None
 
 
-def _insert(table: Table) -> st.SearchStrategy[str]:
+def _insert(table: Table, most: int = 4) -> st.SearchStrategy[str]:
     columns = table.values
-    row = st.tuples(*map(st.sampled_from, columns.values())).map(lambda values: f"({', '.join(values)})")
-    # One INSERT must not meet the same key twice.
-    rows = st.lists(row, min_size=1, max_size=1 if table.key else 4)
+    row = st.tuples(*map(st.sampled_from, columns.values()))
+    places = [n for n, name in enumerate(columns) if name in table.key]
     conflict = ""
     if table.key:
         others = [name for name in columns if name not in table.key]
         update = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
         conflict = f" ON CONFLICT ({', '.join(table.key)}) DO {update}"
+        # One INSERT must not meet the same key twice.
+        rows = st.lists(row, min_size=1, max_size=most, unique_by=lambda values: tuple(values[n] for n in places))
+    else:
+        rows = st.lists(row, min_size=1, max_size=most)
     return rows.map(
-        lambda found: f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES {', '.join(found)}{conflict}"
+        lambda found: (
+            f"INSERT INTO {table.name} ({', '.join(columns)})"
+            f" VALUES {', '.join('(' + ', '.join(values) + ')' for values in found)}{conflict}"
+        )
     )
 
 
 def _where(table: Table) -> st.SearchStrategy[str]:
-    tests = [
+    same = [
         st.builds(lambda value, name=name: f" WHERE {name} IS NOT DISTINCT FROM {value}", st.sampled_from(values))
         for name, values in table.values.items()
     ]
-    one = st.just(f" WHERE ctid = (SELECT min(ctid) FROM {table.name})") if not table.partitioned else tests[0]
-    return st.one_of(*tests, one, st.just(""))
+    first = table.columns[0][0]
+    some = [st.just(f" WHERE {first} {test}") for test in ("> 1", "<= 2", "% 2 = 0")]
+    one = st.just(f" WHERE ctid = (SELECT min(ctid) FROM {table.name})") if not table.partitioned else same[0]
+    return st.one_of(one, *same, *some, *some, st.just(""))
 
 
 def _update(table: Table) -> st.SearchStrategy[str]:
@@ -80,7 +88,8 @@ def changes(tables: tuple[Table, ...]) -> st.SearchStrategy[str]:
 
 def initial_rows(tables: tuple[Table, ...]) -> st.SearchStrategy[list[str]]:
     """Statements that fill the tables."""
-    return st.lists(st.sampled_from(tables).flatmap(_insert), max_size=10)
+    one = st.sampled_from(tables).flatmap(lambda table: _insert(table, 6))
+    return st.lists(one, max_size=10)
 
 
 _CONTROL = st.sampled_from(
@@ -89,17 +98,23 @@ _CONTROL = st.sampled_from(
 
 
 def scripts(
-    tables: tuple[Table, ...], stream_tables: int, sessions: int = 3, size: int = 14
+    tables: tuple[Table, ...], stream_tables: int, sessions: int = 3, rounds: int = 4
 ) -> st.SearchStrategy[list[Step]]:
-    """Steps of several sessions, among them refreshes of stream tables. Session 0 is the scheduler's."""
+    """Steps of several sessions: changes, in and out of transactions, then refreshes. Session 0 is the scheduler's."""
     session = st.integers(1, sessions)
-    step = st.one_of(
-        st.builds(Step, session, changes(tables)),
-        st.builds(Step, session, changes(tables)),
-        st.builds(Step, session, _CONTROL),
-        st.builds(lambda table: Step(1, f"TRUNCATE {table.name}"), st.sampled_from(tables)),
-        st.builds(lambda number: Step(0, "", number), st.integers(0, stream_tables - 1)),
-        st.builds(lambda number: Step(0, "", number), st.integers(0, stream_tables - 1)),
-        st.builds(lambda who, number: Step(who, "", number), session, st.integers(0, stream_tables - 1)),
+    number = st.integers(0, stream_tables - 1)
+    change = st.builds(Step, session, changes(tables))
+    control = st.builds(Step, session, _CONTROL)
+    # Seldom, since it leaves nothing to be maintained.
+    truncate = st.builds(
+        lambda table, n, other: Step(1, f"TRUNCATE {table.name}") if n == 30 else other,
+        st.sampled_from(tables),
+        st.integers(0, 30),
+        change,
     )
-    return st.lists(step, min_size=1, max_size=size)
+    scheduled = st.builds(lambda n: Step(0, "", n), number)
+    manual = st.builds(lambda who, n: Step(who, "", n), session, number)
+    changed = st.lists(st.one_of(*[change] * 12, *[control] * 3, truncate), min_size=1, max_size=5)
+    refreshed = st.lists(st.one_of(scheduled, scheduled, scheduled, manual), min_size=1, max_size=stream_tables)
+    one_round = st.builds(lambda some, then: some + then, changed, refreshed)
+    return st.lists(one_round, min_size=1, max_size=rounds).map(lambda many: [step for some in many for step in some])

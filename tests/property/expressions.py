@@ -141,7 +141,8 @@ class Expressions:
 
         match self.number(12 if depth > 0 else 5):
             case 0 | 1 | 2:
-                return f"({sub()} {self.pick(['=', '<', '>', '<=', '<>'])} {sub()})"
+                other = self.pick(LITERALS[kind]) if self.one_in(2) else sub()
+                return f"({sub()} {self.pick(['=', '<', '>', '<=', '<>'])} {other})"
             case 3:
                 return f"({sub()} IS {self.pick(['', 'NOT '])}NULL)"
             case 4:

@@ -24,6 +24,8 @@ class Query:
     columns: Columns
     exact: bool = True
     """Equal values of its columns also look equal."""
+    reads: frozenset[str] = frozenset()
+    """The relations it reads."""
 
 
 class Queries(Expressions):
@@ -35,6 +37,7 @@ class Queries(Expressions):
         self.budget = budget
         self._aliases = 0
         self.exact = True
+        self._reads: set[str] = set()
 
     def alias(self, letter: str = "r") -> str:
         self._aliases += 1
@@ -55,7 +58,7 @@ class Queries(Expressions):
         return self.select(depth, outer, kinds)
 
     def _made(self, text: str, columns: Columns) -> Query:
-        return Query(text, columns, self.exact)
+        return Query(text, columns, self.exact, frozenset(self._reads))
 
     # WITH
 
@@ -114,6 +117,7 @@ class Queries(Expressions):
             )
         fitting = [r for r in self.relations if set(wanted) <= {kind for _, kind in r.columns}]
         found = self.pick(fitting or self.relations)
+        self._reads.add(found.text)
         self.exact = self.exact and exact(found.columns)
         return found
 

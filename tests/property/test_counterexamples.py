@@ -99,3 +99,14 @@ def test_ties_of_distinct_rows_in_the_order_of_a_constant(laboratory: Laboratory
         "DELETE FROM a WHERE id < 4",
         kinds="int int",
     )
+
+
+def test_not_in_the_first_rows_of_groups(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id, k) VALUES (1, 2), (5, 2)"],
+        "SELECT r1.id AS c0 FROM a AS r1"
+        " WHERE r1.id NOT IN (SELECT DISTINCT ON (r2.k) r2.id FROM a AS r2 ORDER BY r2.k, r2.id)",
+        "INSERT INTO a (id, k) VALUES (0, 2)",
+        "DELETE FROM a WHERE id < 5",
+    )
