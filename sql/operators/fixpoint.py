@@ -95,7 +95,9 @@ class Fixpoint:
     columns: tuple[Field, ...]
 
     def sides(self) -> list[Operator] | None:
-        """What the step joins with; None if it is more than joins, filters and projections of one working table."""
+        """What the step joins with; None if it is more than joins, or equal rows can look different."""
+        if self.distinct and not all(f.faithful and f.hashable for f in self.columns):
+            return None
         if sum(operator is self.working for operator in self.step.operator.walk()) != 1:
             return None
         return self._sides(self.step.operator)
@@ -116,20 +118,29 @@ class Fixpoint:
 
     def monotone(self, plan: Plan) -> bool:
         """Whether more rows in the sides that have changed never take a row from the step."""
-        if self.distinct and not all(f.faithful and f.hashable for f in self.columns):
-            return False
-        return not any(
-            isinstance(operator, AntiJoin | LeftJoin) and operator.right.changed(plan)
+        return not any(side.changed(plan) for side in self._falling())
+
+    def _falling(self) -> list[Operator]:
+        """The sides of which more rows can make the step give less."""
+        return [
+            operator.right
             for operator in self.step.operator.walk()
-            if any(below is self.working for below in operator.walk())
-        )
+            if isinstance(operator, AntiJoin | LeftJoin) and any(o is self.working for o in operator.left.walk())
+        ]
+
+    def not_null(self) -> list[Field]:
+        """The recursion's columns that are never NULL: not in the base, and not made so by the step."""
+        terms = zip(self.columns, self.base.fields, self.step.fields, self.working.columns, strict=True)
+        return [c for c, base, step, own in terms if base.not_null and (step.not_null or step.name == own.name)]
 
     @property
     def strategy(self) -> str:
         """How it is maintained, in words."""
-        if self.distinct:
-            return "semi-naive for inserts, delete and rederive for deletes"
-        return "semi-naive, derivations are counted"
+        way = "delete and rederive for deletes" if self.distinct else "derivations are counted"
+        scans = [scan.source for side in self._falling() for scan in side.walk() if isinstance(scan, Scan)]
+        again = sorted({f"{source.schema}.{source.name}" for source in scans})
+        changes = f"; computed again when {' or '.join(again)} changes" if again else ""
+        return f"semi-naive for inserts, {way}{changes}"
 
     def delta(self, plan: Plan, stored: Stored) -> str | None:
         """The recursion's changes; None where the term is not monotone in what has changed."""
@@ -302,7 +313,7 @@ class _Delta:
     def _rederived(self) -> tuple[str, str]:
         plan = self.plan
         old = f"({self._old_rows()})"
-        gone = self._deleted(old)
+        gone = self._deleted()
         kept = select(
             ["s.*"], f"{old} AS s", where=[f"NOT EXISTS ({select([], f'{gone} AS d', where=[self._same('d', 's')])})"]
         )
@@ -313,8 +324,7 @@ class _Delta:
         again = self._step(Given((), self._working(f"({kept})")), lambda i: self._side(i, self.now[i])).new(plan)
         base = self.fixpoint.base
         for query in (self._placed(self.fixpoint.step, again), self._placed(base, base.operator.new(plan))):
-            found = restricted(query, self.names, self._all(gone), [f.name for f in self.columns])
-            seeds.append(select(self.names, derived(found, "a"), where=there))
+            seeds.append(select(self.names, derived(self._among(query, gone), "a"), where=there))
         first = plan.cte(plan.fresh("seeds"), self._absent(union_all(seeds), gone, distinct=True))
         step = self._step(Given((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
         term = self._inside(lambda inside: self._placed(self.fixpoint.step, step.new(inside)))
@@ -322,17 +332,17 @@ class _Delta:
         weight = f"1::bigint AS {W}"
         return select([*self.names, weight], gone), select([*self.names, weight], come)
 
-    def _deleted(self, old: str) -> str:
+    def _deleted(self) -> str:
         """A CTE of the stored rows that have lost some derivation, with their hash."""
         seeds = [self._through(self._old_rows(), i, "<") for i in self.changes]
         if self.base:
             seeds.append(select(self.names, self.base, where=[f"{W} < 0"]))
-        first = self.plan.cte(self.plan.fresh("seeds"), self._present(union_all(seeds), old, distinct=True))
+        first = self.plan.cte(self.plan.fresh("seeds"), self._present(union_all(seeds), distinct=True))
         step = self._step(Given((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
         term = self._inside(lambda inside: self._placed(self.fixpoint.step, step.new(inside)))
         columns = [*self.names, HASH]
         return self._recursive(
-            "UNION", columns, select([*self._cast("s"), f"s.{HASH}"], f"{first} AS s"), self._present(term, old)
+            "UNION", columns, select([*self._cast("s"), f"s.{HASH}"], f"{first} AS s"), self._present(term)
         )
 
     def _through(self, working: str, i: int, sign: str) -> str:
@@ -349,24 +359,38 @@ class _Delta:
         step = self._step(Given((), self._working(f"({working})")), given)
         return self._placed(self.fixpoint.step, step.new(self.plan))
 
-    def _present(self, rows: str, old: str, *, distinct: bool = False) -> str:
+    def _present(self, rows: str, *, distinct: bool = False) -> str:
         """Those of some rows that are stored, with their hash."""
         return select(
-            [*(f"x.{n}" for n in self.names), f"s.{HASH}"],
-            f"{self._hashed(rows)} JOIN {old} AS s ON {self._same('x', 's')}",
+            [*(f"x.{n}" for n in self.names), f"x.{HASH}"],
+            self._hashed(rows),
+            where=[f"{self._stored_hash()} IS NOT NULL"],
             distinct=distinct,
         )
 
     def _absent(self, rows: str, gone: str, *, distinct: bool = False) -> str:
         """Those of some rows that are not stored, or are among those gone."""
-        old = f"({self._old_rows()})"
         return select(
             [f"x.{n}" for n in self.names],
-            f"{self._hashed(rows)} LEFT JOIN {old} AS s ON {self._same('x', 's')}"
-            f" LEFT JOIN {gone} AS d ON {self._same('x', 'd')}",
-            where=[f"(s.{HASH} IS NULL OR d.{HASH} IS NOT NULL)"],
+            f"{self._hashed(rows)} LEFT JOIN {gone} AS d ON {self._same('x', 'd')}",
+            where=[f"(d.{HASH} IS NOT NULL OR {self._stored_hash()} IS NULL)"],
             distinct=distinct,
         )
+
+    def _stored_hash(self) -> str:
+        # Not a join: these are few rows beside those stored, whatever PostgreSQL thinks a recursion comes to.
+        found = select([f"s.{HASH}"], f"({self._old_rows()}) AS s", where=[self._same("x", "s")])
+        return f"({found} LIMIT 1)"
+
+    def _among(self, rows: str, gone: str) -> str:
+        """Those of some rows that are in another relation."""
+        sure = [f for f in self.fixpoint.not_null() if f.builtin]
+        if not sure:
+            only = Restriction(gone, tuple((f.name, f) for f in self.columns))
+            return restricted(rows, self.names, only, [f.name for f in self.columns])
+        same = [f"x.{n} = k.{n}" for n in names(sure)]
+        same.append(same_content([f for f in self.columns if f not in sure], "x", "k"))
+        return select([f"x.{n}" for n in self.names], f"{derived(rows, 'x')} JOIN {gone} AS k ON {' AND '.join(same)}")
 
     def _hashed(self, rows: str) -> str:
         hashed = content_hash(self.stored.hashed, "h")
@@ -374,9 +398,6 @@ class _Delta:
 
     def _same(self, left: str, right: str) -> str:
         return f"{left}.{HASH} = {right}.{HASH} AND {same_content(self.columns, left, right)}"
-
-    def _all(self, relation: str) -> Restriction:
-        return Restriction(relation, tuple((f.name, f) for f in self.columns))
 
     def _cast(self, alias: str) -> list[str]:
         return [f"{alias}.{n}::{c.type} AS {n}" for c, n in zip(self.columns, self.names, strict=True)]

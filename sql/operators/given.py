@@ -16,7 +16,7 @@ from .operator import Operator, Restriction, W, names
 
 @dataclass(frozen=True, slots=True)
 class Given(Operator):
-    """``rows`` and ``changes`` are queries with ``columns``, the latter with a weight; ``oids`` are what has changed."""
+    """``rows`` and ``changes`` are queries with ``columns``, the latter with a weight; ``oids``: what changed."""
 
     columns: tuple[Field, ...]
     rows: str

@@ -19,6 +19,8 @@ from ..plan import Plan
 from ..render import quote
 from ..types import ORDERED
 from .bag import Bag
+from .recomputed import Recomputed
+from .shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,20 @@ def joined_by(fixpoint: Fixpoint) -> list[Field]:
             conditions += operator.conditions
     found = [working[name] for condition in conditions for name in equated(condition) if name in working]
     return list(dict.fromkeys(found))
+
+
+def recursion_strategies(root: Operator, shape: Shape) -> dict[str, str]:
+    """For each recursion of a query how it is maintained."""
+    found = {}
+    for operator in root.walk():
+        if isinstance(operator, Recursion):
+            strategy = "computed again, as it is and as it was"
+            if isinstance(shape, Recursive) and shape.recursion is operator and operator.fixpoint is not None:
+                strategy = operator.fixpoint.strategy
+            elif isinstance(shape, Recomputed):
+                strategy = "computed again, and compared with the stored rows"
+            found[f"WITH RECURSIVE {operator.name}"] = strategy
+    return found
 
 
 def above(root: Operator, recursion: Recursion) -> Iterator[Operator]:
