@@ -55,11 +55,16 @@ def attached(
             return operator, result
         subplan = builder.subplan(int(call.expressions[0].name))
         arguments = call.expressions[2:]
-        known = {f.name for f in base.columns}
-        within = base if all(c.name in known for a in arguments for c in a.find_all(exp.Column)) else operator
+        within = base if _known(base, arguments) else operator
         operator, values = _value(builder, within, operator, subplan, arguments, required=required)
         text = [generate(a) for a in (call.expressions[0], *arguments)]
         result = [_replaced(e, text, values) for e in result]
+
+
+def _known(operator: Operator, expressions: Sequence[exp.Expr]) -> bool:
+    """Whether expressions speak of nothing but an operator's columns."""
+    names = {f.name for f in operator.columns}
+    return all(column.name in names for e in expressions for column in e.find_all(exp.Column))
 
 
 def _innermost(call: exp.Expr) -> bool:
@@ -148,6 +153,8 @@ def filtered(builder: Builder, operator: Operator, conditions: Sequence[exp.Expr
     plain = [c for c in conditions if not has_placeholder(c)]
     if plain:
         operator = Filter(operator, exp.and_(*plain, wrap=True, copy=True), operator.columns)
+    # For all of them D is that of the rows that the plain conditions let through, so the tree grows by one D each.
+    base = operator
     rest = []
     for condition in [c for c in conditions if has_placeholder(c)]:
         inner, wanted = condition.unnest(), True
@@ -159,13 +166,13 @@ def filtered(builder: Builder, operator: Operator, conditions: Sequence[exp.Expr
             continue
         arguments = inner.expressions[2:]
         if any(has_placeholder(a) for a in arguments):
-            operator, arguments = attached(builder, operator, arguments)
+            operator, arguments = attached(builder, operator, arguments, base)
         if subplan.reads_tables:
-            operator = matching(builder, operator, subplan, arguments, wanted=wanted)
+            within = base if _known(base, arguments) else operator
+            operator = matching(builder, within, operator, subplan, arguments, wanted=wanted)
         else:
             found = _function(subplan, arguments)
             operator = Filter(operator, found if wanted else exp.Not(this=exp.paren(found)), operator.columns)
-    base = operator
     results: list[exp.Expr] = []
     for condition in rest:
         operator, over = attached(builder, operator, [condition], base, required=_required(condition))

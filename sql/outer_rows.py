@@ -11,6 +11,7 @@ from .build import Builder, CommonTable, Relation, require_groupable
 from .columns import Field
 from .operators import Operator, Project
 from .operators.every import Every
+from .operators.once import Once
 from .same import Same
 from .subplan import Subplan
 from .unnesting import PRESENT, EveryQuery, Unnesting
@@ -94,6 +95,7 @@ def _outer_rows(
 
     Values that are equal and look different are told apart by their text, since the subquery may look at it.
     """
+    base = Once(base)
     project, fields = builder.project(base, [("outer", argument) for argument in arguments])
     require_groupable(fields, "outer column of a subquery")
     names, sides = list(parameters), [argument.copy() for argument in arguments]

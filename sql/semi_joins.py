@@ -20,10 +20,16 @@ from .subplan import Kind, Subplan
 
 
 def matching(
-    builder: Builder, operator: Operator, subplan: Subplan, arguments: Sequence[exp.Expr], *, wanted: bool
+    builder: Builder,
+    base: Operator,
+    operator: Operator,
+    subplan: Subplan,
+    arguments: Sequence[exp.Expr],
+    *,
+    wanted: bool,
 ) -> Operator:
-    """The rows of an operator for which ``EXISTS`` is as wanted, or ``NOT IN`` true."""
-    rows, output, conditions = _pulled_up(builder, operator, subplan, arguments)
+    """The rows of an operator for which ``EXISTS`` is as wanted, or ``NOT IN`` true. D is that of ``base``."""
+    rows, output, conditions = _pulled_up(builder, base, subplan, arguments)
     if subplan.kind is Kind.NOT_IN:
         return _not_in(builder, operator, subplan, arguments, rows, output, conditions)
     conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
