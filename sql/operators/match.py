@@ -11,7 +11,8 @@ from ..columns import Field
 from ..dialect import generate
 from ..plan import Plan
 from ..render import all_of, derived, quote, select
-from .operator import Operator, Restriction
+from ..same import Same
+from .operator import Operator, Restriction, restricted
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _TEXTS = frozenset({"text", "character varying"})
@@ -103,26 +104,42 @@ class Match:
         """The same with left and right exchanged."""
         return Match(self.conditions, self.right, self.left)
 
+    @property
+    def agreements(self) -> tuple[tuple[Field, Field], ...]:
+        """Columns of the two sides, of the same type, that agree in each match, be it in NULL."""
+        left, right = ({f.name: f for f in side} for side in (self.left, self.right))
+        found: list[tuple[Field, Field]] = []
+        for condition in self.conditions:
+            sides = [condition.this.unnest(), condition.expression.unnest()] if isinstance(condition, Same) else []
+            names = [side.name for side in sides if isinstance(side, exp.Column)]
+            if len(names) == 2:
+                mine, theirs = names if names[0] in left else reversed(names)
+                if mine in left and theirs in right and left[mine].type == right[theirs].type:
+                    found.append((left[mine], right[theirs]))
+        return tuple(found)
+
+    @property
+    def _equal_columns(self) -> tuple[tuple[Field, Field], ...]:
+        """Columns of the two sides, of the same type, that are equal in each match."""
+        pairs = [(p.left_field, p.right_field) for p in self.pairs if p.left_field and p.right_field]
+        return tuple((mine, theirs) for mine, theirs in pairs if mine.type == theirs.type)
+
     def keys(self, plan: Plan, rows: str) -> Restriction | None:
         """For the left relation: only rows that can match one of these rows of the right. Adds a CTE."""
-        pairs = [(p.left_field, p.right_field) for p in self.pairs if p.left_field and p.right_field]
-        same = [(m, t) for m, t in pairs if m.type == t.type]
-        if not same:
+        equal, agreeing = self._equal_columns, self.agreements
+        if not (equal or agreeing):
             return None
-        columns = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in same)]
-        where = [f"{name} IS NOT NULL" for name in columns]
+        columns = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in (*equal, *agreeing))]
+        where = [f"{quote(name)} IS NOT NULL" for name in dict.fromkeys(theirs.name for _, theirs in equal)]
         keys = select(columns, derived(rows, "d"), where=where, distinct=True)
-        return Restriction(plan.cte(plan.fresh("keys"), keys), tuple((m.name, t) for m, t in same))
+        pairs = tuple((mine.name, theirs) for mine, theirs in (*equal, *agreeing))
+        return Restriction(plan.cte(plan.fresh("keys"), keys), pairs)
 
     def through(self, only: Restriction | None) -> Restriction | None:
         """A restriction of left rows as one of the right rows that they can match."""
         if only is None:
             return None
-        equal = {
-            p.left_field.name: p.right_field.name
-            for p in self.pairs
-            if p.left_field and p.right_field and p.left_field.type == p.right_field.type
-        }
+        equal = {mine.name: theirs.name for mine, theirs in (*self.agreements, *self._equal_columns)}
         return only.of(tuple((equal[name], key) for name, key in only.pairs if name in equal))
 
     def matched(self, plan: Plan, operator: Operator, rows: str) -> str:
@@ -130,9 +147,13 @@ class Match:
 
         With equalities it reads along an index, where there is one: the distinct values come first.
         """
-        only = self.keys(plan, rows) if operator.barrier else None
+        only = self.keys(plan, rows) if operator.barrier or self.agreements else None
         columns = [f"l.{quote(f.name)}" for f in self.left]
-        source = derived(operator.new(plan, only), "l")
+        left = operator.new(plan, only)
+        if only and self.agreements:
+            possibly = [mine.name for mine, _ in self.agreements if not mine.not_null]
+            left = restricted(left, [quote(f.name) for f in self.left], only, possibly)
+        source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
         if self.pairs:
             values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
