@@ -66,7 +66,12 @@ def _worded(generator: PostgresGenerator, node: Worded) -> str:
     return " ".join(generator.sql(piece) for piece in node.expressions)
 
 
-TRANSFORMS: Mapping[type[exp.Expr], Callable[..., str]] = {Worded: _worded}
+def _join(generator: PostgresGenerator, node: exp.Join) -> str:
+    alias = node.args.get("using_alias")
+    return generator.join_sql(node) + (f" AS {generator.sql(alias)}" if alias else "")
+
+
+TRANSFORMS: Mapping[type[exp.Expr], Callable[..., str]] = {Worded: _worded, exp.Join: _join}
 
 
 class ExpressionParser(PostgresParser):
@@ -121,6 +126,12 @@ class ExpressionParser(PostgresParser):
                 return self.expression(exp.Not(this=found)) if negated else found
         self._retreat(index)
         return super()._parse_is(this)
+
+    def _parse_join(self, *args: Any, **kwargs: Any) -> exp.Join | None:
+        join = super()._parse_join(*args, **kwargs)
+        if join and join.args.get("using") and self._match(TokenType.ALIAS):
+            join.set("using_alias", self._parse_id_var())
+        return join
 
     def _parse_at_time_zone(self, this: exp.Expr | None) -> exp.Expr | None:
         if self._match_text_seq("AT", "LOCAL"):

@@ -71,6 +71,10 @@ QUERIES = {
     " LEFT JOIN d ON j.s = d.x",
     "alias of a join that merges other types": "SELECT j.x, j.y, j.c FROM (a FULL JOIN d USING (x)) AS j (x, y, c, t)"
     " LEFT JOIN c ON j.x = c.x",
+    "alias of merged columns": "SELECT u.x, a.x AS ax, b.x AS bx, b.id FROM a FULL JOIN b USING (x) AS u",
+    "alias of merged columns of a left join": "SELECT u.x, u.y, t FROM a LEFT JOIN d USING (x, y) AS u WHERE u.x > 0",
+    "whole rows": "SELECT a.x, row_to_json(b.*)::text AS r, b IS NULL AS n FROM a LEFT JOIN b USING (x)",
+    "whole rows of both": "SELECT to_jsonb(a) AS a, to_jsonb(c) AS c FROM a FULL JOIN c ON a.x = c.x AND a.y = c.y",
     "filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL OR b.y > 0",
     "anti-join by hand": "SELECT a.x, a.y FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL",
     "strict filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.y = a.y",
