@@ -228,6 +228,17 @@ class RowSourceParser(PostgresParser):
             if depth == 0:
                 return self._find_sql(start, self._prev)
 
+    def _parse_derived_table_values(self, allow_value_synonym: bool = False) -> exp.Values | None:
+        index = self._index
+        if self._match_pair(TokenType.L_PAREN, TokenType.VALUES):
+            self._parse_csv(self._parse_value)
+            plain = self._curr.token_type == TokenType.R_PAREN
+            self._retreat(index)
+            if not plain:
+                # With ORDER BY or LIMIT it is a query like any other.
+                return None
+        return super()._parse_derived_table_values(allow_value_synonym)
+
     def _values_to_select(self, values: exp.Values) -> exp.Select:
         return values_query(values)
 

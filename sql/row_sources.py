@@ -21,6 +21,8 @@ from .unnesting import output_names
 
 NOTHING = Plan(frozenset())
 
+ARGUMENTS = "__pgt_arguments"
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -31,6 +33,8 @@ class Rows:
     definitions: tuple[exp.Expr, ...]
     names: tuple[str, ...]
     ordinality: bool
+    arguments: tuple[exp.Expr, ...] = ()
+    """Arguments with subqueries over tables; in ``node`` a column of ``ARGUMENTS`` stands for each."""
 
     @staticmethod
     def of(node: exp.Expr) -> Rows | None:
@@ -41,10 +45,11 @@ class Rows:
                 return None
             if node.args.get("db"):
                 source = exp.Dot(this=node.args["db"].copy(), expression=source.copy())
+        elif isinstance(node, exp.Subquery) and isinstance(source, exp.Values):
+            source = exp.Subquery(this=source.copy())
         elif not isinstance(node, exp.Lateral) or (isinstance(source, exp.Subquery) and _reads_tables(source)):
             return None
-        if _reads_tables(source):
-            raise NotDifferentiable("subquery in a function in FROM")
+        source, arguments = _taken_out(source)
         alias = node.args.get("alias")
         definitions = tuple(alias.columns) if alias else ()
         names = [column.name for column in definitions]
@@ -55,16 +60,28 @@ class Rows:
             definitions,
             (*names, *own[len(names) :]),
             bool(node.args.get("ordinality")),
+            arguments,
         )
+
+    def prepared(self, builder: Builder, operator: Operator, bindings: Sequence[Binding]) -> tuple[Operator, Binding]:
+        """An operator with columns for the arguments that have subqueries in them, and the names of these columns."""
+        wanted: list[tuple[str, exp.Expr]] = []
+        wanted += [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for f in operator.columns]
+        wanted += [("argument", builder.resolve(argument, bindings)) for argument in self.arguments]
+        project, fields = builder.project(operator, wanted)
+        columns = {str(i): f for i, f in enumerate(fields[len(operator.columns) :])}
+        return project, Binding(ARGUMENTS, columns)
 
     def resolved(self, builder: Builder, bindings: Sequence[Binding]) -> exp.Expr:
         """The source over the columns of one row."""
-        local = {node.alias for node in self.node.walk() if isinstance(node, exp.Table | exp.Lateral | exp.Subquery)}
-        local -= {""}
+        items = (exp.Table, exp.Lateral, exp.Subquery, exp.Values)
+        local = {node.alias for node in self.node.walk() if isinstance(node, items)} - {""}
         query = self.node.find(exp.Query, exp.Values) is not None
 
         def replaced(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column) or (query and node.table in local):
+                return node
+            if query and node.table == "*VALUES*":
                 return node
             if query and not node.table:
                 raise NotDifferentiable(f'reference "{generate(node)}"')
@@ -100,14 +117,42 @@ def _reads_tables(source: exp.Expr) -> bool:
     return any(isinstance(table.this, exp.Identifier) for table in source.find_all(exp.Table))
 
 
+def _taken_out(source: exp.Expr) -> tuple[exp.Expr, tuple[exp.Expr, ...]]:
+    """A source with its subqueries over tables taken out of it, argument by argument."""
+    if not _reads_tables(source):
+        return source, ()
+    source = source.copy()
+    calls = [call for call in source.walk(prune=lambda node: isinstance(node, exp.Query)) if isinstance(call, exp.Func)]
+    taken: list[exp.Expr] = []
+    for call in calls:
+        if any(call is not part and call in part.walk() for part in taken):
+            continue
+        for argument in [argument for argument in call.expressions if _reads_tables(argument)]:
+            column = exp.column(exp.to_identifier(str(len(taken)), quoted=True), table=ARGUMENTS)
+            argument.replace(column)
+            taken.append(argument)
+    if _reads_tables(source):
+        raise NotDifferentiable("subquery in a function in FROM")
+    return source, tuple(taken)
+
+
 def constant_rows(builder: Builder, rows: Rows) -> FromClause:
     """A source that depends on nothing beside it in FROM."""
-    operator = _called(builder, rows, Constants(((),), ()), rows.resolved(builder, ()))
+    if rows.arguments:
+        prepared, binding = rows.prepared(builder, Constants(((),), ()), ())
+        operator = _called(builder, rows, prepared, rows.resolved(builder, [binding]))
+    else:
+        operator = _called(builder, rows, Constants(((),), ()), rows.resolved(builder, ()))
     return FromClause([operator], [], [_binding(rows, operator)], _visible(rows, operator))
 
 
 def lateral_rows(builder: Builder, rows: Rows, left: FromClause) -> FromClause:
     """A source beside what is there, as an inner join: it becomes part of the operators whose columns it uses."""
+    if rows.arguments:
+        prepared, binding = rows.prepared(builder, builder.combined(left, None), left.bindings)
+        operator = _called(builder, rows, prepared, rows.resolved(builder, [*left.bindings, binding]))
+        left.operators, left.conditions = [operator], []
+        return FromClause([], [], [_binding(rows, operator)], _visible(rows, operator))
     resolved = rows.resolved(builder, left.bindings)
     used = {column.name for column in resolved.find_all(exp.Column) if column.table == ROW}
     inputs = [o for o in left.operators if used & {column.name for column in o.columns}]
@@ -122,6 +167,9 @@ def lateral_rows(builder: Builder, rows: Rows, left: FromClause) -> FromClause:
 
 def padded_rows(builder: Builder, rows: Rows, operator: Operator, bindings: Sequence[Binding]) -> FromClause:
     """A source beside an operator, as a left join whose condition is yet to be set."""
+    if rows.arguments:
+        operator, binding = rows.prepared(builder, operator, bindings)
+        bindings = [*bindings, binding]
     called = replace(_called(builder, rows, operator, rows.resolved(builder, bindings)), padded=True)
     return FromClause([called], [], [_binding(rows, called)], _visible(rows, called))
 

@@ -63,6 +63,16 @@ QUERIES = {
     "lateral values": "SELECT d.id, v.* FROM doc d, LATERAL (VALUES (d.n, 'n'), (cardinality(d.arr), 'c')) v(x, what)",
     "lateral subquery without tables": "SELECT d.id, s.* FROM doc d"
     " LEFT JOIN LATERAL (SELECT max(e.e) AS m, sum(e.e) AS s FROM unnest(d.arr) e HAVING count(*) > 1) s ON s.m > d.n",
+    "of a subquery": "SELECT d.id, g FROM doc d, generate_series((SELECT min(p.i) FROM part p WHERE p.doc = d.id), 3)"
+    " g",
+    "of a subquery, padded": "SELECT d.id, g FROM doc d LEFT JOIN generate_series(d.n, (SELECT max(i) FROM part)) g"
+    " ON g > 1",
+    "of a subquery alone": "SELECT e FROM unnest((SELECT array_agg(i ORDER BY i) FROM part)) e",
+    "lateral constants": "SELECT d.id, x.y FROM doc d JOIN LATERAL (SELECT v.y FROM (SELECT * FROM (VALUES (3, 'x'),"
+    " (1, 'y'))"
+    " AS v (x, y)) AS v WHERE v.x > d.n) x ON true",
+    "values with a limit": "SELECT v.x, p.doc FROM (VALUES (1), (2), (3) ORDER BY 1 DESC LIMIT 2) v(x) JOIN part p ON"
+    " p.i = v.x",
     "select list": "SELECT id, unnest(arr) AS e FROM doc",
     "select list, duplicates": "SELECT doc, generate_series(1, i) AS g FROM part",
     "select list, in lockstep": "SELECT id, unnest(arr) + 1 AS e, unnest(words) AS w,"
