@@ -210,6 +210,8 @@ class Builder:
                     result = aliased_join(result, node.args["alias"])
             else:
                 result = self.derived_table(node.alias, self.query(inner, scope), node.args.get("alias"))
+                if whole_rows.wanted(node):
+                    result = whole_rows.with_marker(self, result)
         elif isinstance(values := node.this if isinstance(node.this, exp.Values) else node, exp.Values):
             alias = node.args.get("alias") or values.args.get("alias")
             result = self.derived_table(alias.name if alias else "", build_values(self, values), alias)
@@ -231,7 +233,8 @@ class Builder:
         alias = node.args.get("alias")
         common = scope.get(node.name) if not node.db else None
         if common is not None:
-            return self.derived_table(node.alias or node.name, common.relation(self), alias)
+            result = self.derived_table(node.alias or node.name, common.relation(self), alias)
+            return whole_rows.with_marker(self, result) if whole_rows.wanted(node) else result
         source = self.sources.get((node.db, node.name))
         if source is None:
             raise NotDifferentiable(f'relation "{node.db}.{node.name}"' if node.db else f'relation "{node.name}"')
@@ -275,7 +278,7 @@ class Builder:
 
         Of a ``condition`` it only matters whether it is true.
         """
-        node = self.without_subqueries(node, bindings, condition=condition)
+        node = self.without_subqueries(whole_rows.expanded(node, bindings), bindings, condition=condition)
         check(node, self.special)
         return replace_columns(node, lambda column: self.column(column, bindings))
 

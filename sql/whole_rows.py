@@ -1,24 +1,32 @@
-"""A reference to a whole row of a table (``row_to_json(t.*)``): one more column, a value of the table's row type.
+"""A reference to a whole row (``row_to_json(t.*)``).
 
-It is computed where the table is read, below any outer join, which makes it NULL, not a row of NULLs.
+Of a table it is one more column, a value of the table's row type, computed where the table is read: below any outer
+join, which makes it NULL, not a row of NULLs. Of a subquery it is a value of no type that a column could have, made
+of the subquery's columns where it is used; one more column tells whether there is a row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from .columns import Field, Source
+from .dialect_expressions import Worded
 from .operators import Operator
 from .render import quote
 
 if TYPE_CHECKING:
-    from .build import Builder, Relation
+    from .build import Binding, Builder, FromClause, Relation
+
+THERE = "* there"
+"""The name of the column that tells whether there is a row of a subquery; no user's column stands beside it."""
 
 
-def wanted(table: exp.Table) -> bool:
-    """Whether the query speaks of whole rows of a table in its FROM."""
+def wanted(table: exp.Table | exp.Subquery) -> bool:
+    """Whether the query speaks of whole rows of an item in its FROM."""
     query = table.find_ancestor(exp.Select)
     if query is None:
         return False
@@ -26,6 +34,42 @@ def wanted(table: exp.Table) -> bool:
         columns = query.find_all(exp.Column)
         query.meta["whole_rows"] = frozenset(c.table for c in columns if isinstance(c.this, exp.Star))
     return (table.alias or table.name) in query.meta["whole_rows"]
+
+
+def with_marker(builder: Builder, clause: FromClause) -> FromClause:
+    """A subquery in FROM with one more column, which tells whether there is a row."""
+    (operator,), (binding,) = clause.operators, clause.bindings
+    columns = [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for f in operator.columns]
+    marked, fields = builder.project(operator, [*columns, ("there", exp.true())])
+    clause.operators = [marked]
+    clause.bindings = [replace(binding, columns={**binding.columns, THERE: fields[-1]})]
+    return clause
+
+
+def expanded(node: exp.Expr, bindings: Sequence[Binding]) -> exp.Expr:
+    """An expression with whole rows of subqueries written as their columns."""
+    known = {binding.alias: list(binding.columns) for binding in bindings if THERE in binding.columns}
+    if not known:
+        return node
+
+    def replaced(part: exp.Expr) -> exp.Expr:
+        if not (isinstance(part, exp.Column) and isinstance(part.this, exp.Star) and part.table in known):
+            return part
+        pieces: list[exp.Expr] = [
+            exp.var("(CASE WHEN"),
+            _reference(THERE, part.table),
+            exp.var("THEN (SELECT w FROM (SELECT"),
+        ]
+        for i, name in enumerate(name for name in known[part.table] if name != THERE):
+            pieces += [*([exp.var(",")] if i else []), _reference(name, part.table), exp.var(f"AS {quote(name)}")]
+        return Worded(expressions=[*pieces, exp.var(") AS w) END)")])
+
+    result: exp.Expr = node.transform(replaced)
+    return result
+
+
+def _reference(name: str, table: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True), exp.to_identifier(table, quoted=True))
 
 
 def with_whole_row(builder: Builder, source: Source, relation: Relation) -> tuple[Operator, Field]:
