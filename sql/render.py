@@ -78,3 +78,16 @@ def all_of(conditions: Sequence[str]) -> str:
 def any_of(conditions: Sequence[str]) -> str:
     """A disjunction in parentheses, FALSE when there is nothing that could hold."""
     return f"({' OR '.join(conditions)})" if conditions else "FALSE"
+
+
+def repeated(weight: str) -> str:
+    """An item of FROM with as many rows as a weight says, none of them with columns.
+
+    Most rows come once, but PostgreSQL expects 1000 rows of ``generate_series(1, weight)``, and would then read whole
+    tables to join them. Of this it expects one row: ten from an array that it does not know, a tenth of them by LIMIT.
+
+    >>> repeated('n."w"')
+    'LATERAL (SELECT FROM pg_catalog.unnest(pg_catalog.array_fill(NULL::boolean, ARRAY[n."w"::int])) LIMIT n."w")'
+    """
+    copies = f"pg_catalog.unnest(pg_catalog.array_fill(NULL::boolean, ARRAY[{weight}::int]))"
+    return f"LATERAL (SELECT FROM {copies} LIMIT {weight})"

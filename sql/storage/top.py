@@ -16,7 +16,7 @@ from ..operators import Limit, Operator
 from ..operators.operator import names
 from ..operators.ordering import order_by
 from ..plan import Plan
-from ..render import derived, quote, select, union_all
+from ..render import derived, quote, repeated, select, union_all
 from .recomputed import Recomputed
 from .shape import W, output_columns
 
@@ -66,7 +66,7 @@ class Top(Recomputed):
             "__pgt_enough",
             f"SELECT (NOT {full} OR ({left}) >= {limit.count}) AND NOT EXISTS ({unknown}) AS enough",
         )
-        copies = f"{ranked} AS r CROSS JOIN LATERAL pg_catalog.generate_series(1, r.{W})"
+        copies = f"{ranked} AS r CROSS JOIN {repeated(f'r.{W}')} AS c"
         kept = limit.computed(select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
         again = limit.new(plan)
         chosen = union_all(
