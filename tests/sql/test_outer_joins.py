@@ -76,7 +76,7 @@ QUERIES = {
     "whole rows": "SELECT a.x, row_to_json(b.*)::text AS r, b IS NULL AS n FROM a LEFT JOIN b USING (x)",
     "whole rows of both": "SELECT to_jsonb(a) AS a, to_jsonb(c) AS c FROM a FULL JOIN c ON a.x = c.x AND a.y = c.y",
     "whole rows of subqueries": "WITH w AS (SELECT x, count(*) AS n FROM a GROUP BY x) SELECT row_to_json(s)::text AS"
-    " s, row_to_json(w)::text AS w, s.* IS NULL AS n FROM w FULL JOIN (SELECT id AS x, y AS \"Q\" FROM b) AS s USING (x)",
+    ' s, row_to_json(w)::text AS w, s.* IS NULL AS n FROM w FULL JOIN (SELECT id AS x, y AS "Q" FROM b) AS s USING (x)',
     "filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL OR b.y > 0",
     "anti-join by hand": "SELECT a.x, a.y FROM a LEFT JOIN b ON a.x = b.x WHERE b.id IS NULL",
     "strict filter above": "SELECT a.x, b.id FROM a LEFT JOIN b ON a.x = b.x WHERE b.y = a.y",
