@@ -196,8 +196,7 @@ def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: 
             decisive = replace(decisive, reproducible=False)
         return touched_groups(root, decisive, output, key, fields)
     if isinstance(decisive, Recursion):
-        grown = recursive(rows, output, root, fields, decisive)
-        return grown or Recomputed(Bag(rows, output, root, fields))
+        return recursive(output, root, fields, decisive) or Recomputed(Bag(rows, output, root, fields))
     key = root_key(root, fields, output)
     return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
 

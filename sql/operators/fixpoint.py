@@ -45,11 +45,15 @@ _WORKING = -1
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where the recursion's rows at the frontier are: a table, its columns, and what their hash in it is made of."""
+    """Where the recursion's rows at the frontier are: a table, its columns, and what their hash in it is made of.
+
+    ``projected`` makes the table's columns of rows of the recursion.
+    """
 
     table: str
     columns: tuple[tuple[str, Field], ...]
     hashed: tuple[Column, ...]
+    projected: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,7 +398,8 @@ class _Delta:
 
     def _hashed(self, rows: str) -> str:
         hashed = content_hash(self.stored.hashed, "h")
-        return derived(select([*(f"h.{n}" for n in self.names), f"{hashed} AS {HASH}"], derived(rows, "h")), "x")
+        whole = derived(self.stored.projected(rows), "h")
+        return derived(select([*(f"h.{n}" for n in self.names), f"{hashed} AS {HASH}"], whole), "x")
 
     def _same(self, left: str, right: str) -> str:
         return f"{left}.{HASH} = {right}.{HASH} AND {same_content(self.columns, left, right)}"

@@ -6,51 +6,63 @@ recursive term is not monotone in that, the query is computed again, and what di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from ..columns import Column, Field
 from ..expressions import equated
-from ..operators import Filter, Join, Operator, Recursion
+from ..operators import Join, Operator, Project, Recursion
 from ..operators.fixpoint import Fixpoint, Stored
+from ..operators.given import Given, substituted
 from ..plan import Plan
-from ..render import quote
+from ..render import derived, quote, select
 from ..types import ORDERED
 from .bag import Bag
 from .recomputed import Recomputed
-from .shape import Shape
+from .shape import Shape, output_columns
 
 
 @dataclass(frozen=True, slots=True)
-class Recursive(Bag):
-    """``recursion`` is below nothing but projections that pass all of its columns on, and add none."""
+class Recursive(Recomputed):
+    """``root`` is a projection of ``recursion`` that passes all of its columns on: they are in ``bag``'s columns, of
+    which the first ``width`` are the user's. The other ones are hidden.
+    """
 
-    recursion: Recursion | None = None
+    bag: Bag
+    width: int
+    root: Operator
+    recursion: Recursion
+    fixpoint: Fixpoint
 
     @property
-    def summed(self) -> Operator | None:
-        return None
+    def output(self) -> tuple[Column, ...]:  # type: ignore[override]
+        return self.bag.output[: self.width]
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.bag.output[self.width :]) + self.bag.hidden
 
     def create(self, storage: str) -> tuple[str, ...]:
         """The recursive term looks for stored rows by the columns that it joins by."""
-        columns = {column.name: name for name, column in reversed(self.fields)}
-        assert self.recursion is not None and self.recursion.fixpoint is not None
-        indexed = [columns[f.name] for f in joined_by(self.recursion.fixpoint) if f.type in ORDERED]
-        return (*Bag.create(self, storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
+        columns = {column.name: name for name, column in reversed(self.bag.fields)}
+        indexed = [columns[f.name] for f in joined_by(self.fixpoint) if f.type in ORDERED]
+        return (*self.bag.create(storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        recursion = self.recursion
-        assert recursion is not None and recursion.fixpoint is not None
-        names = {f.name: name for name, f in reversed(self.fields)}
-        hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.output, self.fields, strict=True))
-        stored = Stored(storage, tuple((names[f.name], f) for f in recursion.columns), hashed)
-        delta = recursion.fixpoint.delta(plan, stored)
+        names = {f.name: name for name, f in reversed(self.bag.fields)}
+        hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.bag.output, self.bag.fields, strict=True))
+
+        def projected(rows: str) -> str:
+            given = Given(self.recursion.columns, rows)
+            return substituted(self.root, {id(self.recursion): given}).new(Plan(frozenset()))
+
+        stored = Stored(storage, tuple((names[f.name], f) for f in self.recursion.columns), hashed, projected)
+        delta = self.fixpoint.delta(plan, stored)
         if delta is None:
             return self.apply_full(plan, storage, self.rows)
-        plan.solved[id(recursion)] = delta
-        return Bag.apply_delta(self, plan, storage)
+        plan.solved[id(self.recursion)] = delta
+        return self.bag.apply_delta(plan, storage)
 
 
 def joined_by(fixpoint: Fixpoint) -> list[Field]:
@@ -70,29 +82,31 @@ def recursion_strategies(root: Operator, shape: Shape) -> dict[str, str]:
     for operator in root.walk():
         if isinstance(operator, Recursion):
             strategy = "computed again, as it is and as it was"
-            if isinstance(shape, Recursive) and shape.recursion is operator and operator.fixpoint is not None:
-                strategy = operator.fixpoint.strategy
+            if isinstance(shape, Recursive) and shape.recursion is operator:
+                strategy = shape.fixpoint.strategy
             elif isinstance(shape, Recomputed):
                 strategy = "computed again, and compared with the stored rows"
             found[f"WITH RECURSIVE {operator.name}"] = strategy
     return found
 
 
-def above(root: Operator, recursion: Recursion) -> Iterator[Operator]:
-    """The operators above a recursion, one over the other."""
-    while root is not recursion:
-        yield root
-        (root,) = root.inputs
-
-
 def recursive(
-    rows: str, output: tuple[Column, ...], root: Operator, fields: tuple[tuple[str, Field], ...], recursion: Recursion
+    output: tuple[Column, ...], root: Operator, fields: tuple[tuple[str, Field], ...], recursion: Recursion
 ) -> Recursive | None:
-    """The shape for a recursion at the root, or None if the query's columns are not exactly the recursion's."""
+    """The shape for a recursion that is only projected, or None if it has to be computed as a whole."""
     fixpoint = recursion.fixpoint
-    if any(isinstance(operator, Filter) for operator in above(root, recursion)):
+    if fixpoint is None or fixpoint.sides() is None or not isinstance(root, Project) or root.input is not recursion:
         return None
-    columns = {f.name for f in recursion.columns}
-    if fixpoint is None or fixpoint.sides() is None or columns != {f.name for _, f in fields}:
-        return None
-    return Recursive(rows, output, root, fields, recursion)
+    shown = {f.name for _, f in fields}
+    missing = {f"__pgt_r{i}": f for i, f in enumerate(recursion.columns, 1) if f.name not in shown}
+    root = replace(
+        root,
+        expressions=root.expressions
+        + tuple(exp.column(exp.to_identifier(f.name, quoted=True)) for f in missing.values()),
+        columns=root.columns + tuple(missing.values()),
+    )
+    fields += tuple(missing.items())
+    hidden = tuple(Column(name, f.type, False, f.hashable, f.faithful) for name, f in missing.items())
+    rows = select(output_columns(fields), derived(root.new(Plan(frozenset())), "o"))
+    bag = Bag(rows, output + hidden, root, fields)
+    return Recursive(bag, bag, len(output), root, recursion, fixpoint)

@@ -31,6 +31,8 @@ REACHED = "WITH RECURSIVE r(node) AS (SELECT node FROM start UNION SELECT e.b FR
 QUERIES = {
     "tree": REPORTS + "SELECT * FROM r",
     "tree, some columns": REPORTS + "SELECT name, depth FROM r",
+    "closure, one column": CLOSURE + "SELECT b FROM c",
+    "reached, computed": REACHED + "SELECT node * 2 AS twice, 'x' AS x FROM r",
     "tree, filtered": REPORTS + "SELECT id, upper(name) AS n FROM r WHERE depth > 0",
     "tree, joined": REPORTS + "SELECT r.id, e.name, e.pay FROM r JOIN employee e ON e.boss = r.id",
     "tree, aggregated": REPORTS + "SELECT depth, count(*) AS n, max(name) AS m FROM r GROUP BY depth",
