@@ -54,6 +54,10 @@ QUERIES: dict[str, str] = {
     " DESC, id) AS n FROM item) q WHERE n <= 2",
     "joined": "WITH r AS (SELECT grp, val, rank() OVER (PARTITION BY grp ORDER BY val) AS k FROM item)"
     " SELECT t.grp, t.rank, r.k, r.val FROM tag t JOIN r ON r.grp = t.grp AND r.k = t.rank",
+    "joined by another column than the partition": "SELECT t.grp, r.id, r.k FROM tag t JOIN (SELECT id, val, rank()"
+    " OVER (PARTITION BY grp ORDER BY val, id) AS k FROM item) r ON r.val = t.rank",
+    "outer join": "SELECT t.grp, r.k FROM tag t LEFT JOIN (SELECT grp, count(*) OVER (PARTITION BY val) AS k FROM item)"
+    " r ON r.grp = t.grp AND r.k > 1",
     "aggregated": "SELECT q.d, count(*) AS n, sum(q.val) AS s FROM (SELECT val, dense_rank() OVER (PARTITION BY grp"
     " ORDER BY val) AS d FROM item) q GROUP BY q.d",
     "of windows": "SELECT q.id, q.s, rank() OVER (ORDER BY q.s) AS r FROM (SELECT id, sum(val) OVER (PARTITION BY grp)"
