@@ -12,7 +12,7 @@ from rich.table import Table
 
 from server.quickstart.served import Connection, QuickstartError
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 300.0
 POLL_SECONDS = 0.02
 
 _SINCE = """
@@ -26,14 +26,14 @@ WHERE h.refresh_id > %s AND h.status <> 'RUNNING' AND h.action <> 'NO_DATA'
 ORDER BY h.refresh_id
 """
 
-# Behind is who reads a table and has not been refreshed since the commit, or reads a stream table and has not been
+# Behind is who reads a table and has not seen the transaction, or reads a stream table and has not been
 # refreshed since that one changed. (Where nothing has changed, nothing is refreshed.)
 _BEHIND = """
 SELECT count(*)
 FROM pgtrickle.pgt_stream_tables s
 JOIN pgtrickle.pgt_dependencies d USING (pgt_id)
 WHERE CASE d.source_type
-          WHEN 'TABLE' THEN s.data_timestamp < %s
+          WHEN 'TABLE' THEN NOT pg_catalog.pg_visible_in_snapshot(%s::xid8, (s.frontier->>'snapshot')::pg_snapshot)
           ELSE EXISTS (SELECT FROM pgtrickle.pgt_refresh_history h
                        JOIN pgtrickle.pgt_stream_tables u USING (pgt_id)
                        WHERE u.pgt_relid = d.source_relid AND h.status = 'COMPLETED'
@@ -77,12 +77,12 @@ class Watcher:
             self._seen = max(self._seen, refresh.refresh_id)
         return refreshes
 
-    def until_fresh(self, committed: datetime) -> list[Refresh]:
-        """Wait until every stream table shows what was committed at that time; returns the refreshes meanwhile."""
+    def until_fresh(self, transaction: str) -> list[Refresh]:
+        """Wait until every stream table shows what a transaction committed; returns the refreshes meanwhile."""
         found: list[Refresh] = []
         deadline = time.monotonic() + WAIT_SECONDS
         while True:
-            row = self._connection.execute(_BEHIND, [committed]).fetchone()
+            row = self._connection.execute(_BEHIND, [transaction]).fetchone()
             found += self.new()
             if row == (0,):
                 return found
@@ -107,6 +107,6 @@ def refresh_table(refreshes: Sequence[Refresh], committed: datetime) -> Table:
             f"{refresh.rows_in:,}",
             f"{refresh.rows_out:,}",
             f"{refresh.milliseconds:.1f}",
-            f"{(refresh.end_time - committed).total_seconds():.2f} s",
+            f"{max((refresh.end_time - committed).total_seconds(), 0.0):.2f} s",
         )
     return table

@@ -58,6 +58,8 @@ class Round:
     landed: int
     cancelled: int
     withdrawn: int
+    transaction: str
+    """Its id."""
 
     @property
     def rows(self) -> int:
@@ -98,7 +100,10 @@ def replay(connection: Connection, live: Sequence[dict[str, str]]) -> Iterator[R
             cursor.executemany(_CANCEL, [(f.id,) for f in cancelled])
             cursor.executemany(_LAND, [_landing(f) for f in flying])
             cursor.executemany(_WITHDRAW, [(number,) for number in duplicates])
-            done = Round(title, len(announced), len(leaving), len(flying), len(cancelled), len(duplicates))
+            ((transaction,),) = cursor.execute("SELECT pg_current_xact_id()::text").fetchall()
+            done = Round(
+                title, len(announced), len(leaving), len(flying), len(cancelled), len(duplicates), str(transaction)
+            )
             for flight, number in zip(announced, _announce(connection, announced), strict=True):
                 flight.id = number
             duplicates = _announce(connection, announced[::ANNOUNCED_TWICE])

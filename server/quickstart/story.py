@@ -148,7 +148,7 @@ def _replay(connection: Connection, watcher: Watcher, live: list[dict[str, str]]
             committed = _now(connection)
             progress.update(task, description=happened.title)
             console.print(escape(str(happened)), style="bold", highlight=False)
-            console.print(refresh_table(watcher.until_fresh(committed), committed))
+            console.print(refresh_table(watcher.until_fresh(happened.transaction), committed))
             console.print()
             progress.advance(task)
         progress.update(task, description="replayed")
