@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..identity import key_hash, same_key
+from ..columns import Field
 from ..plan import Plan
 from ..render import any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
@@ -51,17 +51,7 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     if doubts:
         members = select(["*"], plan.cte(plan.fresh("members"), members))
     now = state(keys, parts, members, grouped=aggregate.grouped)
-    same = f"{key_hash(keys, 'n', '0')} = {key_hash(keys, 'd', '0')} AND {same_key(keys, 'n', 'd')}" if keys else "TRUE"
-    both = plan.cte(
-        plan.fresh("groups"),
-        select(
-            [f"d.{name}" for name in names(keys)]
-            + [f"n.{quote(a.name)}" for a in made_of]
-            + [f"{a.before} AS {_old(a)}" for a in made_of]
-            + [f"{any_of(doubts)} AS __pgt_doubt"],
-            f"{summed} AS d LEFT JOIN {derived(now, 'n')} ON {same}",
-        ),
-    )
+    both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
     sure = ["NOT __pgt_doubt"]
     old_size = f"{both}.{_old(Auxiliary.size())}"
     alive, lived = ([f"{quote(COUNT)} > 0"], [f"{old_size} > 0"]) if aggregate.grouped else ([], [])
@@ -76,6 +66,45 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         again = select(["*"], plan.cte(plan.fresh("members"), aggregate.within(members, doubtful)))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(changes, doubtful, W)))
     return union_all(branches)
+
+
+def _beside(keys: Sequence[Field], made_of: Sequence[Auxiliary], now: str, summed: str, doubt: str) -> str:
+    """For each touched group its parts now and before.
+
+    Both sides are put side by side by grouping, which other than a join is never quadratic, however wrong PostgreSQL
+    is about the number of groups.
+    """
+    here = [quote(a.name) for a in made_of]
+    deltas = [quote(part.name) for a in made_of for part in a.delta]
+    n = [f"n{i}" for i in range(len(here))]
+    d = [f"d{i}" for i in range(len(deltas))]
+    pieces = union_all(
+        [
+            select([*names(keys), *_as(here, n), *_as(["NULL"] * len(d), d)], derived(now, "n")),
+            select([*names(keys), *_as(["NULL"] * len(n), n), *_as(deltas, d)], summed),
+        ]
+    )
+    grouped = select(
+        [*names(keys), *(f"pg_catalog.max({name}) AS {name}" for name in (*n, *d))],
+        derived(pieces, "p"),
+        group_by=names(keys) if keys else None,
+    )
+    sides = [
+        f"LATERAL ({select(_as([f'g.{value}' for value in values], columns))}) AS {alias}"
+        for alias, values, columns in (("n", n, here), ("d", d, deltas))
+    ]
+    return select(
+        [f"g.{name}" for name in names(keys)]
+        + [f"n.{name}" for name in here]
+        + [f"{a.before} AS {_old(a)}" for a in made_of]
+        + [f"{doubt} AS __pgt_doubt"],
+        " CROSS JOIN ".join([derived(grouped, "g"), *sides]),
+        where=[f"d.{quote(COUNT)} IS NOT NULL"],
+    )
+
+
+def _as(values: Sequence[str], columns: Sequence[str]) -> list[str]:
+    return [f"{value} AS {column}" for value, column in zip(values, columns, strict=True)]
 
 
 def _old(auxiliary: Auxiliary) -> str:
