@@ -55,6 +55,8 @@ def expanded(node: exp.Expr, bindings: Sequence[Binding]) -> exp.Expr:
     def replaced(part: exp.Expr) -> exp.Expr:
         if not (isinstance(part, exp.Column) and isinstance(part.this, exp.Star) and part.table in known):
             return part
+        if isinstance(part.parent, exp.Count):
+            return _reference(THERE, part.table)
         pieces: list[exp.Expr] = [
             exp.var("(CASE WHEN"),
             _reference(THERE, part.table),
