@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from catalog.session import SqlError
 from tests.property.changes import Step, initial_rows, scripts
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query, queries
 from tests.property.schemas import Relation, Table, schemas
+
+NOT_MAINTAINED = (
+    "subquery in a function in FROM",
+    "empty grouping set over an outer column",
+    "FULL JOIN over an outer column",
+    "RIGHT JOIN over an outer column",
+    "operator over a WITH RECURSIVE whose rows depend on the order of others",
+    "an expression that cannot be a column",
+    'reference "v.c',
+)
+"""What is refused in DIFFERENTIAL mode, as `docs/sql.md` says, and is generated all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +57,24 @@ def hold(laboratory: Laboratory, example: Example) -> None:
         for n, query in enumerate(example.queries):
             if not await laboratory.valid(query):
                 assume(False)
-            await laboratory.create(f"st{n}", query)
+            try:
+                await laboratory.create(f"st{n}", query)
+            except SqlError as error:
+                if error.sqlstate == "0A000" and error.message.startswith(NOT_MAINTAINED):
+                    reject()
+                raise
         await laboratory.play(example.steps)
 
     laboratory.do(run())
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(examples(depth=2, stream_tables=1, rounds=3))
 def test_stream_table_equals_its_query(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(examples(depth=1, stream_tables=3, rounds=3))
 def test_stream_tables_over_stream_tables_equal_their_queries(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
