@@ -24,7 +24,8 @@ def test_pipeline_has_the_steps_of_the_reference_in_order() -> None:
         ("SELECT t.a FROM public.t WHERE ((t.a = 1) OR (t.b IN ( SELECT u.b FROM public.u)))", [5]),
         ("SELECT t.a FROM public.t WHERE (EXISTS ( SELECT 1 FROM public.u))", []),
         (
-            "SELECT rank() OVER (PARTITION BY t.a ORDER BY t.b) AS r, rank() OVER (PARTITION BY t.b) AS s FROM public.t",
+            "SELECT rank() OVER (PARTITION BY t.a ORDER BY t.b) AS r, count(*) OVER (PARTITION BY t.b) AS s"
+            " FROM public.t",
             [6],
         ),
         ("SELECT (rank() OVER (ORDER BY t.b) + 1) AS r FROM public.t", [7]),
