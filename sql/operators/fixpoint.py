@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from ..columns import Column, Field
 from ..identity import content_groups, content_hash, same_content
 from ..plan import Plan
-from ..render import derived, quote, select, union_all
+from ..render import derived, quote, repeated, select, union_all
 from .filter import Filter
 from .given import Given, substituted
 from .join import Join
@@ -233,7 +233,7 @@ class _Delta:
 
     def _repeated(self, i: int, sign: str) -> str:
         columns = names(self.sides[i].columns)
-        repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, pg_catalog.abs(c.{W}))"
+        repeat = f"CROSS JOIN {repeated(f'pg_catalog.abs(c.{W})')} AS r"
         return select([f"c.{n}" for n in columns], f"{self.changes[i]} AS c {repeat}", where=[f"c.{W} {sign} 0"])
 
     def _old_rows(self) -> str:
@@ -255,7 +255,7 @@ class _Delta:
         gone = self._propagated(seeds, lambda i: self._side(i, mid.get(i, self.now[i])))
         after = []
         if self.changes:
-            repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, g.{W})"
+            repeat = f"CROSS JOIN {repeated(f'g.{W}')} AS r"
             minus = select([f"g.{n}" for n in self.names], f"{gone} AS g {repeat}")
             after = [
                 self._derived(old, self.now.__getitem__, ">", ""),
@@ -309,7 +309,7 @@ class _Delta:
         )
         minus = select([*columns, f"-{W} AS {W}"], changes, where=[f"{W} > 0"])
         net = self.plan.cte(self.plan.fresh("copies"), _net(side.columns, union_all([copies, minus])))
-        repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, n.{W})"
+        repeat = f"CROSS JOIN {repeated(f'n.{W}')} AS r"
         return union_all([others, select([f"n.{n}" for n in columns], f"{net} AS n {repeat}")])
 
     # UNION: deleted and derived again.

@@ -15,7 +15,7 @@ from ..columns import Field, Source
 from ..dialect import generate
 from ..identity import content_groups
 from ..plan import Plan, delta_name
-from ..render import derived, quote, select, union_all
+from ..render import derived, quote, repeated, select, union_all
 from .fixpoint import Fixpoint
 from .operator import Operator, Restriction, W, names
 from .scan import Scan
@@ -55,17 +55,15 @@ class Recursion(Operator):
             (scan.source.schema, scan.source.name): before(plan, scan) for scan in self.scans if scan.changed(plan)
         }
 
-        def replaced(node: exp.Expr) -> exp.Expr:
-            table = tables.get((node.db, node.name)) if isinstance(node, exp.Table) and node.db else None
-            if table is None:
-                return node
-            assert isinstance(node, exp.Table)
-            alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(node.name, quoted=True))
-            old = exp.Table(this=exp.to_identifier(table, quoted=True), alias=alias.copy())
-            old.set("joins", node.args.get("joins"))
-            return old
-
-        return select(names(self.columns), derived(generate(self.query.copy().transform(replaced)), "r"))
+        query = self.query.copy()
+        for node in list(query.find_all(exp.Table)):
+            table = tables.get((node.db, node.name)) if node.db else None
+            if table is not None:
+                if not node.alias:
+                    node.set("alias", exp.TableAlias(this=exp.to_identifier(node.name, quoted=True)))
+                node.set("this", exp.to_identifier(table, quoted=True))
+                node.set("db", None)
+        return select(names(self.columns), derived(generate(query), "r"))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         return select([*names(self.columns), f"1::bigint AS {W}"], derived(self._before(plan), "o"))
@@ -137,5 +135,5 @@ def _rows_before(source: Source, used: list[str]) -> str:
         group_by=by,
         having=[f"pg_catalog.sum(o.{W}) > 0"],
     )
-    repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, n.{W})"
+    repeat = f"CROSS JOIN {repeated(f'n.{W}')} AS r"
     return select([f"n.{c}" for c in quoted], f"{derived(net, 'n')} {repeat}")

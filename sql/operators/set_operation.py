@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Field
-from ..render import derived, quote, select
+from ..render import derived, quote, repeated, select
 from .operator import names
 from .rescan import Rescan
 
 _LEFT, _RIGHT = quote("__pgt_left"), quote("__pgt_right")
 _DISTINCT = {"INTERSECT": [f"{_LEFT} > 0", f"{_RIGHT} > 0"], "EXCEPT": [f"{_LEFT} > 0", f"{_RIGHT} = 0"]}
-_COPIES = {"INTERSECT": f"LEAST({_LEFT}, {_RIGHT})", "EXCEPT": f"{_LEFT} - {_RIGHT}"}
+_COPIES = {"INTERSECT": f"LEAST({_LEFT}, {_RIGHT})", "EXCEPT": f"GREATEST({_LEFT} - {_RIGHT}, 0)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SetOperation(Rescan):
         columns = [f"c.{name}" for name in names(self.keys)]
         if not self.all:
             return select(columns, derived(counted, "c"), where=_DISTINCT[self.kind])
-        repeat = f"CROSS JOIN LATERAL pg_catalog.generate_series(1, {_COPIES[self.kind]})"
+        repeat = f"CROSS JOIN {repeated(_COPIES[self.kind])} AS r"
         return select(columns, f"{derived(counted, 'c')} {repeat}")
 
     def describe(self) -> str:
