@@ -66,12 +66,20 @@ def _worded(generator: PostgresGenerator, node: Worded) -> str:
     return " ".join(generator.sql(piece) for piece in node.expressions)
 
 
+def _array(generator: PostgresGenerator, node: exp.Array) -> str:
+    first = node.expressions[0] if node.expressions else None
+    if isinstance(first, exp.Query) and not isinstance(first, exp.Subquery):
+        return f"ARRAY({generator.sql(first)})"
+    # In brackets a subquery gives one element.
+    return f"ARRAY[{', '.join(generator.sql(element) for element in node.expressions)}]"
+
+
 def _join(generator: PostgresGenerator, node: exp.Join) -> str:
     alias = node.args.get("using_alias")
     return generator.join_sql(node) + (f" AS {generator.sql(alias)}" if alias else "")
 
 
-TRANSFORMS: Mapping[type[exp.Expr], Callable[..., str]] = {Worded: _worded, exp.Join: _join}
+TRANSFORMS: Mapping[type[exp.Expr], Callable[..., str]] = {Worded: _worded, exp.Array: _array, exp.Join: _join}
 
 
 class ExpressionParser(PostgresParser):

@@ -367,8 +367,9 @@ def _quantified(node: exp.Expr | None) -> bool:
 def _array(node: exp.Expr) -> exp.Expr | None:
     """The subquery of ``ARRAY(subquery)``."""
     called = isinstance(node, exp.Array) or (isinstance(node, exp.Anonymous) and str(node.this).upper() == "ARRAY")
+    # ARRAY[(subquery)] is an array of one scalar subquery's value.
     if called and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query):
-        return node.expressions[0]
+        return None if isinstance(node.expressions[0], exp.Subquery) else node.expressions[0]
     return None
 
 
