@@ -21,6 +21,7 @@ from .build import Builder
 from .columns import Field
 from .dialect import generate
 from .errors import NotDifferentiable
+from .guards import guard, may_raise, several_rows
 from .keyed_aggregates import keyed_aggregate, strict
 from .operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Project, SemiJoin, UnionAll
 from .operators.settled import Settled
@@ -50,15 +51,40 @@ def attached(
     result = list(expressions)
     base = base or operator
     while True:
-        call = next((c for e in result for c in e.find_all(exp.Anonymous) if placeholder(c) and _innermost(c)), None)
+        call = next((c for e in result for c in e.find_all(exp.Anonymous) if placeholder(c) and _ready(c)), None)
         if call is None:
             return operator, result
         subplan = builder.subplan(int(call.expressions[0].name))
         arguments = call.expressions[2:]
-        within = base if _known(base, arguments) else operator
-        operator, values = _value(builder, within, operator, subplan, arguments, required=required)
-        text = [generate(a) for a in (call.expressions[0], *arguments)]
+        asked = _guard(result, call)
+        within = base if _known(base, [*arguments, *asked]) else operator
+        # A guard that depends on other subqueries makes the tree twice as large.
+        worth = several_rows(subplan, builder.special) or (within is base and may_raise(subplan))
+        if asked and worth:
+            within = Filter(within, exp.and_(*asked, wrap=True), within.columns)
+            operator, values = _value(builder, within, operator, subplan, arguments, guarded=True)
+        else:
+            operator, values = _value(builder, within, operator, subplan, arguments, required=required)
+        text = _text(call)
         result = [_replaced(e, text, values) for e in result]
+
+
+def _guard(expressions: Sequence[exp.Expr], call: exp.Expr) -> list[exp.Expr]:
+    """The conditions under which a subquery is computed, wherever it stands; none if they differ."""
+    others = [c for e in expressions for c in e.find_all(exp.Anonymous) if placeholder(c) and _text(c) == _text(call)]
+    guards = [guard(other) for other in others]
+    texts = {tuple(map(generate, some)) for some in guards}
+    return guards[0] if len(texts) == 1 else []
+
+
+def _text(call: exp.Expr) -> list[str]:
+    """What is the same of two calls that ask for columns of one subquery."""
+    return [generate(part) for part in (call.expressions[0], *call.expressions[2:])]
+
+
+def _ready(call: exp.Expr) -> bool:
+    """Whether neither the arguments of a subquery nor the conditions under which it is computed wait for another."""
+    return _innermost(call) and not any(has_placeholder(condition) for condition in guard(call))
 
 
 def _known(operator: Operator, expressions: Sequence[exp.Expr]) -> bool:
@@ -73,7 +99,7 @@ def _innermost(call: exp.Expr) -> bool:
 
 def _replaced(expression: exp.Expr, text: list[str], values: Sequence[exp.Expr]) -> exp.Expr:
     def replaced(node: exp.Expr) -> exp.Expr:
-        if placeholder(node) and [generate(a) for a in (node.expressions[0], *node.expressions[2:])] == text:
+        if placeholder(node) and _text(node) == text:
             return values[int(node.expressions[1].name)].copy()
         return node
 
@@ -88,8 +114,9 @@ def _value(
     arguments: Sequence[exp.Expr],
     *,
     required: bool = False,
+    guarded: bool = False,
 ) -> tuple[Operator, list[exp.Expr]]:
-    """The operator with the columns of a subquery."""
+    """The operator with the columns of a subquery. ``guarded``: `base` has but those rows that need them."""
     if not subplan.reads_tables:
         return operator, [_function(subplan, arguments)]
     query = subplan.query
@@ -113,7 +140,7 @@ def _value(
         rows = Single(rows, tuple(dict.fromkeys(f for _, f in relation.output[:width])))
     rows = Settled(rows)
     values: list[exp.Expr] = [reference(f) for _, f in relation.output[width:]]
-    if required or one_row(query, builder.special):
+    if (required or one_row(query, builder.special)) and not guarded:
         return Join((operator, rows), tuple(conditions), operator.columns + rows.columns), values
     return LeftJoin(operator, rows, tuple(conditions)), values
 
@@ -198,7 +225,7 @@ def _required(condition: exp.Expr) -> bool:
 
 
 def on_condition(
-    builder: Builder, kept: Operator, padded: Operator, conditions: Sequence[exp.Expr]
+    builder: Builder, kept: Operator, padded: Operator, conditions: Sequence[exp.Expr], *, full: bool = False
 ) -> tuple[Operator, Operator, list[exp.Expr]]:
     """The inputs of an outer join with the results of the subqueries in its conditions, and these over their columns.
 
@@ -207,10 +234,12 @@ def on_condition(
     """
     plain = [c for c in conditions if not has_placeholder(c)]
     rest = [c for c in conditions if has_placeholder(c)]
+    if not rest:
+        return kept, padded, plain
     below = [c for c in rest if {x.name for x in c.find_all(exp.Column)} <= {f.name for f in padded.columns}]
-    if below:
+    if below and not full:
         padded = filtered(builder, padded, below)
-    rest = [c for c in rest if c not in below]
+        rest = [c for c in rest if c not in below]
     pairs = Join((kept, padded), tuple(plain), kept.columns + padded.columns)
     while True:
         call = next((c for e in rest for c in e.find_all(exp.Anonymous) if placeholder(c) and _innermost(c)), None)
@@ -221,13 +250,15 @@ def on_condition(
         used = {c.name for a in arguments for c in a.find_all(exp.Column)}
         values: list[exp.Expr]
         if not used <= {f.name for f in kept.columns} and not used <= {f.name for f in padded.columns}:
+            if full:
+                raise NotDifferentiable("subquery over both sides of a FULL JOIN in its condition")
             padded, values, agree = _paired(builder, pairs, padded, subplan, arguments)
             plain += agree
         elif used and used <= {f.name for f in kept.columns}:
             kept, values = _value(builder, kept, kept, subplan, arguments)
         else:
             padded, values = _value(builder, padded, padded, subplan, arguments)
-        text = [generate(a) for a in (call.expressions[0], *arguments)]
+        text = _text(call)
         rest = [_replaced(e, text, values) for e in rest]
 
 
@@ -241,9 +272,8 @@ def _paired(
     if not subplan.reads_tables:
         return padded, [_function(subplan, arguments)], []
     query = counted(subplan.query, builder) if subplan.kind is Kind.EXISTS else subplan.query
-    if not one_row(query, builder.special):
-        raise NotDifferentiable("subquery over both sides of an outer join in its condition")
-    relation, width, conditions = unnested(builder, pairs, subplan, query, arguments)
+    total = not one_row(query, builder.special)
+    relation, width, conditions = unnested(builder, pairs, subplan, query, arguments, total=total)
     rows = Settled(relation.operator)
     own = {f.name for f in padded.columns + rows.columns}
     inside = [c for c in conditions if {x.name for x in c.find_all(exp.Column)} <= own]

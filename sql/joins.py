@@ -108,10 +108,11 @@ def build_full_join(builder: Builder, left: FromClause, join: exp.Join, scope: S
     columns = {name: merged[name].column.name if name in merged else mine.name for name, (mine, _) in pairs.items()}
     visible = _visible(left, right, columns)
     conditions = _conditions(builder, left, right, join, pairs)
-    operators = builder.combined(left, None), builder.combined(right, None)
+    first, second = builder.combined(left, None), builder.combined(right, None)
+    first, second, conditions = on_condition(builder, first, second, conditions, full=True)
     left.bindings = [replace(b, merged=b.merged | set(same)) for b in left.bindings]
     right.bindings = [replace(b, merged=b.merged | set(same)) for b in right.bindings]
-    _become(left, right, FullJoin(*operators, tuple(conditions), tuple(merged.values())))
+    _become(left, right, FullJoin(first, second, tuple(conditions), tuple(merged.values())))
     left.visible = visible
     if merged:
         left.bindings.append(Binding("", {name: m.column for name, m in merged.items()}))

@@ -9,10 +9,11 @@ from sqlglot import exp
 
 from .build import Builder, CommonTable, Relation, require_groupable
 from .columns import Field
-from .operators import Operator, Project
+from .operators import LeftJoin, Operator, Project
 from .operators.every import Every
 from .operators.once import Once
-from .same import Same
+from .operators.single import Single
+from .same import Same, same
 from .subplan import Subplan
 from .unnesting import PRESENT, EveryQuery, Unnesting
 
@@ -60,9 +61,15 @@ class EveryRow(CommonTable):
 
 
 def unnested(
-    builder: Builder, base: Operator, subplan: Subplan, query: exp.Expr, arguments: Sequence[exp.Expr]
+    builder: Builder,
+    base: Operator,
+    subplan: Subplan,
+    query: exp.Expr,
+    arguments: Sequence[exp.Expr],
+    *,
+    total: bool = False,
 ) -> tuple[Relation, int, list[exp.Expr]]:
-    """A subquery for all values that its arguments take in `base`.
+    """A subquery for all values that its arguments take in `base`; ``total``: with one row for each of them.
 
     Returns its relation, how many of its first columns are D's, and the conditions that its rows belong to a row.
     """
@@ -76,12 +83,25 @@ def unnested(
     for body in every:
         scope[body.name] = EveryRow(body, distinct, dict(scope))
     relation = builder.query(text, scope)
+    if total:
+        relation = _total(builder, relation, distinct)
     conditions: list[exp.Expr] = []
     for side, (_, f) in zip(sides, relation.output, strict=False):
         sure = f.not_null or not_null(side, base)
         kind = exp.EQ if sure else Same
         conditions.append(kind(this=side.copy(), expression=reference(f)))
     return relation, len(parameters), conditions
+
+
+def _total(builder: Builder, relation: Relation, distinct: OuterRows) -> Relation:
+    """At most one row for each of D's as one row for each."""
+    outer = distinct.relation(builder)
+    pairs = list(zip((f for _, f in outer.output), (f for _, f in relation.output), strict=False))
+    rows = Single(relation.operator, tuple(dict.fromkeys(f for _, f in pairs)))
+    operator = LeftJoin(outer.operator, rows, tuple(same(mine, theirs) for mine, theirs in pairs))
+    columns = {f.name: f for f in operator.columns}
+    values = tuple((name, columns[f.name]) for name, f in relation.output[len(pairs) :])
+    return Relation(operator, outer.output + values)
 
 
 def not_null(node: exp.Expr, operator: Operator) -> bool:

@@ -23,6 +23,7 @@ from .build import Binding, Builder
 from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
+from .guards import OWN
 from .subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
 from .unnesting import local_aliases, output_names, own_aggregates
 
@@ -153,7 +154,9 @@ class _Extraction:
             wrapped = exp.Paren(this=item.copy())
             self.visit(wrapped.this, Truth.VALUE)
             inner = wrapped.this
-            operands.append(parameters.column(inner) if inner.find(exp.Column) or has_placeholder(inner) else inner)
+            varies = inner.find(exp.Column) is not None or has_placeholder(inner)
+            varies = varies or next(calls(inner, self.builder.special), None) is not None
+            operands.append(parameters.column(inner) if varies else inner)
         return operands
 
     def _any(
@@ -412,7 +415,9 @@ def _unknown() -> exp.Expr:
 
 def _case(first: tuple[exp.Expr, exp.Expr], second: tuple[exp.Expr, exp.Expr], otherwise: exp.Expr) -> exp.Expr:
     ifs = [exp.If(this=condition, true=value) for condition, value in (first, second)]
-    return exp.Case(ifs=ifs, default=otherwise)
+    case = exp.Case(ifs=ifs, default=otherwise)
+    case.meta[OWN] = True
+    return case
 
 
 def one_row(query: exp.Expr, special: frozenset[str]) -> bool:

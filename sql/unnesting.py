@@ -251,6 +251,11 @@ class Unnesting:
         first = tree.this
         joins = first.args.get("joins") or []
         first.set("joins", None)
+        if len(joins) == 1 and joins[0].side == "RIGHT" and not joins[0].args.get("using"):
+            first, mirrored = joins[0].this, first
+            joins[0].set("this", mirrored)
+            joins[0].set("side", "LEFT")
+            tree.set("this", first)
         for join in joins:
             if join.side in ("RIGHT", "FULL"):
                 raise NotDifferentiable(f"{join.side} JOIN over an outer column")
