@@ -113,6 +113,9 @@ ia[:]
 ia2[1][2]
 ia2[1:2][1:1]
 (string_to_array(t, ','))[1]
+ARRAY[(SELECT i), 3]
+(ARRAY[(SELECT e.i WHERE e.i > 1)])[1]
+ARRAY(SELECT g FROM generate_series(1, e.i % 3) AS g)
 ROW(i, t, f)::text
 ROW(i, t)::app.pair
 (i, t) = (1, 'a')
