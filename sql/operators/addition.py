@@ -50,6 +50,9 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
     if doubts:
         members = select(["*"], plan.cte(plan.fresh("members"), members))
+    if not keys:
+        # Nothing restricts the rows: they are read only if there is a change at all.
+        members = select(["*"], derived(members, "m"), where=[f"EXISTS (SELECT FROM {summed})"])
     now = state(keys, parts, members, grouped=aggregate.grouped)
     both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
     sure = ["NOT __pgt_doubt"]
