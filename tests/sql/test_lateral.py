@@ -34,6 +34,15 @@ QUERIES = {
     "lateral values": "SELECT o.id, l.x FROM o, LATERAL (VALUES (o.k), (o.v)) l(x)",
     "lateral derived": "SELECT o.id, l.m FROM o, LATERAL (SELECT d.m FROM (SELECT t.v, max(t.k) AS m FROM t WHERE"
     " t.v = o.v GROUP BY t.v) d JOIN u ON u.k = d.m) l",
+    "select list set": "SELECT o.id, l.g FROM o, LATERAL (SELECT generate_series(1, t.v) AS g FROM t WHERE t.k ="
+    " o.k) l",
+    "lateral left ties": "SELECT o.id, l.v FROM o LEFT JOIN LATERAL (SELECT t.v FROM t WHERE t.k = o.k ORDER BY t.v"
+    " FETCH FIRST 1 ROW WITH TIES) l ON true",
+    "lateral offset": "SELECT o.id, l.v FROM o, LATERAL (SELECT t.v FROM t WHERE t.k <= o.k ORDER BY t.v OFFSET 2) l",
+    "lateral of two": "SELECT o.id, u.id AS uid, l.c FROM o JOIN u ON u.k = o.k, LATERAL (SELECT count(*) AS c FROM"
+    " t WHERE t.k = o.v OR t.v = u.v) l",
+    "lateral right": "SELECT o.id, l.c, u.id AS x FROM o CROSS JOIN LATERAL (SELECT count(*) AS c FROM t WHERE t.k ="
+    " o.v) l RIGHT JOIN u ON u.v = l.c",
 }
 
 
