@@ -85,10 +85,12 @@ def build_recursion(builder: Builder, table: RecursiveTable) -> Relation:
         with_=exp.With(expressions=clauses, recursive=True),
     )
     ordered = any(_order_matters(clause, builder.special) for clause in clauses)
-    reproducible = not ordered and not table.records & set(names)
+    looks = all(column.faithful for scan in scans for column in scan.columns) or not any(map(_merges, clauses))
+    reproducible = not ordered and looks and not table.records & set(names)
     recursion = Recursion(table.name, query, scans, tuple(Field(fields[name], "") for name in names), reproducible)
     recursion = _typed(builder, recursion, {fields[name] for name in table.records if name in fields})
-    recursion = replace(recursion, fixpoint=_fixpoint(builder, table, recursion.columns))
+    if reproducible:
+        recursion = replace(recursion, fixpoint=_fixpoint(builder, table, recursion.columns))
     columns = tuple(
         replace(column, origin=(number, name)) for name, column in zip(names, recursion.columns, strict=True)
     )
@@ -151,6 +153,15 @@ def _order_matters(clause: exp.CTE, special: frozenset[str]) -> bool:
         if isinstance(node, exp.Anonymous) and str(node.this).lower() in AGGREGATES - _UNORDERED | WINDOW_FUNCTIONS:
             return True
     return False
+
+
+def _merges(clause: exp.CTE) -> bool:
+    """Whether rows become one that are equal, of which some may look different: SQL leaves open which is given out."""
+    return any(
+        isinstance(node, exp.Distinct | exp.Group | exp.Intersect | exp.Except)
+        or (isinstance(node, exp.Union) and bool(node.args.get("distinct")))
+        for node in clause.walk()
+    )
 
 
 def _sources(builder: Builder, clauses: list[exp.CTE]) -> list[Source]:

@@ -256,6 +256,21 @@ def test_endless_recursion_is_an_error_as_in_postgresql(workspace: Workspace) ->
 
 
 @pytest.mark.parametrize(
+    "query",
+    [
+        "WITH RECURSIVE r AS (SELECT id FROM (SELECT id FROM employee ORDER BY boss LIMIT 2) q UNION ALL SELECT e.id"
+        " FROM employee e JOIN r ON e.boss = r.id) SELECT * FROM r",
+        "WITH RECURSIVE r AS (SELECT pay FROM employee UNION SELECT r.pay + 1 FROM r WHERE r.pay < 2) SELECT * FROM r",
+        QUERIES["cycle"],
+        QUERIES["except in the term"],
+    ],
+)
+def test_what_sql_leaves_open_is_computed_again(workspace: Workspace, query: str) -> None:
+    stream = tables(workspace).stream("st", query)
+    assert stream.compiled.strategy["WITH RECURSIVE r"] == "computed again, and compared with the stored rows"
+
+
+@pytest.mark.parametrize(
     ("query", "changed", "expected"),
     [
         (REPORTS + "SELECT * FROM r", "employee", True),
@@ -290,6 +305,8 @@ def test_explain_says_how_a_recursion_is_maintained(workspace: Workspace) -> Non
     ("query", "construct"),
     [
         ("WITH RECURSIVE r AS (SELECT a FROM edge UNION SELECT a FROM (SELECT a, row_number() OVER () FROM r) q)"
+         " SELECT count(*) FROM r", "operator over a WITH RECURSIVE whose rows depend on the order of others"),
+        ("WITH RECURSIVE r AS (SELECT pay FROM employee UNION SELECT r.pay + 1 FROM r WHERE r.pay < 2)"
          " SELECT count(*) FROM r", "operator over a WITH RECURSIVE whose rows depend on the order of others"),
         ("WITH RECURSIVE r AS (SELECT a FROM ONLY edge UNION SELECT a + 1 FROM r WHERE a < 3) SELECT a FROM r",
          "FROM ONLY"),
