@@ -22,9 +22,12 @@ CREATE OR REPLACE FUNCTION pgtrickle._check_top_level() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     context text;
+    ours text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    IF context ~ E'(^|\\n)\\S+ function (?!pgtrickle\\.(_\\w+|refresh_stream_table)\\()' OR context !~ E'PL/pgSQL function pgtrickle\\.(_\\w+|refresh_stream_table)\\([^\\n]*$' THEN
+    -- Both parts of a name are quoted, or none (quote_all_identifiers): "pgtrickle._f" is somebody else's.
+    ours := E'(pgtrickle\\.(_\\w+|refresh_stream_table)|"pgtrickle"\\."(_\\w+|refresh_stream_table)")\\(';
+    IF context ~ (E'(^|\\n)\\S+ function (?!' || ours || ')') OR context !~ ('PL/pgSQL function ' || ours || E'[^\\n]*$') THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
     END IF;
