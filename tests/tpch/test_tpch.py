@@ -38,7 +38,7 @@ def run(fresh_database: FreshDatabase, scale: float, cycles: int, apart: int) ->
 
 @pytest.fixture(scope="module")
 def small(fresh_database: FreshDatabase) -> dict[str, Course]:
-    return run(fresh_database, 0.01, cycles=4, apart=1)
+    return run(fresh_database, 0.01, cycles=10, apart=0)
 
 
 @pytest.mark.parametrize("name", QUERIES)
