@@ -23,7 +23,8 @@ QUERIES = {
     "function": "SELECT s.id, t.tag, n FROM staff s LEFT JOIN unnest(s.tags) WITH ORDINALITY t(tag, n) ON true",
     "user-defined function": "SELECT id, twice(boss) AS b FROM staff",
     "set operation": "SELECT id FROM staff EXCEPT ALL SELECT boss FROM staff",
-    "values": "SELECT v.label, s.name FROM (VALUES (1, 'one'), (2, 'two')) v(n, label) LEFT JOIN staff s ON s.boss = v.n",
+    "values": "SELECT v.label, s.name FROM (VALUES (1, 'one'), (2, 'two')) v(n, label) LEFT JOIN staff s ON s.boss ="
+    " v.n",
 }
 
 
