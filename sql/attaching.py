@@ -27,10 +27,9 @@ from .operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Pr
 from .operators.settled import Settled
 from .operators.single import Single
 from .outer_rows import reference, unnested
-from .plain_select import counted
+from .plain_select import at_most_one_row, counted, one_row
 from .semi_joins import matching
 from .subplan import Kind, Subplan, has_placeholder, placeholder
-from .subqueries import at_most_one_row, one_row
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 

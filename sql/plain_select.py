@@ -5,6 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from .build import Builder
+from .dialect_rows import ValuesQuery
+from .unnesting import own_aggregates
 
 
 def counted(query: exp.Expr, builder: Builder) -> exp.Select:
@@ -71,3 +73,22 @@ def split_conditions(plain: exp.Select, outer: str) -> tuple[list[exp.Expr], lis
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:
     node = node.unnest()
     return [*conjuncts(node.left), *conjuncts(node.right)] if isinstance(node, exp.And) else [node]
+
+
+def one_row(query: exp.Expr, special: frozenset[str]) -> bool:
+    """Whether a query has exactly one row."""
+    if isinstance(query, ValuesQuery) or not isinstance(query, exp.Select):
+        return False
+    if any(query.args.get(key) for key in ("group", "having", "limit", "offset", "distinct")):
+        return False
+    return any(True for _ in own_aggregates(query, special))
+
+
+def at_most_one_row(query: exp.Expr, special: frozenset[str]) -> bool:
+    """Whether a query has one row or none."""
+    limit = query.args.get("limit")
+    if isinstance(limit, exp.Limit) and isinstance(limit.expression, exp.Literal) and limit.expression.name == "1":
+        return True
+    if isinstance(query, exp.Select) and not query.args.get("group"):
+        return any(True for _ in own_aggregates(query, special))
+    return False

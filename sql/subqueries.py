@@ -23,9 +23,9 @@ from .build import Binding, Builder
 from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
-from .guards import OWN
+from .quantifiers import array_query, chosen, comparison, is_quantified, row_items, truth_test, unknown
 from .subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
-from .unnesting import local_aliases, output_names, own_aggregates
+from .unnesting import local_aliases, output_names
 
 OUTER = "__pgt_outer_"
 
@@ -82,7 +82,7 @@ class _Extraction:
             self.not_in(inner.right)
             return
         found = None
-        if isinstance(inner, exp.NEQ) and isinstance(inner.expression, exp.All) and _quantified(inner.expression):
+        if isinstance(inner, exp.NEQ) and isinstance(inner.expression, exp.All) and is_quantified(inner.expression):
             found = inner.this, inner.expression.this
         elif isinstance(inner, exp.Not):
             within = inner.this.unnest()
@@ -111,10 +111,10 @@ class _Extraction:
         if isinstance(node, exp.In) and node.args.get("query"):
             equal = exp.EQ(this=node.this, expression=exp.Any(this=node.args["query"]))
             return self._quantified(equal, truth)
-        if isinstance(node, exp.Binary | exp.Operator) and _quantified(node.expression):
+        if isinstance(node, exp.Binary | exp.Operator) and is_quantified(node.expression):
             return self._quantified(node, truth)
         if isinstance(node, exp.Binary) and isinstance(node.expression, exp.Subquery):
-            row = _row(node.this)
+            row = row_items(node.this)
             if row is not None:
                 right = self._placeholders(Kind.SCALAR, node.expression, self._parameters())
                 for item in row:
@@ -126,7 +126,7 @@ class _Extraction:
             if len(found) != 1:
                 raise NotDifferentiable("subquery of several columns in an expression")
             return found[0]
-        array = _array(node)
+        array = array_query(node)
         if array is not None:
             return self._placeholders(Kind.SCALAR, self._array_query(array), self._parameters())[0]
         return None
@@ -148,7 +148,7 @@ class _Extraction:
 
     def _operands(self, node: exp.Expr, parameters: _Parameters) -> list[exp.Expr]:
         """The left side of a comparison with a subquery, as parameters of it."""
-        row = _row(node)
+        row = row_items(node)
         operands: list[exp.Expr] = []
         for item in row if row is not None else [node]:
             wrapped = exp.Paren(this=item.copy())
@@ -164,22 +164,22 @@ class _Extraction:
     ) -> exp.Expr:
         if isinstance(node, exp.EQ):
             return self._in(operands, query, parameters, truth)
-        compare = _comparison(node, operands)
+        compare = comparison(node, operands)
         if truth is Truth.IS_TRUE:
             return self._exists(query, parameters, compare)
         if truth is Truth.IS_FALSE:
-            return self._exists(query, parameters, lambda c: _is(compare(c), "FALSE", negated=True))
-        return _case(
+            return self._exists(query, parameters, lambda c: truth_test(compare(c), "FALSE", negated=True))
+        return chosen(
             (self._exists(query, parameters, compare), exp.true()),
             (
                 self._exists(query, parameters, lambda c: exp.Is(this=exp.paren(compare(c)), expression=exp.null())),
-                _unknown(),
+                unknown(),
             ),
             exp.false(),
         )
 
     def _in(self, operands: list[exp.Expr], query: exp.Expr, parameters: _Parameters, truth: Truth) -> exp.Expr:
-        equal = _comparison(exp.EQ(), operands)
+        equal = comparison(exp.EQ(), operands)
         matched = self._exists(query, parameters, equal)
         if truth is Truth.IS_TRUE:
             return matched
@@ -189,24 +189,24 @@ class _Extraction:
             outer = next((o for _, o in parameters.found.values() if parameters.column(o) == operand), operand)
             nothing = exp.Is(this=exp.paren(outer.copy()), expression=exp.null())
             some = self._exists(query, _Parameters(parameters.outer), lambda c: exp.true())
-            unknown: exp.Expr = exp.or_(maybe, exp.and_(nothing, some, wrap=True), wrap=True)
+            uncertain: exp.Expr = exp.or_(maybe, exp.and_(nothing, some, wrap=True), wrap=True)
         else:
-            unknown = self._exists(query, parameters, lambda c: _is(equal(c), "FALSE", negated=True))
+            uncertain = self._exists(query, parameters, lambda c: truth_test(equal(c), "FALSE", negated=True))
         if truth is Truth.IS_FALSE:
-            return exp.paren(exp.or_(matched, unknown, wrap=True))
-        return _case((matched, exp.true()), (unknown, _unknown()), exp.false())
+            return exp.paren(exp.or_(matched, uncertain, wrap=True))
+        return chosen((matched, exp.true()), (uncertain, unknown()), exp.false())
 
     def _all(
         self, node: exp.Expr, operands: list[exp.Expr], query: exp.Expr, parameters: _Parameters, truth: Truth
     ) -> exp.Expr:
-        compare = _comparison(node, operands)
+        compare = comparison(node, operands)
         if truth is Truth.IS_TRUE:
-            return exp.Not(this=self._exists(query, parameters, lambda c: _is(compare(c), "TRUE", negated=True)))
+            return exp.Not(this=self._exists(query, parameters, lambda c: truth_test(compare(c), "TRUE", negated=True)))
         fails = self._exists(query, parameters, lambda c: exp.Not(this=exp.paren(compare(c))))
         if truth is Truth.IS_FALSE:
             return exp.Not(this=fails)
-        unknown = self._exists(query, parameters, lambda c: exp.Is(this=exp.paren(compare(c)), expression=exp.null()))
-        return _case((fails, exp.false()), (unknown, _unknown()), exp.true())
+        unsure = self._exists(query, parameters, lambda c: exp.Is(this=exp.paren(compare(c)), expression=exp.null()))
+        return chosen((fails, exp.false()), (unsure, unknown()), exp.true())
 
     def _exists(
         self, query: exp.Expr, parameters: _Parameters, condition: Callable[[list[exp.Expr]], exp.Expr]
@@ -361,82 +361,6 @@ def _wanted(node: exp.Expr, child: exp.Expr, truth: Truth) -> Truth:
 
 def _negated(truth: Truth) -> Truth:
     return {Truth.IS_TRUE: Truth.IS_FALSE, Truth.IS_FALSE: Truth.IS_TRUE, Truth.VALUE: Truth.VALUE}[truth]
-
-
-def _quantified(node: exp.Expr | None) -> bool:
-    return isinstance(node, exp.Any | exp.All) and isinstance(node.this, exp.Query)
-
-
-def _array(node: exp.Expr) -> exp.Expr | None:
-    """The subquery of ``ARRAY(subquery)``."""
-    called = isinstance(node, exp.Array) or (isinstance(node, exp.Anonymous) and str(node.this).upper() == "ARRAY")
-    # ARRAY[(subquery)] is an array of one scalar subquery's value.
-    if called and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Query):
-        return None if isinstance(node.expressions[0], exp.Subquery) else node.expressions[0]
-    return None
-
-
-def _row(node: exp.Expr) -> list[exp.Expr] | None:
-    """The columns of a row constructor."""
-    node = node.unnest()
-    if isinstance(node, exp.Tuple) or (isinstance(node, exp.Anonymous) and str(node.this).upper() == "ROW"):
-        return list(node.expressions)
-    return None
-
-
-def _comparison(node: exp.Expr, operands: Sequence[exp.Expr]) -> Callable[[list[exp.Expr]], exp.Expr]:
-    """``operands op columns``."""
-
-    def compare(columns: list[exp.Expr]) -> exp.Expr:
-        if isinstance(node, exp.EQ):
-            pairs = zip(operands, columns, strict=True)
-            return exp.and_(*(exp.EQ(this=x.copy(), expression=c.copy()) for x, c in pairs), wrap=True)
-        new = node.copy()
-        sides = [list(operands), columns]
-        if len(operands) == 1:
-            left, right = operands[0].copy(), columns[0].copy()
-        else:
-            left, right = (exp.Anonymous(this="ROW", expressions=[s.copy() for s in side]) for side in sides)
-        new.set("this", left)
-        new.set("expression", right)
-        return new
-
-    return compare
-
-
-def _is(node: exp.Expr, value: str, *, negated: bool) -> exp.Expr:
-    test = exp.Is(this=exp.paren(node), expression=exp.true() if value == "TRUE" else exp.false())
-    return exp.Not(this=test) if negated else test
-
-
-def _unknown() -> exp.Expr:
-    return exp.cast(exp.null(), "boolean")
-
-
-def _case(first: tuple[exp.Expr, exp.Expr], second: tuple[exp.Expr, exp.Expr], otherwise: exp.Expr) -> exp.Expr:
-    ifs = [exp.If(this=condition, true=value) for condition, value in (first, second)]
-    case = exp.Case(ifs=ifs, default=otherwise)
-    case.meta[OWN] = True
-    return case
-
-
-def one_row(query: exp.Expr, special: frozenset[str]) -> bool:
-    """Whether a query has exactly one row."""
-    if isinstance(query, ValuesQuery) or not isinstance(query, exp.Select):
-        return False
-    if any(query.args.get(key) for key in ("group", "having", "limit", "offset", "distinct")):
-        return False
-    return any(True for _ in own_aggregates(query, special))
-
-
-def at_most_one_row(query: exp.Expr, special: frozenset[str]) -> bool:
-    """Whether a query has one row or none."""
-    limit = query.args.get("limit")
-    if isinstance(limit, exp.Limit) and isinstance(limit.expression, exp.Literal) and limit.expression.name == "1":
-        return True
-    if isinstance(query, exp.Select) and not query.args.get("group"):
-        return any(True for _ in own_aggregates(query, special))
-    return False
 
 
 def lateral_subplan(builder: Builder, query: exp.Expr, bindings: Sequence[Binding]) -> tuple[Subplan, list[exp.Column]]:
