@@ -125,7 +125,7 @@ def _taken_out(source: exp.Expr) -> tuple[exp.Expr, tuple[exp.Expr, ...]]:
     calls = [call for call in source.walk(prune=lambda node: isinstance(node, exp.Query)) if isinstance(call, exp.Func)]
     taken: list[exp.Expr] = []
     for call in calls:
-        if any(call is not part and call in part.walk() for part in taken):
+        if any(call is node for part in taken for node in part.walk()):
             continue
         for argument in [argument for argument in call.expressions if _reads_tables(argument)]:
             column = exp.column(exp.to_identifier(str(len(taken)), quoted=True), table=ARGUMENTS)

@@ -67,6 +67,8 @@ QUERIES = {
     " g",
     "of a subquery, padded": "SELECT d.id, g FROM doc d LEFT JOIN generate_series(d.n, (SELECT max(i) FROM part)) g"
     " ON g > 1",
+    "of an expression of a subquery": "SELECT d.id, g FROM doc d JOIN part p ON true"
+    " JOIN generate_series(0, least((SELECT max(i) FROM part), 2)) g ON true",
     "of a subquery alone": "SELECT e FROM unnest((SELECT array_agg(i ORDER BY i) FROM part)) e",
     "lateral constants": "SELECT d.id, x.y FROM doc d JOIN LATERAL (SELECT v.y FROM (SELECT * FROM (VALUES (3, 'x'),"
     " (1, 'y'))"
