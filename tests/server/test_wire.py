@@ -94,6 +94,8 @@ def test_logical_replication_streams_both_ways(relayed: str) -> None:
     assert wire.kinds().endswith("Z")
     wire.send(m.query(b"IDENTIFY_SYSTEM"))
     assert wire.kinds() == "TDCZ"
+    wire.send(m.query(b"DROP_REPLICATION_SLOT relay_test"))  # a database with a slot in use cannot be dropped
+    assert wire.kinds() == "CZ"
     wire.close()
 
 
