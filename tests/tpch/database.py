@@ -106,8 +106,8 @@ def old_sales(orders: int, seed: int) -> Iterator[str]:
     """
 
 
-def updates(share: float, seed: int) -> Iterator[str]:
-    """Random updates in all eight tables: in a share of the rows of each, but two at least, columns exchange values.
+def updates(share: float, seed: int, least: int = 2) -> Iterator[str]:
+    """Random updates in all eight tables: in a share of the rows of each, but `least` of them, columns exchange values.
 
     A few rows get another primary key, so that what refers to them finds nothing any more.
     """
@@ -119,7 +119,7 @@ def updates(share: float, seed: int) -> Iterator[str]:
             yield f"""
                 WITH chosen AS (
                     SELECT {key}, {column}, {order} AS place FROM {table}
-                    ORDER BY place LIMIT (SELECT greatest(2, round(count(*) * {share})) FROM {table})
+                    ORDER BY place LIMIT (SELECT greatest({least}, round(count(*) * {share})) FROM {table})
                 ), moved AS (
                     SELECT {key}, coalesce(lead({column}) OVER w, first_value({column}) OVER w) AS value
                     FROM chosen WINDOW w AS (ORDER BY place)
