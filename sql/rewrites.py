@@ -87,9 +87,7 @@ PIPELINE: tuple[Rewrite, ...] = (
     Rewrite(1, "DISTINCT ON", "the first row of each group", _distinct_on),
     Rewrite(2, "GROUPING SETS, CUBE, ROLLUP", "one aggregate over every row once for each set", _grouping_sets),
     Rewrite(3, "scalar subquery in WHERE", "a join with the subquery's row", _scalar_in_where),
-    Rewrite(
-        4, "scalar subquery in SELECT", "a left join with what it gives for each row", _scalar_in_select
-    ),
+    Rewrite(4, "scalar subquery in SELECT", "a left join with what it gives for each row", _scalar_in_select),
     Rewrite(5, "EXISTS or IN under OR", "a column that tells whether there is a match", _subquery_under_or),
     Rewrite(6, "several PARTITION BY", "one window operator after the other", _partitions),
     Rewrite(7, "window function in an expression", "a column of the window operator below", _window_in_expression),
