@@ -46,6 +46,12 @@ _NO_ENDING = (
 )
 
 
+def _ours(*commands: bytes) -> bytes:
+    """Messages that run commands under our own names, one after the other."""
+    parts = [(CLEAR, m.parse(NAME, sql), m.bind(NAME, NAME), m.execute(NAME), m.close_portal(NAME)) for sql in commands]
+    return b"".join(part for command in parts for part in command)
+
+
 class Refused(SqlError):
     """The relay itself refuses to go on with a batch."""
 
@@ -131,17 +137,9 @@ class Conductor:
 
     # -- the relay's transaction -------------------------------------------------------------------------------
 
-    async def inject(self, sql: bytes) -> str | BackendError:
-        """Run a command of ours under our own names; returns its tag, or the error. Ends with Sync."""
-        parts = (
-            CLEAR,
-            m.parse(NAME, sql),
-            m.bind(NAME, NAME),
-            m.execute(NAME),
-            m.close_portal(NAME),
-            m.SYNC_MESSAGE,
-        )
-        await self.send(b"".join(parts))
+    async def inject(self, *commands: bytes) -> str | BackendError:
+        """Run commands of ours under our own names; returns the last one's tag, or the error. Ends with Sync."""
+        await self.send(_ours(*commands) + m.SYNC_MESSAGE)
         outcome: str | BackendError = ""
         while True:
             kind, data = await self.dialogue.next_from_backend()
@@ -159,8 +157,7 @@ class Conductor:
         `alone`: our COMMIT comes right behind the client's one statement, which may have its own ideas about it.
         """
         commands = (b"BEGIN", ALONE) if alone else (b"BEGIN",)
-        parts = [(CLEAR, m.parse(NAME, sql), m.bind(NAME, NAME), m.execute(NAME)) for sql in commands]
-        await self.send(b"".join(b"".join(part) + m.close_portal(NAME) for part in parts) + m.FLUSH_MESSAGE)
+        await self.send(_ours(*commands) + m.FLUSH_MESSAGE)
         for expected in b"3312C3" * len(commands):
             kind, data = await self.dialogue.next_from_backend()
             if kind == m.ERROR:

@@ -93,11 +93,9 @@ class SimpleConductor(Conductor):
 
     async def open_simply(self) -> None:
         """BEGIN, outside any batch of the extended protocol."""
-        outcome = await self.inject(b"BEGIN")
+        outcome = await self.inject(b"BEGIN", *([ALONE] if self.alone else []))
         if isinstance(outcome, BackendError):
             raise outcome
-        if self.alone:
-            await self.inject(ALONE)
         self.own = True
 
     async def _answer(self, part: bytes, start: int, text: bytes) -> bool:
