@@ -55,6 +55,13 @@ _AVERAGES = {
 }
 
 
+_WHOLE_FIELDS = frozenset(
+    ["millennium", "century", "decade", "year", "isoyear", "quarter", "month", "week"]
+    + ["day", "dow", "isodow", "doy", "hour", "minute", "timezone"]
+)
+"""Fields that EXTRACT gives out as a numeric without decimals, whatever it extracts them from."""
+
+
 @dataclass(slots=True)
 class Types:
     """Answers to probes, as far as known; unknown ones are collected in `asked`."""
@@ -116,6 +123,8 @@ def expression_scale(node: exp.Expr, fields: Mapping[str, Field]) -> int | None:
     >>> fields = {"p": Field("p", "numeric(15,2)", scale=2), "d": Field("d", "numeric(15,2)", scale=2)}
     >>> expression_scale(parse_one("(p * ((1)::numeric - d))", read="postgres"), fields)
     4
+    >>> expression_scale(parse_one("EXTRACT(year FROM d)", read="postgres"), fields)
+    0
     """
     node = node.unnest()
     if isinstance(node, exp.Column):
@@ -133,6 +142,8 @@ def expression_scale(node: exp.Expr, fields: Mapping[str, Field]) -> int | None:
         return left + right if isinstance(node, exp.Mul) else max(left, right)
     if isinstance(node, exp.Cast):
         return _cast_scale(node, fields)
+    if isinstance(node, exp.Extract):
+        return 0 if node.name.lower() in _WHOLE_FIELDS else None
     return None
 
 

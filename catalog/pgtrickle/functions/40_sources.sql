@@ -221,9 +221,11 @@ END $$;
 
 
 -- Whether values of a type can be hashed and grouped on, and whether equal values are always the same value
--- (not numeric: 1.0 = 1.00; not float: 0 = -0; not bpchar, interval, jsonb, citext; text only where the
--- collation is deterministic).
-CREATE OR REPLACE FUNCTION pgtrickle._type_traits(typid oid, collation_id oid, OUT hashable boolean, OUT faithful boolean)
+-- (not numeric: 1.0 = 1.00; not float: 0 = -0; not interval, jsonb, citext; text only where the collation is
+-- deterministic; bpchar only where all values are padded to one length, that of the type modifier).
+DROP FUNCTION IF EXISTS pgtrickle._type_traits(oid, oid);  -- its earlier signature
+CREATE OR REPLACE FUNCTION pgtrickle._type_traits(typid oid, modifier integer, collation_id oid, OUT hashable boolean,
+                                                  OUT faithful boolean)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t pg_type;
@@ -232,10 +234,11 @@ BEGIN
         SELECT * INTO t FROM pg_type WHERE oid = typid;
         EXIT WHEN t.typtype <> 'd';
         typid := t.typbasetype;
+        modifier := t.typtypmod;
     END LOOP;
     IF t.typcategory = 'A' AND t.typelem <> 0 THEN
         SELECT e.hashable, e.faithful INTO hashable, faithful
-        FROM pgtrickle._type_traits(t.typelem, collation_id) e;
+        FROM pgtrickle._type_traits(t.typelem, modifier, collation_id) e;
         RETURN;
     END IF;
     -- A type that can be hashed but not sorted (xid, cid, aclitem) is no key of a window.
@@ -244,7 +247,7 @@ BEGIN
                 WHERE m.amname IN ('hash', 'btree') AND o.opcdefault AND o.opcintype = t.oid);
     faithful := t.typtype = 'e' OR t.oid = ANY (ARRAY['int2', 'int4', 'int8', 'oid', 'bool', 'date', 'time', 'timestamp',
                     'timestamptz', 'uuid', 'bytea', '"char"', 'money', 'macaddr', 'macaddr8', 'pg_lsn', 'xid8']::regtype[])
-        OR t.oid = ANY (ARRAY['text', 'varchar', 'name']::regtype[])
+        OR (t.oid = ANY (ARRAY['text', 'varchar', 'name']::regtype[]) OR t.oid = 'bpchar'::regtype AND modifier > 0)
            AND coalesce((SELECT c.collisdeterministic FROM pg_collation c WHERE c.oid = collation_id), true);
 END $$;
 
@@ -270,7 +273,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
             SELECT jsonb_agg(jsonb_build_object(
                 'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
                 'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '') ORDER BY a.attnum)
-            FROM pg_attribute a, pgtrickle._type_traits(a.atttypid, a.attcollation) t
+            FROM pg_attribute a, pgtrickle._type_traits(a.atttypid, a.atttypmod, a.attcollation) t
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]')
         ) ORDER BY r.place), '[]')
     FROM unnest(relids) WITH ORDINALITY AS r(relid, place)
