@@ -38,6 +38,8 @@ from sql import Compiled
 logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
+OVERLOOKED = "HW003"
+"""A source has changed that had not when the refresh began."""
 
 
 class Initiator(StrEnum):
@@ -90,10 +92,10 @@ async def refresh(
         case Action.DIFFERENTIAL:
             executor_reason = f"{context.pending} changes"
             plan = compiled(await load_plan(session, context))
-            statement = plan.refresh_sql(context.storage, _sources_to_read(context))
+            statement = plan.refresh_sql(context.storage, context.changed)
             applying = time.perf_counter()
             try:
-                result = await _differential(session, context, statement)
+                result = await _differential(session, context, plan, statement)
             except _NotApplied as failure:
                 decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
@@ -183,14 +185,12 @@ class _NotApplied(Exception):
         self.salts_used = salts_used
 
 
-def _sources_to_read(context: RefreshContext) -> frozenset[int]:
-    """Sources that may have changes in the statement's snapshot."""
-    return context.changed if context.one_snapshot else frozenset(source.oid for source in context.sources)
-
-
-async def _differential(session: SqlSession, context: RefreshContext, statement: str) -> dict[str, Any]:
+async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled, statement: str) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     result = await _apply(session, context, statement, parameters, data_errors=True)
+    if result.get("failed") == OVERLOOKED:
+        every = plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
+        result = await _apply(session, context, every, parameters, data_errors=True)
     failed = result.get("failed")
     if failed == UNIQUE_VIOLATION:
         raise _NotApplied("two rows had one __pgt_row_id", salts_used=1)

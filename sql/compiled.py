@@ -90,7 +90,10 @@ class Compiled:
         return plan.statement(report(plan, done, [source.oid for source in self.sources], changes=False))
 
     def refresh_sql(self, storage: str, changed: frozenset[int]) -> str:
-        """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only."""
+        """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.
+
+        If others have pending changes, too, the result says so: ``overlooked``. It must be undone then.
+        """
         cached = self._cache.get((storage, changed))
         if cached is None:
             cached = self._cache[storage, changed] = self._refresh(storage, changed)
@@ -103,7 +106,8 @@ class Compiled:
             if source.oid not in plan.streamed:
                 plan.cte(delta_name(source.oid).strip('"'), source_delta(source, self.used_columns[source.oid]))
         done = self.shape.apply_delta(plan, storage) if used else {}
-        return plan.statement(report(plan, done, [source.oid for source in used], changes=True))
+        unread = [source.oid for source in self.sources if source.oid not in changed]
+        return plan.statement(report(plan, done, [source.oid for source in used], changes=True, unread=unread))
 
     def _streamed(self) -> frozenset[int]:
         """The sources that are read once, by an operator whose delta is added up anyway."""

@@ -27,7 +27,7 @@ from ..same import Same
 from .operator import Operator, Restriction, W, names
 from .shared import shared_delta
 
-MAX_EXPANDED = 3
+MAX_EXPANDED = 5
 
 
 @dataclass(frozen=True, slots=True)

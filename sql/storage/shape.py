@@ -10,7 +10,7 @@ from ..columns import WEIGHT, Column, Field
 from ..identity import content_groups
 from ..operators import Operator
 from ..plan import PENDING, Plan, buffer
-from ..render import derived, quote, select, union_all
+from ..render import any_of, derived, quote, select, union_all
 
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
@@ -119,11 +119,14 @@ class Shape(ABC):
         return {"inserted": plan.modification("__pgt_inserted", f"{statement} RETURNING 1")}
 
 
-def report(plan: Plan, done: Mapping[str, str], sources: Sequence[int], *, changes: bool) -> str:
+def report(
+    plan: Plan, done: Mapping[str, str], sources: Sequence[int], *, changes: bool, unread: Sequence[int] = ()
+) -> str:
     """The final SELECT: what was done, and the new frontier.
 
     What this very transaction has changed in the ``sources`` is seen by the statement though it is not over,
-    so the frontier remembers how far. With ``changes`` the pending ones are counted, too.
+    so the frontier remembers how far. With ``changes`` the pending ones are counted, too. ``overlooked`` tells whether
+    ``unread`` sources have pending changes after all: then what was done is wrong.
     """
     current = "pg_catalog.pg_current_xact_id_if_assigned()"
     own = f'pg_catalog.max(c."__pgt_change_id") FILTER (WHERE c."__pgt_xid" = {current})'
@@ -133,6 +136,9 @@ def report(plan: Plan, done: Mapping[str, str], sources: Sequence[int], *, chang
     for key in ("inserted", "updated", "deleted"):
         count = f"(SELECT pg_catalog.count(*) FROM {done[key]})" if key in done else "0"
         entries.append(f"'{key}', {count}")
+    overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
+    if overlooked:
+        entries.append(f"'overlooked', {any_of(overlooked)}")
     if "missing" in done:
         entries.append(f"'missing', (SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)")
     before = f"CASE WHEN ($1->>'xid') = {current}::text THEN ($1->>'change_id')::bigint END"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -98,6 +99,24 @@ def test_creation_waits_for_a_writer_where_capture_is_new(db: Any, eventually: A
         assert result.status == psycopg.pq.ExecStatus.TUPLES_OK
     db.assert_refreshed("sums")
     assert db.value("SELECT sum(n) FROM sums") == 11
+
+
+def test_source_that_changes_after_the_refresh_has_looked_what_changed(db: Any, eventually: Any) -> None:
+    """The statement is planned for the sources that had changed when the refresh began."""
+    db.run("CREATE TABLE u (k int, w int); INSERT INTO u SELECT n, n FROM generate_series(0, 2) AS n")
+    db.create("pairs", "SELECT t.id, u.w FROM t JOIN u ON t.k = u.k", refresh_mode="DIFFERENTIAL")
+    db.run("INSERT INTO t VALUES (100, 0, 5)")
+    other = db.connect(autocommit=False)
+    other.execute("LOCK TABLE u IN ACCESS EXCLUSIVE MODE")
+    with ThreadPoolExecutor(1) as threads:
+        refreshing = threads.submit(db.refresh, "pairs")
+        eventually(lambda: other.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        other.execute("INSERT INTO u VALUES (0, 10)")
+        other.commit()
+        refreshing.result(90)
+    db.assert_current("pairs")
+    db.run("DELETE FROM u WHERE w = 10")
+    db.assert_refreshed("pairs")
 
 
 def test_insert_refresh_insert_in_one_transaction(db: Any) -> None:

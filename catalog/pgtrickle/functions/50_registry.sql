@@ -154,14 +154,22 @@ END $$;
 
 
 -- _run for a statement that changes a storage table. Where it cannot be applied it is undone, and {"failed": SQLSTATE}
--- returned: two rows have one __pgt_row_id (23505), or, if data_errors, values cannot be computed (class 22).
+-- returned: two rows have one __pgt_row_id (23505), a source has changed whose changes were not read (HW003), or, if
+-- data_errors, values cannot be computed (class 22).
 CREATE OR REPLACE FUNCTION pgtrickle._apply(statement text, parameters jsonb, data_errors boolean) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    result jsonb;
     details text;
 BEGIN
-    RETURN pgtrickle._run(statement, parameters);
-EXCEPTION WHEN unique_violation OR data_exception THEN
+    result := pgtrickle._run(statement, parameters);
+    IF result @> '{"overlooked": true}' THEN
+        RAISE SQLSTATE 'HW003';
+    END IF;
+    RETURN result;
+EXCEPTION WHEN SQLSTATE 'HW003' THEN
+    RETURN jsonb_build_object('failed', SQLSTATE);
+WHEN unique_violation OR data_exception THEN
     GET STACKED DIAGNOSTICS details = PG_EXCEPTION_DETAIL;
     IF SQLSTATE = '23505' AND position('__pgt_row_id' IN details) > 0 OR starts_with(SQLSTATE, '22') AND data_errors THEN
         RETURN jsonb_build_object('failed', SQLSTATE);
