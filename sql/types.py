@@ -55,10 +55,10 @@ _AVERAGES = {
 }
 
 
-_WHOLE_FIELDS = frozenset(
-    ["millennium", "century", "decade", "year", "isoyear", "quarter", "month", "week"]
-    + ["day", "dow", "isodow", "doy", "hour", "minute", "timezone"]
-)
+_WHOLE_FIELDS = {
+    *("millennium", "century", "decade", "year", "isoyear", "quarter", "month", "week"),
+    *("day", "dow", "isodow", "doy", "hour", "minute", "timezone"),
+}
 """Fields that EXTRACT gives out as a numeric without decimals, whatever it extracts them from."""
 
 
