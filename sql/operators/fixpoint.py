@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..columns import Column, Field
-from ..identity import content_groups, content_hash, same_content
+from ..identity import content_hash, same_content
+from ..netting import netted
 from ..plan import Plan
 from ..render import derived, quote, repeated, select, union_all
 from .filter import Filter
@@ -170,7 +171,7 @@ class _Delta:
         self.columns = fixpoint.columns
         self.names = names(self.columns)
         self.changes = {
-            i: plan.cte(plan.fresh("side"), _net(side.columns, side.delta(plan)))
+            i: plan.cte(plan.fresh("side"), netted(side.delta(plan), side.columns))
             for i, side in enumerate(sides)
             if side.changed(plan)
         }
@@ -179,7 +180,7 @@ class _Delta:
         self.base = None
         if base.operator.changed(plan):
             self.base = plan.cte(
-                plan.fresh("base"), _net(self.columns, self._placed(base, base.operator.delta(plan), W))
+                plan.fresh("base"), netted(self._placed(base, base.operator.delta(plan), W), self.columns)
             )
 
     def query(self) -> str:
@@ -251,7 +252,7 @@ class _Delta:
         before = [self._derived(old, mid.__getitem__, "<", "-")] if self.changes else []
         if self.base:
             before.append(select([*self.names, f"-{W} AS {W}"], self.base, where=[f"{W} < 0"]))
-        seeds = plan.cte(plan.fresh("seeds"), _net(columns, union_all(before)))
+        seeds = plan.cte(plan.fresh("seeds"), netted(union_all(before), columns))
         gone = self._propagated(seeds, lambda i: self._side(i, mid.get(i, self.now[i])))
         after = []
         if self.changes:
@@ -263,7 +264,7 @@ class _Delta:
             ]
         if self.base:
             after.append(select([*self.names, W], self.base, where=[f"{W} > 0"]))
-        seeds = plan.cte(plan.fresh("seeds"), _net(columns, union_all(after)))
+        seeds = plan.cte(plan.fresh("seeds"), netted(union_all(after), columns))
         come = self._propagated(seeds, lambda i: self._side(i, self.now[i]))
         return select(["*"], gone), select(["*"], come)
 
@@ -308,7 +309,7 @@ class _Delta:
             f"{derived(self.now[i], 'x')} JOIN {changes} AS c ON c.{W} > 0 AND {' AND '.join(same)}",
         )
         minus = select([*columns, f"-{W} AS {W}"], changes, where=[f"{W} > 0"])
-        net = self.plan.cte(self.plan.fresh("copies"), _net(side.columns, union_all([copies, minus])))
+        net = self.plan.cte(self.plan.fresh("copies"), netted(union_all([copies, minus]), side.columns))
         repeat = f"CROSS JOIN {repeated(f'n.{W}')} AS r"
         return union_all([others, select([f"n.{n}" for n in columns], f"{net} AS n {repeat}")])
 
@@ -412,15 +413,3 @@ class _Delta:
         work = quote("__pgt_work")
         query = f"WITH RECURSIVE {work}({', '.join(columns)}) AS ({first} {union} {term}) SELECT * FROM {work}"
         return self.plan.cte(self.plan.fresh("fixpoint"), query)
-
-
-def _net(columns: Sequence[Field], query: str) -> str:
-    """A Z-set, rows of the same content added up."""
-    by, values = content_groups(columns, "n")
-    return select(
-        [f"{value} AS {quote(f.name)}" for value, f in zip(values, columns, strict=True)]
-        + [f"pg_catalog.sum(n.{W})::bigint AS {W}"],
-        derived(query, "n"),
-        group_by=by,
-        having=[f"pg_catalog.sum(n.{W}) <> 0"],
-    )

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Field
+from ..netting import counted_out
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
 from .operator import W, names
@@ -110,7 +111,10 @@ class Limit(Rescan, KeepsRows):
         return union_all(
             [
                 select([*columns, f"1::bigint AS {W}"], derived(self.computed(select(["*"], members)), "n")),
-                select([*columns, f"-1::bigint AS {W}"], derived(self.computed(self._net(before)), "o")),
+                select(
+                    [*columns, f"-1::bigint AS {W}"],
+                    derived(self.computed(counted_out(before, self.input.columns)), "o"),
+                ),
             ]
         )
 

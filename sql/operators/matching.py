@@ -19,7 +19,8 @@ from sqlglot import exp
 
 from ..columns import Field
 from ..expressions import equated
-from ..identity import content_groups, content_partition
+from ..identity import content_partition
+from ..netting import netted
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
 from .match import Match
@@ -78,7 +79,9 @@ class Matching(Operator):
             assert left is not None
             only = match.mirrored().keys(plan, left) if self.right.barrier else None
             return self._chosen(left, self.right.new(plan, only), f"l.{W}")
-        changes = select(["*"], plan.cte(plan.fresh("changes"), _netted(match.right_used, self.right, plan)))
+        changes = select(
+            ["*"], plan.cte(plan.fresh("changes"), netted(shared_delta(plan, self.right), match.right_used))
+        )
         columns = names(self.left.columns)
         state = derived(match.matched(plan, self.left, changes), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
@@ -164,15 +167,3 @@ class AntiJoin(Matching):
 
 def _rank(fields: tuple[Field, ...]) -> str:
     return f"pg_catalog.dense_rank() OVER (ORDER BY {', '.join(content_partition(fields, 'u'))})"
-
-
-def _netted(fields: tuple[Field, ...], operator: Operator, plan: Plan) -> str:
-    """The delta of an operator in some of its columns, changes that cancel each other out gone."""
-    by, values = content_groups(fields, "d")
-    return select(
-        [f"{value} AS {quote(f.name)}" for value, f in zip(values, fields, strict=True)]
-        + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
-        derived(shared_delta(plan, operator), "d"),
-        group_by=by,
-        having=[f"pg_catalog.sum(d.{W}) <> 0"],
-    )

@@ -13,9 +13,9 @@ from sqlglot import exp
 
 from ..columns import Field, Source
 from ..dialect import generate
-from ..identity import content_groups
+from ..netting import counted_out, netted
 from ..plan import Plan, delta_name
-from ..render import derived, quote, repeated, select, union_all
+from ..render import derived, quote, select, union_all
 from .fixpoint import Fixpoint
 from .operator import Operator, Restriction, W, names
 from .scan import Scan
@@ -78,14 +78,7 @@ class Recursion(Operator):
                 select([*columns, f"-1::bigint AS {W}"], derived(self._before(plan), "o")),
             ]
         )
-        by, values = content_groups(self.columns, "d")
-        return select(
-            [f"{value} AS {name}" for value, name in zip(values, columns, strict=True)]
-            + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
-            derived(difference, "d"),
-            group_by=by,
-            having=[f"pg_catalog.sum(d.{W}) <> 0"],
-        )
+        return netted(difference, self.columns)
 
     def describe(self) -> str:
         return f"Recursion({self.name})"
@@ -127,13 +120,4 @@ def _rows_before(source: Source, used: list[str]) -> str:
             select([*(f"d.{c}" for c in quoted), f"-d.{W} AS {W}"], delta),
         ]
     )
-    by, values = content_groups(columns, "o")
-    net = select(
-        [f"{value} AS {c}" for value, c in zip(values, quoted, strict=True)]
-        + [f"pg_catalog.sum(o.{W})::bigint AS {W}"],
-        derived(counted, "o"),
-        group_by=by,
-        having=[f"pg_catalog.sum(o.{W}) > 0"],
-    )
-    repeat = f"CROSS JOIN {repeated(f'n.{W}')} AS r"
-    return select([f"n.{c}" for c in quoted], f"{derived(net, 'n')} {repeat}")
+    return counted_out(counted, columns)

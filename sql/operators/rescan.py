@@ -15,9 +15,9 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ..columns import Field
-from ..identity import content_groups
+from ..netting import counted_out
 from ..plan import Plan
-from ..render import derived, quote, repeated, select, union_all
+from ..render import derived, select, union_all
 from .operator import Operator, Restriction, W, names, restricted
 
 
@@ -84,7 +84,10 @@ class Rescan(Operator):
         query = self.input.old(plan, only)
         if only:
             query = restricted(query, [*names(self.input.columns), W], only, self._nullable())
-        return select([*names(self.columns), f"1::bigint AS {W}"], derived(self.computed(self._net(query)), "g"))
+        return select(
+            [*names(self.columns), f"1::bigint AS {W}"],
+            derived(self.computed(counted_out(query, self.input.columns)), "g"),
+        )
 
     def delta(self, plan: Plan) -> str:
         changes = select(["*"], plan.cte(plan.fresh("changes"), self.input.delta(plan)))
@@ -112,22 +115,8 @@ class Rescan(Operator):
                 select([*names(self.columns), f"1::bigint AS {W}"], after, where=gate),
                 select(
                     [*names(self.columns), f"-1::bigint AS {W}"],
-                    derived(self.computed(self._net(before)), "o"),
+                    derived(self.computed(counted_out(before, self.input.columns)), "o"),
                     where=gate,
                 ),
             ]
         )
-
-    def _net(self, query: str) -> str:
-        """The rows of a Z-set: weights netted and every row repeated by its weight."""
-        columns = self.input.columns
-        by, values = content_groups(columns, "o")
-        net = select(
-            [f"{value} AS {quote(c.name)}" for value, c in zip(values, columns, strict=True)]
-            + [f"pg_catalog.sum(o.{W})::bigint AS {W}"],
-            derived(query, "o"),
-            group_by=by,
-            having=[f"pg_catalog.sum(o.{W}) > 0"],
-        )
-        copies = f"{derived(net, 'n')} CROSS JOIN {repeated(f'n.{W}')} AS r"
-        return select([f"n.{name}" for name in names(columns)], copies)

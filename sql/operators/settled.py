@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Field
-from ..identity import content_groups
+from ..netting import netted
 from ..plan import Plan
-from ..render import derived, quote, select
-from .operator import Operator, Restriction, W
+from .operator import Operator, Restriction
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +29,7 @@ class Settled(Operator):
         return (self.input,)
 
     def delta(self, plan: Plan) -> str:
-        by, values = content_groups(self.columns, "d")
-        return select(
-            [f"{value} AS {quote(f.name)}" for value, f in zip(values, self.columns, strict=True)]
-            + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
-            derived(self.input.delta(plan), "d"),
-            group_by=by,
-            having=[f"pg_catalog.sum(d.{W}) <> 0"],
-        )
+        return netted(self.input.delta(plan), self.columns)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.input.new(plan, only)

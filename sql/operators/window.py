@@ -22,10 +22,10 @@ from sqlglot import exp
 
 from ..columns import Field
 from ..dialect import generate
-from ..identity import content_groups
+from ..netting import netted
 from ..plan import Plan
 from ..render import aliased, derived, quote, select
-from .operator import Restriction, W, names, restricted
+from .operator import Restriction, names, restricted
 from .ordering import KeepsRows, SortKey, order_by, tie_break
 from .rescan import Rescan
 from .row_key import telling, told_apart
@@ -174,14 +174,7 @@ class Window(Rescan, KeepsRows):
 
     def delta(self, plan: Plan) -> str:
         """Rows of a partition that stay as they are do not reach the operators above."""
-        by, values = content_groups(self.columns, "d")
-        return select(
-            [f"{value} AS {quote(column.name)}" for value, column in zip(values, self.columns, strict=True)]
-            + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
-            derived(Rescan.delta(self, plan), "d"),
-            group_by=by,
-            having=[f"pg_catalog.sum(d.{W}) <> 0"],
-        )
+        return netted(Rescan.delta(self, plan), self.columns)
 
     def _tied(self, call: WindowCall) -> bool:
         """Whether SQL leaves the call's result open."""

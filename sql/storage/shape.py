@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..columns import WEIGHT, Column, Field
-from ..identity import content_groups
+from ..netting import netted
 from ..operators import Operator
 from ..plan import PENDING, Plan, buffer
 from ..render import any_of, derived, quote, select, union_all
@@ -34,15 +34,7 @@ def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
 
 def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
     """A CTE of the operator's delta under the query's names, rows of the same content added up."""
-    fields = [f for _, f in output]
-    by, values = content_groups(fields, "d")
-    query = select(
-        [f"{value} AS {quote(name)}" for value, (name, _) in zip(values, output, strict=True)]
-        + [f"pg_catalog.sum(d.{W})::bigint AS {W}"],
-        derived(operator.delta(plan), "d"),
-        group_by=by,
-        having=[f"pg_catalog.sum(d.{W}) <> 0"],
-    )
+    query = netted(operator.delta(plan), [f for _, f in output], [name for name, _ in output])
     return plan.cte("__pgt_delta", query)
 
 
