@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntFlag
 from typing import TYPE_CHECKING, cast
@@ -31,7 +32,7 @@ class Hold(IntFlag):
     """A cancel request is on its way to PostgreSQL: no new statement may overtake it."""
 
 
-class Side(asyncio.Protocol):
+class Side(asyncio.Protocol, ABC):
     """One end. ``receive`` is exchanged as the session changes its state."""
 
     def __init__(self, session: RelaySession):
@@ -47,8 +48,9 @@ class Side(asyncio.Protocol):
         """Done when the transport takes bytes again; None while it does."""
 
     @property
+    @abstractmethod
     def other(self) -> Side | None:
-        raise NotImplementedError
+        """The end on the other side of the session."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.attach(cast(asyncio.Transport, transport))  # uvloop's are, without saying so

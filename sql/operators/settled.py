@@ -8,34 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
 from ..netting import netted
 from ..plan import Plan
-from .operator import Operator, Restriction
+from .unchanged import Unchanged
 
 
 @dataclass(frozen=True, slots=True)
-class Settled(Operator):
+class Settled(Unchanged):
     """The input under another delta."""
-
-    input: Operator
-
-    @property
-    def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
-        return self.input.columns
-
-    @property
-    def inputs(self) -> tuple[Operator, ...]:
-        return (self.input,)
 
     def delta(self, plan: Plan) -> str:
         return netted(self.input.delta(plan), self.columns)
-
-    def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self.input.new(plan, only)
-
-    def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self.input.old(plan, only)
 
     def describe(self) -> str:
         return "Settled"
