@@ -39,7 +39,7 @@ logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
 OVERLOOKED = "HW003"
-"""A source has changed that had not when the refresh began."""
+"""A source has changed that had not when the refresh began, or was truncated since."""
 
 
 class Initiator(StrEnum):
@@ -192,6 +192,8 @@ async def _differential(session: SqlSession, context: RefreshContext, plan: Comp
         every = plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
         result = await _apply(session, context, every, parameters, data_errors=True)
     failed = result.get("failed")
+    if failed == OVERLOOKED:
+        raise _NotApplied("a source was truncated meanwhile")
     if failed == UNIQUE_VIOLATION:
         raise _NotApplied("two rows had one __pgt_row_id", salts_used=1)
     if failed:

@@ -118,19 +118,21 @@ def report(
 
     What this very transaction has changed in the ``sources`` is seen by the statement though it is not over,
     so the frontier remembers how far. With ``changes`` the pending ones are counted, too. ``overlooked`` tells whether
-    ``unread`` sources have pending changes after all: then what was done is wrong.
+    ``unread`` sources have pending changes after all, or one of ``sources`` was truncated: then what was done is wrong.
     """
     current = "pg_catalog.pg_current_xact_id_if_assigned()"
     own = f'pg_catalog.max(c."__pgt_change_id") FILTER (WHERE c."__pgt_xid" = {current})'
-    where = [*PENDING, 'c."__pgt_w" <> 0'] if changes else [f'c."__pgt_xid" = {current}']
-    seen = [select([f"pg_catalog.count(*) AS n, {own} AS own"], f"{buffer(oid)} AS c", where=where) for oid in sources]
+    where = PENDING if changes else [f'c."__pgt_xid" = {current}']
+    columns = [
+        'pg_catalog.count(*) FILTER (WHERE c."__pgt_w" <> 0) AS n',
+        f"{own} AS own",
+        'pg_catalog.bool_or(c."__pgt_w" = 0) AS truncated',
+    ]
+    seen = [select(columns, f"{buffer(oid)} AS c", where=where) for oid in sources]
     entries = []
     for key in ("inserted", "updated", "deleted"):
         count = f"(SELECT pg_catalog.count(*) FROM {done[key]})" if key in done else "0"
         entries.append(f"'{key}', {count}")
-    overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
-    if overlooked:
-        entries.append(f"'overlooked', {any_of(overlooked)}")
     if "missing" in done:
         entries.append(f"'missing', (SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)")
     before = f"CASE WHEN ($1->>'xid') = {current}::text THEN ($1->>'change_id')::bigint END"
@@ -138,6 +140,11 @@ def report(
     if seen:
         read = plan.cte("__pgt_seen", union_all(seen))
         last = f"GREATEST({before}, (SELECT pg_catalog.max(own) FROM {read}))"
+    if changes:
+        overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
+        if seen:
+            overlooked.append(f"(SELECT pg_catalog.bool_or(truncated) FROM {read}) IS TRUE")
+        entries.append(f"'overlooked', {any_of(overlooked)}")
     entries += [
         f"'delta', {f'(SELECT pg_catalog.sum(n) FROM {read})' if seen and changes else '0'}",
         "'snapshot', pg_catalog.pg_current_snapshot()::text",

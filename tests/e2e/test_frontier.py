@@ -119,6 +119,23 @@ def test_source_that_changes_after_the_refresh_has_looked_what_changed(db: Any, 
     db.assert_refreshed("pairs")
 
 
+@pytest.mark.parametrize("changed", [False, True], ids=["unchanged before", "changed before"])
+def test_source_that_is_truncated_after_the_refresh_has_looked(db: Any, eventually: Any, changed: bool) -> None:
+    db.run("CREATE TABLE u (k int, w int); INSERT INTO u SELECT n, n FROM generate_series(0, 2) AS n")
+    db.create("pairs", "SELECT t.id, u.w FROM t JOIN u ON t.k = u.k", refresh_mode="DIFFERENTIAL")
+    db.run("INSERT INTO t VALUES (100, 0, 5)")
+    if changed:
+        db.run("INSERT INTO u VALUES (0, 10)")
+    other = db.connect(autocommit=False)
+    other.execute("TRUNCATE u")
+    with ThreadPoolExecutor(1) as threads:
+        refreshing = threads.submit(db.refresh, "pairs")
+        eventually(lambda: other.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+        other.commit()
+        refreshing.result(90)
+    db.assert_current("pairs")
+
+
 def test_insert_refresh_insert_in_one_transaction(db: Any) -> None:
     db.create("sums", SUMS)
     for isolation in ("READ COMMITTED", "REPEATABLE READ"):

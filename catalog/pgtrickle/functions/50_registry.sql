@@ -154,8 +154,8 @@ END $$;
 
 
 -- _run for a statement that changes a storage table. Where it cannot be applied it is undone, and {"failed": SQLSTATE}
--- returned: two rows have one __pgt_row_id (23505), a source has changed whose changes were not read (HW003), or, if
--- data_errors, values cannot be computed (class 22).
+-- returned: two rows have one __pgt_row_id (23505), a source has changed whose changes were not read, or was truncated
+-- (HW003), or, if data_errors, values cannot be computed (class 22).
 CREATE OR REPLACE FUNCTION pgtrickle._apply(statement text, parameters jsonb, data_errors boolean) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
