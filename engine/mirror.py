@@ -68,6 +68,8 @@ class MirrorVersion:
     rows: int
     reused: bool
     seconds: float
+    since: str | None = None
+    """The frontier whose net changes the version knows, if it was asked for with one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +154,22 @@ class Mirror:
 
     @asynccontextmanager
     async def at(
-        self, connect: Connect, database: str, source: Source, names: Sequence[str], snapshot: Snapshot
+        self,
+        connect: Connect,
+        database: str,
+        source: Source,
+        names: Sequence[str],
+        snapshot: Snapshot,
+        since: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[MirrorVersion]:
         """The columns `names` of a source exactly as of a snapshot, readable for the time of the block.
 
-        `connect` gives a connection that may read the whole table and the catalog. Raises NotExpressible if a type
-        or a value cannot be carried, SqlError if PostgreSQL refuses.
+        `connect` gives a connection that may read the whole table and the catalog. `since` is a stream table's frontier
+        (`snapshot`, `xid`, `change_id`): then the net changes from there to the snapshot are readable, too. Raises
+        NotExpressible if a type or a value cannot be carried, SqlError if PostgreSQL refuses.
         """
+        if since is not None:
+            raise NotExpressible("no change log")
         path = self.path(database, source.oid)
         schema = arrow_schema(source, names)
         async with self._writing[path]:

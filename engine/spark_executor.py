@@ -23,12 +23,12 @@ import structlog
 from catalog.session import SqlSession
 from engine.mirror import Connect, Mirror, MirrorVersion, Snapshot
 from engine.mirror_copy import arrow_type
+from engine.mirror_views import create_views, drop_views
 from engine.spark_sessions import Session, SparkJobFailed, SparkSessions, SparkUnavailable
 from sql.columns import Column, Source
 from sql.render import quote
-from sql.spark import NotExpressible, SparkQuery, render_spark, view_name
+from sql.spark import NotExpressible, SparkQuery, render_spark
 from sql.spark_types import column_type
-from sql.spark_values import identifier
 
 log = structlog.get_logger(__name__)
 
@@ -146,12 +146,12 @@ class SparkExecutor:
 
         def work(spark: Session) -> pa.Table:
             for version in versions:
-                _view(spark, sources[version.source], query.reads[version.source], version)
+                create_views(spark, sources[version.source], query.reads[version.source], version)
             try:
                 return spark.sql(query.sql).toArrow()
             finally:
                 for version in versions:
-                    spark.catalog.dropTempView(view_name(version.source))
+                    drop_views(spark, version)
 
         for last_try in (False, True):
             try:
@@ -199,20 +199,6 @@ async def _collated(session: SqlSession, sources: Sequence[Source]) -> frozenset
 def _qualified(type_: str) -> str:
     """A type's name that no search_path can redirect; the others are keywords."""
     return f"pg_catalog.{type_}" if type_ in ("text", "date", "uuid") else type_
-
-
-def _view(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion) -> None:
-    """The mirror's files as the view that the query calls the source."""
-    types = {column.name: column_type(column.type).spark for column in source.columns if column.name in names}
-    if version.files:
-        reader = spark.read
-        if names:
-            reader = reader.schema(", ".join(f"{identifier(name)} {types[name]}" for name in names))
-        frame = reader.parquet(*version.files)
-    else:
-        items = ", ".join(f"CAST(NULL AS {types[name]}) AS {identifier(name)}" for name in names) or "1 AS c"
-        frame = spark.sql(f"SELECT {items} WHERE FALSE")
-    frame.createOrReplaceTempView(view_name(version.source))
 
 
 def _typed(table: pa.Table, query: SparkQuery) -> pa.Table:

@@ -19,7 +19,7 @@ from .spark_expressions import Expressions
 from .spark_types import NotExpressible, SparkType, column_type
 from .spark_values import Typed, identifier, unify
 
-__all__ = ["NotExpressible", "SparkQuery", "render_spark", "view_name"]
+__all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,11 @@ class SparkQuery:
 def view_name(oid: int) -> str:
     """The Spark view that stands for a source."""
     return f"source_{oid}"
+
+
+def delta_view_name(oid: int) -> str:
+    """The Spark view that stands for the net changes of a source: its columns and `__pgt_w`."""
+    return f"delta_{oid}"
 
 
 def _unqualified(node: exp.Expr) -> exp.Expr:
