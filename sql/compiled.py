@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .columns import Column, Source
 from .operators import Scan
-from .plan import Plan, delta_name, source_delta
+from .plan import Plan, Stage, delta_name, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 
@@ -21,6 +21,26 @@ class Core:
 
     query: str
     names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A differential refresh whose delta an external executor computes.
+
+    ``views`` are named queries in PostgreSQL's dialect, each over the sources, the sources' net deltas (`delta_name`)
+    and the views before it; ``stages`` are the queries over all these whose rows PostgreSQL wants to have.
+    """
+
+    views: tuple[tuple[str, str], ...]
+    stages: tuple[Stage, ...]
+    statement: str
+
+    def applied(self, stagings: Sequence[str]) -> str:
+        """The statement that applies the rows of the ``stages``, which are in these staging tables (quoted names)."""
+        statement = self.statement
+        for stage, staging in zip(self.stages, stagings, strict=True):
+            statement = statement.replace(stage.staging, staging)
+        return statement
 
 
 @dataclass(slots=True)
@@ -37,6 +57,8 @@ class Compiled:
     strategy: Mapping[str, str]
     core: Core
     _staged: str = ""
+    conditions: Mapping[int, str] = field(default_factory=dict)
+    """Conditions on the pending changes of sources, see `pushdown`."""
     _cache: dict[tuple[str, frozenset[int]], str] = field(default_factory=dict)
 
     @property
@@ -99,12 +121,22 @@ class Compiled:
             cached = self._cache[storage, changed] = self._refresh(storage, changed)
         return cached
 
+    def elsewhere(self, storage: str, changed: frozenset[int]) -> Elsewhere:
+        """As `refresh_sql`, with the delta computed by another executor. Raises NotExpressible if it cannot be."""
+        plan = Plan(changed, elsewhere=True)
+        done = self.shape.apply_delta(plan, storage)
+        used = [source.oid for source in self.sources if source.oid in changed]
+        unread = [source.oid for source in self.sources if source.oid not in changed]
+        statement = plan.statement(report(plan, done, used, changes=True, unread=unread))
+        return Elsewhere(tuple(plan.views), tuple(plan.stages), statement)
+
     def _refresh(self, storage: str, changed: frozenset[int]) -> str:
         used = [source for source in self.sources if source.oid in changed]
         plan = Plan(changed, self._streamed())
         for source in used:
             if source.oid not in plan.streamed:
-                plan.cte(delta_name(source.oid).strip('"'), source_delta(source, self.used_columns[source.oid]))
+                used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
+                plan.cte(delta_name(source.oid).strip('"'), source_delta(source, used_columns, condition))
         done = self.shape.apply_delta(plan, storage) if used else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
         return plan.statement(report(plan, done, [source.oid for source in used], changes=True, unread=unread))

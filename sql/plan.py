@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .columns import WEIGHT, Source
@@ -47,8 +47,11 @@ def pending_changes(source: Source, columns: Sequence[str]) -> str:
     return select(columns, f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
 
 
-def source_delta(source: Source, used: Sequence[str]) -> str:
-    """The net pending changes of a source: changes that cancel each other out are gone before anything is joined."""
+def source_delta(source: Source, used: Sequence[str], condition: str | None = None) -> str:
+    """The net pending changes of a source: changes that cancel each other out are gone before anything is joined.
+
+    Only those that satisfy a ``condition`` on the buffer's columns (alias c) are looked at, if there is one.
+    """
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")
     return select(
@@ -58,10 +61,27 @@ def source_delta(source: Source, used: Sequence[str]) -> str:
         ]
         + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}'],
         f"{buffer(source.oid)} AS c",
-        where=[*PENDING, 'c."__pgt_w" <> 0'],
+        where=[*PENDING, 'c."__pgt_w" <> 0', *([f"({condition})"] if condition else [])],
         group_by=by,
         having=['pg_catalog.sum(c."__pgt_w") <> 0'],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A relation that another executor computes; PostgreSQL finds its rows in a staging table.
+
+    ``types`` has its columns in order, each with the type that the statement wants, "" for whatever it is.
+    """
+
+    name: str
+    query: str
+    types: Mapping[str, str]
+
+    @property
+    def staging(self) -> str:
+        """What stands for the staging table in the statement."""
+        return f"$staging:{self.name}$"
 
 
 @dataclass(slots=True)
@@ -70,6 +90,10 @@ class Plan:
 
     The changes of ``streamed`` sources are read straight from their buffers, once and as captured: whoever reads them
     adds weights up anyway.
+
+    A plan can begin ``elsewhere``: what is written then is for another executor (Spark), which has no indexes, no
+    hashes of rows, and relations that hold the sources' net deltas. Its common table expressions are its ``views``. It
+    ends with the first `stage`, from which on PostgreSQL goes on.
     """
 
     changed: frozenset[int]
@@ -79,6 +103,9 @@ class Plan:
     """What `operators.shared` has put into common table expressions."""
     solved: dict[int, str] = field(default_factory=dict)
     """Deltas of operators, by `id`, that a storage shape has found in its own way."""
+    elsewhere: bool = False
+    views: list[tuple[str, str]] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
     """The names of common table expressions that are put in where they are first needed."""
     _names: int = 0
@@ -91,9 +118,22 @@ class Plan:
     def cte(self, name: str, query: str, *, materialized: bool = True) -> str:
         """Add a common table expression and return its quoted name."""
         quoted = quote(name)
+        if self.elsewhere:
+            self.views.append((name, query))
+            return quoted
         how = "MATERIALIZED " if materialized else "NOT MATERIALIZED "
         self.ctes.append(f"{quoted} AS {how}({query})")
         return quoted
+
+    def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
+        """Add a relation that is all PostgreSQL needs to know of the query so far, and return its quoted name."""
+        if not (self.elsewhere or self.stages):
+            return self.cte(name, query)
+        self.elsewhere = False
+        stage = Stage(name, query, types)
+        self.stages.append(stage)
+        columns = [f"s.{quote(c)}::{type_} AS {quote(c)}" if type_ else f"s.{quote(c)}" for c, type_ in types.items()]
+        return self.cte(name, select(columns, f"{stage.staging} AS s"))
 
     def modification(self, name: str, statement: str) -> str:
         """Add a data-modifying common table expression and return its quoted name."""

@@ -66,8 +66,8 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     branches = [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
     if doubts:
         doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
-        again = select(["*"], plan.cte(plan.fresh("members"), aggregate.within(members, doubtful)))
-        branches.append(aggregate.recomputed(doubtful, again, aggregate.within(changes, doubtful, W)))
+        again = select(["*"], plan.cte(plan.fresh("members"), aggregate.within(plan, members, doubtful)))
+        branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
 
 

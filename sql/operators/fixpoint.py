@@ -392,7 +392,7 @@ class _Delta:
         sure = [f for f in self.fixpoint.not_null() if f.builtin]
         if not sure:
             only = Restriction(gone, tuple((f.name, f) for f in self.columns))
-            return restricted(rows, self.names, only, [f.name for f in self.columns])
+            return restricted(self.plan, rows, self.names, only, [f.name for f in self.columns])
         same = [f"x.{n} = k.{n}" for n in names(sure)]
         same.append(same_content([f for f in self.columns if f not in sure], "x", "k"))
         return select([f"x.{n}" for n in self.names], f"{derived(rows, 'x')} JOIN {gone} AS k ON {' AND '.join(same)}")

@@ -97,7 +97,10 @@ class Limit(Rescan, KeepsRows):
             return Rescan.delta(self, plan)
         changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
         come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
-        first = self._first(self.input.new(plan), self._end(come))
+        first = self.input.new(plan)
+        if not plan.elsewhere:
+            # Elsewhere no index gives the first rows, and no number of rows is a subquery.
+            first = self._first(first, self._end(come))
         members = plan.cte(
             plan.fresh("members"), select(["*"], derived(first, "m"), where=[f"EXISTS (SELECT FROM {changes})"])
         )

@@ -152,7 +152,7 @@ class Match:
         left = operator.new(plan, only)
         if only and self.agreements:
             possibly = [mine.name for mine, _ in self.agreements if not mine.not_null]
-            left = restricted(left, [quote(f.name) for f in self.left], only, possibly)
+            left = restricted(plan, left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
         if self.pairs:

@@ -22,7 +22,7 @@ from ..expressions import equated
 from ..identity import content_partition
 from ..netting import netted
 from ..plan import Plan
-from ..render import derived, quote, select, union_all
+from ..render import all_of, derived, quote, select, union_all
 from .match import Match
 from .operator import Operator, Restriction, W, names
 from .shared import shared_delta
@@ -87,39 +87,41 @@ class Matching(Operator):
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
         if left is not None:
             candidates.append(select([*columns, W], derived(left, "l")))
-        number = "1" if not match.left_used else _rank(match.left_used)
-        numbered = select(["u.*", f"{number} AS {N}"], derived(union_all(candidates), "u"))
-        rows = plan.cte(plan.fresh("rows"), numbered)
+        every = derived(union_all(candidates), "u")
+        numbers = [] if self._told_by(plan) != [N] else [f"{_rank(match.left_used) if match.left_used else '1'} AS {N}"]
+        rows = plan.cte(plan.fresh("rows"), select(["u.*", *numbers], every))
         counts = self._counts(plan, rows, changes)
         before, now = ("was", "now") if self.wanted else ("NOT was", "NOT now")
         weight = f"coalesce(c.{W}, ({now})::integer - ({before})::integer)"
         return select(
             [*(f"c.{name}" for name in columns), f"{weight} AS {W}"],
-            f"{rows} AS c JOIN {counts} AS m ON m.{N} = c.{N}",
+            f"{rows} AS c JOIN {counts} AS m ON {self._agree(plan, 'm', 'c')}",
             where=[f"CASE WHEN c.{W} IS NULL THEN was <> now ELSE {before} END"],
         )
 
     def _counts(self, plan: Plan, rows: str, changes: str) -> str:
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
-        match = self.match
-        columns = [N, *names(match.left_used)]
-        distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT ON ({N}) {', '.join(columns)} FROM {rows}")
+        match, told_by = self.match, self._told_by(plan)
+        columns = list(dict.fromkeys([*told_by, *names(match.left_used)]))
+        each = "" if plan.elsewhere else f"ON ({N}) "
+        distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT {each}{', '.join(columns)} FROM {rows}")
+        contents = [f"d.{name}" for name in told_by]
         changed = select(
-            [f"d.{N}", f"pg_catalog.sum(r.{W})::bigint AS n"],
+            [*contents, f"pg_catalog.sum(r.{W})::bigint AS n"],
             f"{distinct} AS d CROSS JOIN {derived(changes, 'r')}",
             where=[match.sql],
-            group_by=[f"d.{N}"],
+            group_by=contents,
         )
         net = plan.cte(plan.fresh("net"), changed)
         keys = select(names(match.left_used), f"{distinct} AS k")
         only = match.mirrored().keys(plan, keys) if self.right.barrier else None
         right = self.right.new(plan, only)
-        if match.left_used:
+        if match.left_used or plan.elsewhere:
             present = select(
-                [f"d.{N}", "pg_catalog.count(*) AS n"],
+                [*contents, "pg_catalog.count(*) AS n"],
                 f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
                 where=[match.sql],
-                group_by=[f"d.{N}"],
+                group_by=contents,
             )
         else:
             # All rows of the left have the same matches: one more than what has come tells what there was.
@@ -129,11 +131,19 @@ class Matching(Operator):
         return plan.cte(
             plan.fresh("matches"),
             select(
-                [f"d.{N}", "coalesce(p.n, 0) > coalesce(n.n, 0) AS was", "coalesce(p.n, 0) > 0 AS now"],
-                f"{distinct} AS d LEFT JOIN {derived(present, 'p')} ON p.{N} = d.{N}"
-                f" LEFT JOIN {net} AS n ON n.{N} = d.{N}",
+                [*contents, "coalesce(p.n, 0) > coalesce(n.n, 0) AS was", "coalesce(p.n, 0) > 0 AS now"],
+                f"{distinct} AS d LEFT JOIN {derived(present, 'p')} ON {self._agree(plan, 'p', 'd')}"
+                f" LEFT JOIN {net} AS n ON {self._agree(plan, 'n', 'd')}",
             ),
         )
+
+    def _told_by(self, plan: Plan) -> list[str]:
+        """The columns that tell apart the contents that decide: their number, which PostgreSQL joins by best."""
+        return names(self.match.left_used) if plan.elsewhere and self.match.left_used else [N]
+
+    def _agree(self, plan: Plan, left: str, right: str) -> str:
+        operator = "=" if self._told_by(plan) == [N] else "IS NOT DISTINCT FROM"
+        return all_of([f"{left}.{name} {operator} {right}.{name}" for name in self._told_by(plan)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,13 @@ def names(columns: Sequence[Field]) -> list[str]:
 
 
 def restricted(
-    query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str] = (), *, rare: bool = False
+    plan: Plan,
+    query: str,
+    columns: Sequence[str],
+    only: Restriction,
+    nullable: Sequence[str] = (),
+    *,
+    rare: bool = False,
 ) -> str:
     """The rows of a query (given its output columns, already quoted) whose key is in a restriction.
 
@@ -129,6 +135,10 @@ def restricted(
     ``rare`` should be quick to plan instead, and a key of computed values has no index: all rows are found by hash.
     """
     pairs = only.pairs
+    if plan.elsewhere:
+        agree = [f"r.{quote(c)} IS NOT DISTINCT FROM k.{quote(f.name)}" for c, f in pairs]
+        source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON {all_of(agree)}"
+        return select([f"r.{c}" for c in columns], source)
     computed = any(c in nullable for c, _ in pairs) and not any(f.origin for _, f in pairs)
     if rare or computed:
         return select(

@@ -137,8 +137,10 @@ class FullJoin(Outer):
         alone = AntiJoin(self.right, self.left, self.conditions).new(plan, right)
         return union_all(
             [
-                self._restricted(self._with_merged(rows, left=True), only, left=True),
-                self._restricted(self._with_merged(self._padded(plan, alone, self.left), left=False), only, left=False),
+                self._restricted(plan, self._with_merged(rows, left=True), only, left=True),
+                self._restricted(
+                    plan, self._with_merged(self._padded(plan, alone, self.left), left=False), only, left=False
+                ),
             ]
         )
 
@@ -167,7 +169,7 @@ class FullJoin(Outer):
             sides.append(only.of(tuple((known[name], key) for name, key in only.pairs if name in known)))
         return sides[0], sides[1]
 
-    def _restricted(self, rows: str, only: Restriction | None, *, left: bool) -> str:
+    def _restricted(self, plan: Plan, rows: str, only: Restriction | None, *, left: bool) -> str:
         mine = only and only.to(self.columns)
         if mine is None:
             return rows
@@ -175,7 +177,7 @@ class FullJoin(Outer):
         # Within one side a merged column is a column of a table, which can have an index.
         origins = {m.column.name: (m.left if left else m.right).origin for m in self.merged}
         pairs = tuple((name, replace(key, origin=origins.get(name, key.origin))) for name, key in mine.pairs)
-        return restricted(rows, names(self.columns), Restriction(mine.relation, pairs), possibly)
+        return restricted(plan, rows, names(self.columns), Restriction(mine.relation, pairs), possibly)
 
     def describe(self) -> str:
         return "Full join"

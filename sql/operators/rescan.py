@@ -65,16 +65,16 @@ class Rescan(Operator):
         """The input's rows, of the restriction's groups only."""
         only = only and only.to(self.keys)
         query = self.input.new(plan, only)
-        return restricted(query, names(self.input.columns), only, self._nullable(), rare=rare) if only else query
+        return restricted(plan, query, names(self.input.columns), only, self._nullable(), rare=rare) if only else query
 
     def _nullable(self) -> list[str]:
         return [key.name for key in self.keys if not key.not_null]
 
-    def within(self, query: str, touched: str, *weight: str) -> str:
+    def within(self, plan: Plan, query: str, touched: str, *weight: str) -> str:
         """Those of rows with the input's columns that are in touched groups."""
         only = self.at(touched)
         columns = [*names(self.input.columns), *weight]
-        return restricted(query, columns, only, self._nullable()) if only else query
+        return restricted(plan, query, columns, only, self._nullable()) if only else query
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.computed(self.input_new(plan, only))
@@ -83,7 +83,7 @@ class Rescan(Operator):
         only = only and only.to(self.keys)
         query = self.input.old(plan, only)
         if only:
-            query = restricted(query, [*names(self.input.columns), W], only, self._nullable())
+            query = restricted(plan, query, [*names(self.input.columns), W], only, self._nullable())
         return select(
             [*names(self.columns), f"1::bigint AS {W}"],
             derived(self.computed(counted_out(query, self.input.columns)), "g"),

@@ -63,7 +63,7 @@ class Single(Operator):
         members = self.input.new(plan, only)
         if only is not None:
             nullable = [key.name for key in self.keys if not key.not_null]
-            members = restricted(members, names(self.columns), only, nullable)
+            members = restricted(plan, members, names(self.columns), only, nullable)
         by = names(self.keys) if self.keys else None
         counts = select([f"pg_catalog.count(*) AS {N}"], derived(members, "m"), group_by=by)
         check = select([f"pg_catalog.bool_and({_CHECK})"], derived(counts, "c"))

@@ -167,7 +167,7 @@ class Window(Rescan, KeepsRows):
         some = only and only.to(self.input.columns)
         if some and self.keys and not some.to(self.keys):
             nullable = [column.name for column in self.input.columns if not column.not_null]
-            rows = restricted(self.input.new(plan, some), names(self.input.columns), some, nullable)
+            rows = restricted(plan, self.input.new(plan, some), names(self.input.columns), some, nullable)
             partitions = select(names(self.keys), derived(rows, "r"), distinct=True)
             only = self.at(plan.cte(plan.fresh("partitions"), partitions))
         return Rescan.input_new(self, plan, only, rare=rare)

@@ -23,6 +23,7 @@ from ..plan import Plan
 from ..render import aliased, any_of, derived, quote, select
 from .keyed import ID, Keyed
 from .root import above, hidden_keys, top
+from .touched import keys_as_stored, staged_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Groups(Keyed):
         return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        if plan.elsewhere and self.summed is None:
+            return self._computed_again(plan, storage)
         keys = self.aggregate.keys
         parts = auxiliaries(self.maintained)
         stored = {key.name: quote(column.name) for key, column in zip(keys, self.key, strict=True)}
@@ -68,6 +71,9 @@ class Groups(Keyed):
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
+        if plan.elsewhere:
+            sums = dict.fromkeys((part.name for a in parts for part in a.delta), "")
+            summed = select(["*"], plan.stage("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums))
         delta = plan.cte("__pgt_scope", self.identified(summed))
         conditions = [f"coalesce({a.rescan}, FALSE)" for a in parts if a.rescan]
         rescan = any_of([*conditions, *([f"s.{ID} IS NULL"] if self.filtered else [])])
@@ -105,6 +111,19 @@ class Groups(Keyed):
         unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else alive)])
         done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
         return done
+
+    def _computed_again(self, plan: Plan, storage: str) -> dict[str, str]:
+        """All touched groups from their rows, by an executor that does not know which of them must be."""
+        aggregate = self.aggregate
+        touched = aggregate.touched(plan)
+        rows = aggregate.input_new(plan, aggregate.at(touched))
+        state = made_of(aggregate.keys, self.maintained, rows, grouped=aggregate.grouped)
+        if not aggregate.keys:
+            state = select(["*"], derived(state, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
+        keys = staged_keys(plan, self.key, keys_as_stored(aggregate.keys, self.key, touched))
+        types = {key.name: key.type for key in aggregate.keys} | dict.fromkeys(self.auxiliaries, "")
+        new = self.identified(self.finished(select(["*"], plan.stage("__pgt_state", state, types))))
+        return self.apply(plan, storage, plan.cte("__pgt_new", new), plan.cte("__pgt_scope", self.identified(keys)))
 
     def _going(self, alias: str) -> list[str]:
         return [] if self.filtered else [f"{alias}.{quote(COUNT)} <= 0"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..columns import Column
 from ..operators import Operator
 from ..plan import Plan
+from ..render import select
 from .shape import Shape
 
 
@@ -54,4 +55,8 @@ class Recomputed(Shape):
         return self.base.apply_full(plan, storage, rows)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        return self.base.apply_full(plan, storage, self.rows)
+        rows = self.rows
+        if plan.elsewhere:
+            types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
+            rows = select(["*"], plan.stage("__pgt_rows", rows, types))
+        return self.base.apply_full(plan, storage, rows)

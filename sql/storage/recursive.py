@@ -17,6 +17,7 @@ from ..operators.fixpoint import Fixpoint, Stored
 from ..operators.given import Given, substituted
 from ..plan import Plan
 from ..render import derived, quote, select
+from ..spark_types import NotExpressible
 from ..types import ORDERED
 from .bag import Bag
 from .recomputed import Recomputed
@@ -50,6 +51,8 @@ class Recursive(Recomputed):
         return (*self.bag.create(storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        if plan.elsewhere:
+            raise NotExpressible("WITH RECURSIVE")
         names = {f.name: name for name, f in reversed(self.bag.fields)}
         hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.bag.output, self.bag.fields, strict=True))
 

@@ -35,7 +35,7 @@ def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
 def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
     """A CTE of the operator's delta under the query's names, rows of the same content added up."""
     query = netted(operator.delta(plan), [f for _, f in output], [name for name, _ in output])
-    return plan.cte("__pgt_delta", query)
+    return plan.stage("__pgt_delta", query, {name: f.type for name, f in output} | {WEIGHT: "bigint"})
 
 
 class Shape(ABC):

@@ -35,6 +35,9 @@ class Top(Recomputed):
         return self.limit.input
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        if plan.elsewhere:
+            # Where no index gives the first rows, and what is stored is not known, they are found among all.
+            return Recomputed.apply_delta(self, plan, storage)
         limit = self.limit
         columns = limit.input.columns
         stored_as = {f.name: name for name, f in reversed(self.fields)}

@@ -6,6 +6,7 @@ is stored in a hidden column.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..columns import Column, Field
@@ -39,10 +40,27 @@ class TouchedGroups(Keyed):
         rows = stored(self.root, decisive, self.key, self.output, self.fields, decisive.new(plan, decisive.at(touched)))
         if not self.key:
             rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
-        pairs = zip(decisive.keys, self.key, strict=True)
-        keys = select([f"k.{quote(key.name)} AS {quote(column.name)}" for key, column in pairs], f"{touched} AS k")
+        keys = keys_as_stored(decisive.keys, self.key, touched)
+        if plan.elsewhere:
+            keys = staged_keys(plan, self.key, keys)
+            types = {column.name: column.type for column in (*self.key, *self.output)}
+            rows = select(["*"], plan.stage("__pgt_rows", rows, {name: types[name] for name in self.names}))
         scope = plan.cte("__pgt_scope", self.identified(keys))
         return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), scope)
+
+
+def keys_as_stored(keys: Sequence[Field], stored: Sequence[Column], relation: str) -> str:
+    """The keys in a relation under the names of the storage's columns."""
+    pairs = zip(keys, stored, strict=True)
+    return select([f"k.{quote(key.name)} AS {quote(column.name)}" for key, column in pairs], f"{relation} AS k")
+
+
+def staged_keys(plan: Plan, stored: Sequence[Column], keys: str) -> str:
+    """Touched keys that another executor computes. A staging table has at least one column."""
+    if not stored:
+        some = select(["1::bigint AS n"], derived(keys, "k"))
+        return select([], plan.stage("__pgt_touched", some, {"n": "bigint"}))
+    return select(["*"], plan.stage("__pgt_touched", keys, {column.name: column.type for column in stored}))
 
 
 def stored(
