@@ -14,9 +14,9 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from .columns import Column, Source
+from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
-from .spark_types import NotExpressible, SparkType, column_type
+from .spark_types import BIGINT, NotExpressible, SparkType, column_type
 from .spark_values import Typed, identifier, unify
 
 __all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
@@ -76,14 +76,9 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    try:
-        parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
-        query = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
-    except SqlglotError as error:
-        raise NotExpressible("syntax that is not understood") from error
-    renderer = _Renderer(sources, binary_order, frozenset(collated))
-    relation = renderer.query(query, {})
-    columns = tuple(Column(name, _declared(type_)) for name, type_ in relation.columns)
+    renderer = Renderer(sources, binary_order, frozenset(collated))
+    relation = renderer.query(understood(query), {})
+    columns = relation.declared
     for expected, found in zip(output, columns, strict=False):
         if column_type_name(expected.type) != found.type:
             raise NotExpressible(f'column "{expected.name}", which is {expected.type} but was read as {found.type}')
@@ -91,6 +86,15 @@ def render_spark(
         raise NotExpressible("a different number of columns")
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
     return SparkQuery(relation.sql, reads, columns)
+
+
+def understood(query: str | exp.Expr) -> exp.Expr:
+    """A query as `Renderer.query` wants it. Raises NotExpressible."""
+    try:
+        parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
+        return sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
+    except SqlglotError as error:
+        raise NotExpressible("syntax that is not understood") from error
 
 
 def column_type_name(declared: str) -> str:
@@ -106,11 +110,17 @@ def _declared(type_: SparkType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Relation:
-    """A query's text and its columns, called ``c0``, ``c1`` ... in Spark."""
+class Relation:
+    """A query's text and its columns, called ``c0``, ``c1`` ... in Spark. ``view`` is that of its rows, if any."""
 
     sql: str
     columns: tuple[tuple[str, SparkType], ...]
+    view: str = ""
+
+    @property
+    def declared(self) -> tuple[Column, ...]:
+        """The columns with PostgreSQL's types."""
+        return tuple(Column(name, _declared(type_)) for name, type_ in self.columns)
 
 
 @dataclass(slots=True)
@@ -128,8 +138,17 @@ _REFUSED_PARTS = {
 }  # fmt: skip
 
 
-class _Renderer:
-    def __init__(self, sources: Sequence[Source], binary_order: bool, collated: frozenset[tuple[int, str]]):
+class Renderer:
+    """Renders queries over the same sources, and over their net changes, ``deltas``, by the names of these."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        binary_order: bool,
+        collated: frozenset[tuple[int, str]],
+        deltas: Mapping[str, Source] | None = None,
+    ):
+        self._deltas = deltas or {}
         self._sources = {(source.schema, source.name): source for source in sources}
         self._binary_order = binary_order
         self._collated = collated
@@ -140,7 +159,7 @@ class _Renderer:
         self._aliases += 1
         return f"r{self._aliases - 1}"
 
-    def query(self, node: Any, scope: Mapping[str, _Relation]) -> _Relation:
+    def query(self, node: Any, scope: Mapping[str, Relation]) -> Relation:
         """A SELECT or UNION ALL, in parentheses or not. `scope` has the WITH queries around it."""
         if isinstance(node, exp.Subquery) and not node.args.get("joins"):
             return self.query(node.this, scope)
@@ -152,7 +171,7 @@ class _Renderer:
             return self._select(node, scope)
         raise NotExpressible({"except": "EXCEPT", "intersect": "INTERSECT"}.get(node.key, str(node.key).upper()))
 
-    def _common_tables(self, node: exp.Query, scope: Mapping[str, _Relation]) -> Mapping[str, _Relation]:
+    def _common_tables(self, node: exp.Query, scope: Mapping[str, Relation]) -> Mapping[str, Relation]:
         clause = node.args.get("with_")
         if clause is None:
             return scope
@@ -165,7 +184,7 @@ class _Renderer:
             inner[table.alias] = _renamed(relation, names)
         return inner
 
-    def _union(self, node: exp.Union, scope: Mapping[str, _Relation]) -> _Relation:
+    def _union(self, node: exp.Union, scope: Mapping[str, Relation]) -> Relation:
         _refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
         if node.args.get("distinct"):
             raise NotExpressible("UNION")
@@ -173,9 +192,9 @@ class _Renderer:
         types = [unify((a, b), "UNION ALL") for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
         columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
         branches = (_cast_columns(branch, types, self._alias()) for branch in (left, right))
-        return _Relation(" UNION ALL ".join(branches), columns)
+        return Relation(" UNION ALL ".join(branches), columns)
 
-    def _select(self, node: exp.Select, scope: Mapping[str, _Relation]) -> _Relation:
+    def _select(self, node: exp.Select, scope: Mapping[str, Relation]) -> Relation:
         _refuse_parts(node, _SELECT_PARTS)
         if node.args.get("kind"):
             raise NotExpressible(f"SELECT {node.args['kind']}")
@@ -203,7 +222,7 @@ class _Renderer:
             parts += self._group_by(group, expressions)
         if having := node.args.get("having"):
             parts += ["HAVING", expressions.boolean(having.this)]
-        return _Relation(" ".join(parts), tuple(columns))
+        return Relation(" ".join(parts), tuple(columns))
 
     def _items(self, node: exp.Select, clause: _From) -> list[exp.Expr]:
         """The select list, with the star of a plan's filter spelled out."""
@@ -228,7 +247,7 @@ class _Renderer:
             keys.append(key.sql)
         return ["GROUP BY", ", ".join(keys)] if keys else []
 
-    def _from_clause(self, node: exp.Select, scope: Mapping[str, _Relation]) -> _From:
+    def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> _From:
         clause = _From()
         first = node.args.get("from_")
         if first is None:
@@ -240,7 +259,7 @@ class _Renderer:
             clause.sql += self._join(join, scope, clause)
         return clause
 
-    def _item(self, node: Any, scope: Mapping[str, _Relation], clause: _From) -> str:
+    def _item(self, node: Any, scope: Mapping[str, Relation], clause: _From) -> str:
         """One item of FROM, with the joins that stand in its parentheses."""
         joins = node.args.get("joins") or ()
         if isinstance(node, exp.Table):
@@ -259,25 +278,28 @@ class _Renderer:
             raise NotExpressible(str(node.key).upper())
         return sql + "".join(self._join(join, scope, clause) for join in joins)
 
-    def _table(self, node: exp.Table, scope: Mapping[str, _Relation], clause: _From) -> str:
+    def _table(self, node: exp.Table, scope: Mapping[str, Relation], clause: _From) -> str:
         _refuse_parts(node, frozenset(("this", "db", "alias", "joins")))
         names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
         if not node.db and node.name in scope:
             return self._derived(_renamed(scope[node.name], names), node.alias or node.name, clause)
-        source = self._sources.get((node.db, node.name))
+        delta = None if node.db else self._deltas.get(node.name)
+        source = delta or self._sources.get((node.db, node.name))
         if source is None or not isinstance(node.this, exp.Identifier):
             raise NotExpressible(f'relation "{node.name or node.key}"')
         alias = self._alias()
         reads = self.reads.setdefault(source.oid, {})
-        columns = {}
+        columns: dict[str, Any] = {}
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
             ordered = self._binary_order and (source.oid, column.name) not in self._collated
             columns[name] = _SourceColumn(alias, column, reads, ordered)
+        if delta is not None:
+            columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
         self._bind(clause, node.alias or node.name, columns)
-        return f"{view_name(source.oid)} AS {alias}"
+        return f"{view_name(source.oid) if delta is None else delta_view_name(source.oid)} AS {alias}"
 
-    def _derived(self, relation: _Relation, name: str, clause: _From) -> str:
+    def _derived(self, relation: Relation, name: str, clause: _From) -> str:
         alias = self._alias()
         columns = {
             column: Typed(f"{alias}.c{position}", type_) for position, (column, type_) in enumerate(relation.columns)
@@ -285,14 +307,14 @@ class _Renderer:
         if len(columns) < len(relation.columns):
             raise NotExpressible("a derived table with two columns of one name")
         self._bind(clause, name or alias, columns)
-        return f"({relation.sql}) AS {alias}"
+        return f"{relation.view or f'({relation.sql})'} AS {alias}"
 
     def _bind(self, clause: _From, name: str, columns: Mapping[str, Any]) -> None:
         if name in clause.bindings:
             raise NotExpressible(f'two items called "{name}" in FROM')
         clause.bindings[name] = dict(columns)
 
-    def _join(self, join: exp.Join, scope: Mapping[str, _Relation], clause: _From) -> str:
+    def _join(self, join: exp.Join, scope: Mapping[str, Relation], clause: _From) -> str:
         _refuse_parts(join, frozenset(("this", "on", "side", "kind")))
         side, kind = (join.args.get(part) or "" for part in ("side", "kind"))
         if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
@@ -338,13 +360,13 @@ def _has_joins(node: Any) -> bool:
     return bool(node.args.get("joins"))
 
 
-def _renamed(relation: _Relation, names: Sequence[str]) -> _Relation:
+def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
     kept = relation.columns[len(names) :]
     renamed = tuple((name, type_) for name, (_, type_) in zip(names, relation.columns, strict=False))
-    return _Relation(relation.sql, renamed + kept)
+    return Relation(relation.sql, renamed + kept, relation.view)
 
 
-def _cast_columns(branch: _Relation, types: Sequence[SparkType], alias: str) -> str:
+def _cast_columns(branch: Relation, types: Sequence[SparkType], alias: str) -> str:
     """A branch of a UNION ALL whose columns have exactly these types."""
     if all(
         found.spark == wanted.spark

@@ -1,0 +1,70 @@
+"""A differential refresh in Spark's dialect: the views that its delta is computed with, and the stages it ends in.
+
+A source's new rows are the view ``source_<oid>``, its net changes ``delta_<oid>``; each common table expression of the
+plan is a view of its own, which Spark may keep while the refresh goes on, since others read it more than once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from .columns import Column, Source
+from .compiled import Elsewhere
+from .plan import Stage, delta_name
+from .spark import Relation, Renderer, SparkQuery, understood
+
+
+@dataclass(frozen=True, slots=True)
+class SparkView:
+    """A view of Spark's that the refresh makes. ``repeated``: other queries read it more than once."""
+
+    name: str
+    sql: str
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStages:
+    """What Spark computes. ``reads`` gives the columns of each source that are read, as rows or as changes."""
+
+    views: tuple[SparkView, ...]
+    stages: tuple[tuple[Stage, SparkQuery], ...]
+    reads: Mapping[int, tuple[str, ...]]
+
+
+def render_stages(
+    refresh: Elsewhere,
+    sources: Sequence[Source],
+    changed: Collection[int],
+    *,
+    prefix: str = "",
+    binary_order: bool = False,
+    collated: Collection[tuple[int, str]] = (),
+) -> SparkStages:
+    """Render what Spark computes of a differential refresh; see `render_spark` for the other arguments.
+
+    ``changed`` are the sources whose changes are read; ``prefix`` is put before the names of the views. Raises
+    NotExpressible.
+    """
+    deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
+    renderer = Renderer(sources, binary_order, frozenset(collated), deltas)
+    scope: dict[str, Relation] = {}
+    for name, query in refresh.views:
+        relation = renderer.query(understood(query), scope)
+        scope[name] = Relation(relation.sql, relation.columns, prefix + name.removeprefix("__pgt_"))
+    rendered = [(stage, renderer.query(understood(stage.query), scope)) for stage in refresh.stages]
+    texts = [relation.sql for relation in (*scope.values(), *(relation for _, relation in rendered))]
+    views = []
+    for relation in scope.values():
+        uses = sum(len(re.findall(rf"\b{re.escape(relation.view)} AS r", text)) for text in texts)
+        views.append(SparkView(relation.view, relation.sql, uses > 1))
+    reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
+    return SparkStages(tuple(views), tuple((s, _query(s, relation, reads)) for s, relation in rendered), reads)
+
+
+def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:
+    """The query under the names of the staging table's columns."""
+    columns = tuple(Column(name, column.type) for name, column in zip(stage.types, relation.declared, strict=True))
+    return SparkQuery(relation.sql, reads, columns)
