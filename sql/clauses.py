@@ -9,6 +9,7 @@ from sqlglot import exp
 from .aggregation import build_aggregate, has_aggregates
 from .build import Builder, CommonTable, FromClause, Relation
 from .columns import Column
+from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .expressions import conjuncts
 from .grouping_sets import grouped_by
@@ -27,9 +28,15 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     operator = builder.combined(clause, where.this if where else None)
     windows, ordering = Windows.of(query), Ordering.of(query)
 
+    known: dict[str, exp.Expr] = {}
+
     def resolved(node: exp.Expr) -> exp.Expr:
-        node = windows.take(builder.without_subqueries(node, clause.bindings))
-        return builder.resolve(node, clause.bindings)
+        """What is given out and also sorted by is one expression, even if its subqueries would be two."""
+        text = generate(node.unnest())
+        if text not in known:
+            node = windows.take(builder.without_subqueries(node, clause.bindings))
+            known[text] = builder.resolve(node, clause.bindings)
+        return known[text].copy()
 
     expressions = [(node.alias_or_name or "column", resolved(node.unalias())) for node in query.expressions]
     hidden = [resolved(node) for node in ordering.expressions]

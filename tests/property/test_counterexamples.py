@@ -138,3 +138,14 @@ def test_aggregate_of_everything_in_a_subquery(laboratory: Laboratory) -> None:
         "DELETE FROM c",
         kinds="bool bool",
     )
+
+
+def test_first_distinct_rows_in_the_order_of_a_subquery(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id, k) VALUES (1, 1), (2, 2), (4, 9), (5, 8)"],
+        "SELECT DISTINCT r1.k AS c0, r1.k IN (SELECT r2.id FROM a AS r2) AS c1 FROM a AS r1 ORDER BY 2 DESC, 1 LIMIT 3",
+        "INSERT INTO a (id, k) VALUES (3, 3), (9, 2)",
+        "DELETE FROM a WHERE id = 1",
+        kinds="int loose",
+    )
