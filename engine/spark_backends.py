@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -31,13 +32,52 @@ SESSION_CONF = {
 """What results depend on: set on every session, whatever the server's own configuration."""
 
 
+RETRIES = {"max_retries": 5, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 2000, "jitter": 0}
+"""How a Spark Connect client bridges a hiccup of the network: for some three seconds (backoffs are in milliseconds)."""
+
+
+_OTHER_SERVER = re.compile(r"INVALID_HANDLE\.(SESSION|OPERATION)_\w+")
+"""What a Spark Connect server says of sessions that it does not know, since it was started after them."""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, outermost first."""
+    seen: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in seen:
+        seen.append(following)
+        following = following.__cause__ or following.__context__
+    yield from seen
+
+
+def parse_conf(words: Iterable[str]) -> dict[str, str]:
+    """Spark properties from `name=value`. Raises SparkTargetError for what is none, or is not to be changed.
+
+    >>> parse_conf(["spark.executor.memory=4g"])
+    {'spark.executor.memory': '4g'}
+    """
+    conf = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not re.fullmatch(r"spark\.[A-Za-z0-9._-]+", name):
+            raise SparkTargetError(word, "Spark property", "write name=value, for instance spark.executor.memory=4g")
+        if name in SESSION_CONF or name == "spark.master":
+            raise SparkTargetError(word, "Spark property", f"{name} is set by the server; results depend on it")
+        conf[name] = value
+    return conf
+
+
 class SparkTargetError(ValueError):
-    """A `--spark` value that is none; `hint` lists those that are."""
+    """A `--spark` or `--spark-conf` value that is none; `hint` says what would be one."""
 
-    hint = "use local[*], local[N], spark://host:port, sc://host:port, sail or off"
-
-    def __init__(self, target: str):
-        super().__init__(f'invalid Spark target "{target}"')
+    def __init__(
+        self,
+        text: str,
+        what: str = "Spark target",
+        hint: str = "use local[*], local[N], spark://host:port, sc://host:port, sail or off",
+    ):
+        super().__init__(f'invalid {what} "{text}"')
+        self.hint = hint
 
 
 class Kind(Enum):
@@ -81,6 +121,10 @@ class Backend(Protocol):
 
     def start(self) -> None: ...
     def alive(self) -> bool: ...
+    def lost(self, error: Exception) -> bool:
+        """Whether a job failed because this Spark is gone; every session of it is void then."""
+        ...
+
     def new_session(self) -> Session: ...
     def stop(self) -> None: ...
 
@@ -169,6 +213,19 @@ class ClassicBackend:
     def alive(self) -> bool:
         return self._root is not None and self.jvm.alive
 
+    def lost(self, error: Exception) -> bool:
+        from py4j.protocol import Py4JNetworkError
+
+        if not self.alive() or any(
+            isinstance(e, (Py4JNetworkError, ConnectionError, EOFError)) for e in _causes(error)
+        ):
+            return True
+        try:
+            # A context ends without its JVM where the cluster's master has removed the application.
+            return bool(self._root.sparkContext._jsc.sc().isStopped())
+        except Exception:
+            return True
+
     def new_session(self) -> Session:
         return self._root.newSession()
 
@@ -216,8 +273,6 @@ class ConnectBackend:
             self._server = SparkConnectServer("127.0.0.1", 0)
             self._server.start(background=True)
             self._url = f"sc://127.0.0.1:{self._server.listening_address[1]}"
-        else:
-            self._await_server()
         self.new_session()
         self._alive = True
 
@@ -235,10 +290,24 @@ class ConnectBackend:
     def alive(self) -> bool:
         return self._alive and (self._server is None or bool(self._server.running))
 
+    def lost(self, error: Exception) -> bool:
+        import grpc
+
+        return not self.alive() or any(
+            isinstance(e, grpc.RpcError) and (e.code() == grpc.StatusCode.UNAVAILABLE or _OTHER_SERVER.search(str(e)))
+            for e in _causes(error)
+        )
+
     def new_session(self) -> Session:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
+        warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # it is raised, too
+        if not self._sail:
+            self._await_server()
         session = SparkSession.builder.remote(self._url).create()
+        # PySpark would try for ten minutes to reach a server that is gone.
+        session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
         for name, value in self._options.items():
             session.conf.set(name, value)
         self._sessions.append(session)

@@ -18,7 +18,7 @@ import signal
 import struct
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,32 @@ def _spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
+def spark_environment(java: Java) -> dict[str, str]:
+    """What Spark's own programs look for in their environment."""
+    return {
+        "SPARK_HOME": str(_spark_home()),
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_CONNECT_MODE": "0",
+        "JAVA_HOME": str(java.binary.parent.parent),
+    }
+
+
+def spark_command(java: Java, arguments: Sequence[str], environment: Mapping[str, str], work_dir: Path) -> list[str]:
+    """The command line of one of Spark's programs (its class, then arguments), without a module this Java has not.
+
+    It is asked from Spark's own launcher. Raises JvmFailed.
+    """
+    asked = [str(java.binary), "-Xmx128m", "-cp", str(_spark_home() / "jars" / "*"), "org.apache.spark.launcher.Main"]
+    launcher = subprocess.run([*asked, *arguments], env=environment, cwd=work_dir, capture_output=True, timeout=60)
+    if launcher.returncode != 0:
+        raise JvmFailed(f"Spark's launcher failed: {launcher.stderr.decode(errors='replace').strip()[-500:]}")
+    # An empty line and a NUL, then the arguments, each ended by a NUL.
+    words = [w.decode() for w in launcher.stdout.lstrip(b"\0\n").split(b"\0") if w not in (b"", b"\n")]
+    if not java.has_vector_module:
+        words = [w for w in words if w != f"--add-modules={VECTOR_MODULE}"]
+    return words
+
+
 class SparkJvm:
     """One JVM that runs Spark's Python gateway. All methods block; they are called from threads."""
 
@@ -113,16 +139,14 @@ class SparkJvm:
     def start(self, timeout: float = 120.0) -> None:
         """Start the JVM and wait until its gateway listens. Raises JvmFailed."""
         self.java = find_java(self._environment)
-        environment = self._environment | {
-            "SPARK_HOME": str(_spark_home()),
-            "SPARK_SCALA_VERSION": "2.13",
-            "SPARK_CONNECT_MODE": "0",
-            "JAVA_HOME": str(self.java.binary.parent.parent),
-        }
+        environment = self._environment | spark_environment(self.java)
         connection_file = self._work_dir / "gateway"
         connection_file.unlink(missing_ok=True)
         environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(connection_file)
-        command = self._command(self.java, environment)
+        arguments = ["org.apache.spark.deploy.SparkSubmit"]
+        for name, value in self._conf.items():
+            arguments += ["--conf", f"{name}={value}"]
+        command = spark_command(self.java, [*arguments, "pyspark-shell"], environment, self._work_dir)
         with self._lock:
             if self._killed:
                 raise JvmFailed("Spark was stopped while it started")
@@ -138,22 +162,6 @@ class SparkJvm:
                 )
         self._await_gateway(connection_file, timeout)
         log.info("spark_jvm_started", pid=self.pid, java=str(self.java.binary), version=self.java.version)
-
-    def _command(self, java: Java, environment: Mapping[str, str]) -> list[str]:
-        """The command line by Spark's own launcher, without the module this Java does not have."""
-        arguments = [str(java.binary), "-Xmx128m", "-cp", str(_spark_home() / "jars" / "*")]
-        arguments += ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
-        for name, value in self._conf.items():
-            arguments += ["--conf", f"{name}={value}"]
-        arguments.append("pyspark-shell")
-        launcher = subprocess.run(arguments, env=environment, cwd=self._work_dir, capture_output=True, timeout=60)
-        if launcher.returncode != 0:
-            raise JvmFailed(f"Spark's launcher failed: {launcher.stderr.decode(errors='replace').strip()[-500:]}")
-        # An empty line and a NUL, then the arguments, each ended by a NUL.
-        words = [w.decode() for w in launcher.stdout.lstrip(b"\0\n").split(b"\0") if w not in (b"", b"\n")]
-        if not java.has_vector_module:
-            words = [w for w in words if w != f"--add-modules={VECTOR_MODULE}"]
-        return words
 
     def _await_gateway(self, connection_file: Path, timeout: float) -> None:
         waiting = threading.Event()

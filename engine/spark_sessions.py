@@ -52,6 +52,10 @@ class SparkJobFailed(SqlError):
         super().__init__(sqlstate, message, detail=detail)
 
 
+class _Lost(Exception):
+    """Spark is gone; the text is the first line of how that showed."""
+
+
 class SparkSessions:
     """The sessions of one Spark target. Make one per process; nothing runs before the first `acquire`.
 
@@ -208,7 +212,7 @@ class SparkLease:
         # A classic session keeps its tags per thread, so that no other thread can interrupt them: use a job group.
         classic = getattr(self._session, "_sc", None)
 
-        def body() -> T:
+        def tagged() -> T:
             if classic is not None:
                 classic.setJobGroup(tag, description, interruptOnCancel=True)
                 return work(self._session)
@@ -218,6 +222,16 @@ class SparkLease:
             finally:
                 with suppress(Exception):
                     self._session.removeTag(tag)
+
+        def body() -> T:
+            try:
+                return tagged()
+            except SqlError:
+                raise
+            except Exception as error:
+                if self._backend.lost(error):
+                    raise _Lost(_first_line(error)) from error
+                raise
 
         job = asyncio.ensure_future(self._sessions._blocking(body))
         try:
@@ -231,14 +245,13 @@ class SparkLease:
             raise
         except SqlError:
             raise
+        except _Lost as error:
+            self.void = True
+            if self._sessions._backend is self._backend:
+                await self._sessions._discard()
+            raise SparkUnavailable("Spark was lost in the middle of a job", detail=str(error)) from error
         except Exception as error:
             self.void = True
-            if not self._backend.alive() or _is_connection_loss(error):
-                raise SparkUnavailable(
-                    "Spark was lost in the middle of a job",
-                    detail=_first_line(error),
-                    hint="the next job restarts it",
-                ) from error
             raise SparkJobFailed(f"Spark job failed: {_first_line(error)}", detail=description) from error
 
     async def _interrupt(self, tag: str, job: asyncio.Future[T]) -> None:
@@ -266,20 +279,10 @@ class SparkLease:
 
 
 def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    details = getattr(error, "details", None)  # of a gRPC error, whose text begins with its class
+    text = str(details() if callable(details) else error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines or [type(error).__name__])[0][:500]
-
-
-def _is_connection_loss(error: BaseException) -> bool:
-    from py4j.protocol import Py4JNetworkError
-
-    if isinstance(error, (Py4JNetworkError, ConnectionError, EOFError)):
-        return True
-    try:
-        import grpc
-    except ImportError:
-        return False
-    return isinstance(error, grpc.RpcError) and error.code() == grpc.StatusCode.UNAVAILABLE
 
 
 __all__ = ["Session", "SparkJobFailed", "SparkLease", "SparkSessions", "SparkTargetError", "SparkUnavailable", "Target"]

@@ -40,6 +40,16 @@ def _spark(value: str) -> str:
     return value
 
 
+def _spark_conf(words: list[str] | None) -> list[str]:
+    from engine.spark_backends import SparkTargetError, parse_conf
+
+    try:
+        parse_conf(words or [])
+    except SparkTargetError as error:
+        raise typer.BadParameter(f"{error}; {error.hint}") from error
+    return words or []
+
+
 def _postgres(value: str) -> PostgresUrl:
     try:
         return PostgresUrl.parse(value)
@@ -118,6 +128,16 @@ def serve(
     ] = 7432,
     postgres: Postgres = None,
     spark: Spark = "local[*]",
+    spark_conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--spark-conf",
+            envvar="HEADWATER_SPARK_CONF",
+            metavar="NAME=VALUE",
+            callback=_spark_conf,
+            help="A property of Spark, for instance spark.executor.memory=4g. Can be repeated.",
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
@@ -174,6 +194,7 @@ def serve(
         port=port,
         postgres=postgres,
         spark=spark,
+        spark_conf=tuple(spark_conf or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
         max_connections=max_connections,

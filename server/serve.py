@@ -47,6 +47,7 @@ class ServeOptions:
     port: int = 7432
     postgres: PostgresUrl | None = None
     spark: str = "local[*]"
+    spark_conf: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_connections: int = 1000
@@ -159,10 +160,11 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Ca
         return
     from engine.mirror import Mirror  # with Arrow and Delta, which a server without Spark need not load
     from engine.on_spark import DatabaseOnSpark
+    from engine.spark_backends import parse_conf
     from engine.spark_executor import SparkExecutor
     from engine.spark_sessions import SparkSessions
 
-    sessions = SparkSessions(options.spark, data.path / "spark")
+    sessions = SparkSessions(options.spark, data.path / "spark", options=parse_conf(options.spark_conf))
     executor = SparkExecutor(sessions, Mirror(data.path / "mirror"))
     try:
         yield lambda pool: DatabaseOnSpark(executor, pool)
