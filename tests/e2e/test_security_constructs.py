@@ -122,7 +122,7 @@ QUERIES = {
     "window_aggregate": "SELECT id, reach_sum(id) OVER (PARTITION BY v ORDER BY id) AS s FROM mine",
     "moving_aggregate": "SELECT id, reach_moving(id) OVER (PARTITION BY v ORDER BY id ROWS 1 PRECEDING) AS s FROM mine",
     "frame": "SELECT id, sum(id) OVER (PARTITION BY v ORDER BY id ROWS reach(1) PRECEDING) AS s FROM mine",
-    "lateral_subquery": "SELECT m.id, x.y FROM mine m, LATERAL (SELECT reach(m.v) AS y FROM mine n WHERE n.id = m.id) x",
+    "lateral_subquery": "SELECT m.id, x.y FROM mine m, LATERAL (SELECT reach(m.v) AS y FROM mine n WHERE n.id = 1) x",
     "lateral_values": "SELECT m.id, x.y FROM mine m, LATERAL (VALUES (reach(m.v)), (reach(m.id))) AS x (y)",
     "set_returning": "SELECT m.id, x.y FROM mine m, reach_set(m.v) AS x (y)",
     "set_returning_left": "SELECT m.id, x.y FROM mine m LEFT JOIN LATERAL reach_set(m.v) AS x (y) ON x.y > 1",
