@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .columns import Column, Source
 from .operators import Scan
+from .operators.bound import Bound
 from .plan import Plan, Stage, delta_name, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
@@ -59,6 +60,8 @@ class Compiled:
     _staged: str = ""
     conditions: Mapping[int, str] = field(default_factory=dict)
     """Conditions on the pending changes of sources, see `pushdown`."""
+    bounds: Mapping[int, Sequence[Bound]] = field(default_factory=dict)
+    """What bounds the deltas of operators, see `bounds`."""
     _cache: dict[tuple[str, frozenset[int]], str] = field(default_factory=dict)
 
     @property
@@ -132,7 +135,7 @@ class Compiled:
 
     def _refresh(self, storage: str, changed: frozenset[int]) -> str:
         used = [source for source in self.sources if source.oid in changed]
-        plan = Plan(changed, self._streamed())
+        plan = Plan(changed, self._streamed(), bounds=self.bounds)
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)

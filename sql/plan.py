@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .columns import WEIGHT, Source
 from .identity import content_groups
 from .render import quote, select
+
+if TYPE_CHECKING:
+    from .operators.bound import Bound
 
 PENDING = (
     "CASE WHEN c.\"__pgt_xid\" < pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot) THEN FALSE"
@@ -103,6 +107,8 @@ class Plan:
     """What `operators.shared` has put into common table expressions."""
     solved: dict[int, str] = field(default_factory=dict)
     """Deltas of operators, by `id`, that a storage shape has found in its own way."""
+    bounds: Mapping[int, Sequence[Bound]] = field(default_factory=dict)
+    """By the `id` of operators, what bounds their deltas, see `operators.bound`."""
     elsewhere: bool = False
     views: list[tuple[str, str]] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)

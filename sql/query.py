@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from sqlglot import exp
 
+from .bounds import bounds
 from .build import Builder, Relation
 from .columns import Column, Field, Source
 from .compiled import Compiled, Core
@@ -27,6 +28,7 @@ from .operators import (
 )
 from .operators.auxiliaries import rescan_strategy
 from .plan import Plan
+from .pushdown import pushed_conditions
 from .render import derived, select
 from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
 from .storage.recursive import recursion_strategies
@@ -150,7 +152,8 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
     if isinstance(shape, Groups):
         core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.auxiliaries)
         staged = shape.finished(staged)
-    return Compiled(shape, sources, used_columns, root.tree(), strategies(root, shape), core, staged)
+    tree, strategy, conditions = root.tree(), strategies(root, shape), pushed_conditions(root)
+    return Compiled(shape, sources, used_columns, tree, strategy, core, staged, conditions, bounds(root))
 
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:

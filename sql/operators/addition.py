@@ -18,6 +18,7 @@ from ..columns import Field
 from ..plan import Plan
 from ..render import any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
+from .bound import bounded
 from .operator import W, names
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def addable(aggregate: Aggregate) -> tuple[Maintained, ...] | None:
 def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> str:
     """The aggregate's delta; ``parts`` are what `addable` says."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
-    changes = select(["*"], plan.cte(plan.fresh("changes"), aggregate.input.delta(plan)))
+    changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, aggregate, aggregate.input.delta(plan))))
     summed = plan.cte(
         plan.fresh("summed"),
         select(

@@ -119,14 +119,14 @@ class Match:
         return tuple(found)
 
     @property
-    def _equal_columns(self) -> tuple[tuple[Field, Field], ...]:
+    def equal_columns(self) -> tuple[tuple[Field, Field], ...]:
         """Columns of the two sides, of the same type, that are equal in each match."""
         pairs = [(p.left_field, p.right_field) for p in self.pairs if p.left_field and p.right_field]
         return tuple((mine, theirs) for mine, theirs in pairs if mine.type == theirs.type)
 
     def keys(self, plan: Plan, rows: str) -> Restriction | None:
         """For the left relation: only rows that can match one of these rows of the right. Adds a CTE."""
-        equal, agreeing = self._equal_columns, self.agreements
+        equal, agreeing = self.equal_columns, self.agreements
         if not (equal or agreeing):
             return None
         columns = [quote(name) for name in dict.fromkeys(theirs.name for _, theirs in (*equal, *agreeing))]
@@ -139,7 +139,7 @@ class Match:
         """A restriction of left rows as one of the right rows that they can match."""
         if only is None:
             return None
-        equal = {mine.name: theirs.name for mine, theirs in (*self.agreements, *self._equal_columns)}
+        equal = {mine.name: theirs.name for mine, theirs in (*self.agreements, *self.equal_columns)}
         return only.of(tuple((equal[name], key) for name, key in only.pairs if name in equal))
 
     def matched(self, plan: Plan, operator: Operator, rows: str) -> str:

@@ -18,6 +18,7 @@ from ..columns import Field
 from ..netting import counted_out
 from ..plan import Plan
 from ..render import derived, select, union_all
+from .bound import bounded
 from .operator import Operator, Restriction, W, names, restricted
 
 
@@ -90,7 +91,7 @@ class Rescan(Operator):
         )
 
     def delta(self, plan: Plan) -> str:
-        changes = select(["*"], plan.cte(plan.fresh("changes"), self.input.delta(plan)))
+        changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, self, self.input.delta(plan))))
         touched = self._touched(plan, changes)
         members = select(["*"], plan.cte(plan.fresh("members"), self.input_new(plan, self.at(touched))))
         return self.recomputed(touched, members, changes)

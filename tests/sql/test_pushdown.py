@@ -1,0 +1,73 @@
+"""Conditions on one table are conditions on its captured changes, as far as they raise no errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Workspace
+from .harness import StreamTable
+
+
+def pushed(workspace: Workspace, stream: StreamTable) -> dict[str, str]:
+    """By the names of sources, what is asked of their changes."""
+    names = {source.oid: source.name for source in workspace.sources}
+    return {names[oid]: condition for oid, condition in stream.compiled.conditions.items()}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT id FROM item WHERE val > 1 AND label LIKE 'a%'", {"item": ["val", "label"]}),
+        ("SELECT i.id, t.rank FROM item i JOIN tag t USING (grp) WHERE i.val = 1", {"item": ["val"]}),
+        (
+            "SELECT i.id FROM item i, tag t WHERE i.grp = t.grp AND i.val = 1 AND t.rank > 2"
+            " OR i.val = 2 AND t.rank < 1",
+            {"item": ["val"], "tag": ["rank"]},
+        ),
+        ("SELECT id FROM item WHERE substring(label FROM 1 FOR 2) IN ('ab', 'b')", {"item": ["label"]}),
+        ("SELECT id FROM item WHERE val > 1 UNION ALL SELECT id FROM item WHERE grp = 2", {"item": ["val", "grp"]}),
+        ("SELECT id FROM item WHERE val > 1 UNION ALL SELECT id FROM item", {}),
+        ("SELECT id FROM item WHERE 10 / val > 1", {}),
+        ("SELECT id FROM item WHERE label::int > 1", {}),
+        ("SELECT i.id FROM item i LEFT JOIN tag t ON i.grp = t.grp AND i.val = 1 AND t.rank = 2", {"tag": ["rank"]}),
+        ('SELECT "from" FROM "Select" WHERE person = \'bob\'', {}),
+    ],
+)
+def test_what_is_pushed(workspace: Workspace, query: str, expected: dict[str, list[str]]) -> None:
+    found = pushed(workspace, workspace.stream("st", query))
+    assert {
+        name: [c for c in ("val", "grp", "label", "rank") if f'c."{c}"' in text] for name, text in found.items()
+    } == {name: [c for c in ("val", "grp", "label", "rank") if c in columns] for name, columns in expected.items()}
+
+
+def test_change_that_fails_the_condition_before_or_after(workspace: Workspace) -> None:
+    workspace.execute("INSERT INTO item (id, grp, val) SELECT n, n % 3, n FROM generate_series(1, 9) n")
+    workspace.execute("INSERT INTO tag SELECT n, '{}', n FROM generate_series(0, 2) n")
+    queries = [
+        "SELECT i.id, i.val, t.rank FROM item i JOIN tag t USING (grp) WHERE i.val > 4 AND t.rank <= 1",
+        "SELECT a.id, b.id AS other FROM item a JOIN item b ON a.grp = b.grp AND a.val > 4 AND b.val < 4",
+        "SELECT i.grp, count(*) AS n FROM item i WHERE i.val > 4 AND EXISTS (SELECT FROM item j WHERE j.val = i.grp"
+        " AND j.grp = 1) GROUP BY i.grp",
+    ]
+    streams = [workspace.stream(f"st{n}", query) for n, query in enumerate(queries)]
+    assert all(stream.compiled.conditions for stream in streams)
+    for change in (
+        "UPDATE item SET val = 10 - val",
+        "UPDATE item SET val = NULL WHERE val = 5; UPDATE tag SET rank = rank + 1",
+        "UPDATE item SET grp = (grp + 1) % 3; UPDATE tag SET rank = NULL WHERE grp = 0",
+        "DELETE FROM item WHERE val > 6; INSERT INTO item (id, grp, val) VALUES (20, 1, 5), (21, 2, 3), (22, NULL, 9)",
+    ):
+        workspace.execute(change)
+        for stream in streams:
+            stream.refresh()
+            assert stream.difference() == []
+
+
+def test_row_that_came_and_went_raises_no_error(workspace: Workspace) -> None:
+    workspace.execute("INSERT INTO item (id, grp, val) VALUES (1, 1, 5)", "INSERT INTO tag VALUES (1, '{}', 1)")
+    stream = workspace.stream("st", "SELECT i.id FROM item i JOIN tag t USING (grp) WHERE 10 / i.val > 1 AND i.id > 0")
+    workspace.execute("INSERT INTO item (id, grp, val) VALUES (2, 1, 0)", "DELETE FROM item WHERE id = 2")
+    workspace.execute("INSERT INTO item (id, grp, val) VALUES (3, 1, 2)")
+    stream.refresh()
+    assert stream.difference() == []
+    assert pushed(workspace, stream).keys() == {"item"}
