@@ -17,14 +17,15 @@ QUERIES = {
     "in": "SELECT t.grp, t.rank FROM tag t WHERE t.rank >= 2"
     " AND t.grp IN (SELECT grp FROM item GROUP BY grp HAVING sum(val) > 2)",
     "in filters the aggregate": f"SELECT g.* FROM ({GROUPS}) g WHERE g.grp IN (SELECT grp FROM tag WHERE rank < 2)",
-    "exists": "SELECT t.grp FROM tag t WHERE t.rank = 2 AND NOT EXISTS (SELECT FROM (SELECT grp, count(*) AS n FROM item"
+    "exists": "SELECT t.grp FROM tag t WHERE t.rank = 2"
+    " AND NOT EXISTS (SELECT FROM (SELECT grp, count(*) AS n FROM item"
     " GROUP BY grp) g WHERE g.grp = t.grp AND g.n > 1)",
     "left join": "SELECT t.grp, t.rank, g.n, g.m FROM (SELECT * FROM tag WHERE rank > 1) t"
     f" LEFT JOIN ({GROUPS}) g"
     " ON g.grp = t.grp AND g.n > 1",
     "nested aggregates": "SELECT t.rank, g.most FROM tag t JOIN (SELECT grp, max(n) AS most FROM (SELECT grp, val,"
     " count(*) AS n FROM item GROUP BY grp, val) v GROUP BY grp) g ON g.grp = t.grp AND t.rank <> 3",
-    "distinct on": "SELECT t.rank, f.id FROM tag t JOIN (SELECT DISTINCT ON (grp) grp, id FROM item ORDER BY grp, val)"
+    "distinct on": "SELECT t.rank, f.id FROM tag t JOIN (SELECT DISTINCT ON (grp) grp, id FROM item ORDER BY grp, val, id)"
     " f ON f.grp = t.grp WHERE t.rank = 1",
     "two tables away": f"SELECT a.id, g.s FROM item a JOIN tag t ON t.grp = a.grp JOIN ({GROUPS}) g ON g.grp = a.grp"
     " WHERE t.rank IN (0, 1)",
