@@ -1,156 +1,116 @@
-"""The mirror: a Delta Lake copy of each source that Spark reads, as of one exact PostgreSQL snapshot.
+"""The mirror: each source that Spark reads as a Delta Lake base and a log of changes (`mirror_state`).
 
-Layout: ``<root>/<database>/<oid of the source>/`` is an ordinary Delta table with the columns somebody asked for, under
-their own names. The commit's metadata (key ``headwater``) records what it is a copy of. Only a committed version whose
-metadata matches and whose files are all there, with their sizes, is ever used; everything else is made anew.
-
-A version is used again for a later snapshot as long as nothing changed in between. That is known from the change
-buffers: see `Mirror._unchanged`.
+A base is copied once, in one snapshot. From then on the source's change buffer is kept until its changes are in the
+log: those that the present snapshot sees and the log has not are appended, in the background (`mirror_keeper`) and by
+whoever reads. What is stored is only used if it is whole, if the source is still what it was when it was copied, and if
+the catalog says that the buffer has been kept for this mirror all the time; else the source is copied anew.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import re
-import shutil
 import time
+import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import unquote
+from typing import Any
 
 import asyncpg
 import pyarrow as pa
 import structlog
-from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from catalog.session import SqlError
-from engine.mirror_copy import BytePipe, PipeBroken, arrow_type, record_batches
+from engine.mirror_copy import PipeBroken
+from engine.mirror_extract import extract, lock
+from engine.mirror_files import Committed, Location, Overtaken, StorageFailed
+from engine.mirror_source import Connect, Snapshot, SourceNow, look, read_changes, snapshot_of, truncations
+from engine.mirror_sql import XID
+from engine.mirror_state import (
+    CHANGE_FIELDS,
+    MirrorState,
+    arrow_schema,
+    base_metadata,
+    base_of,
+    carried,
+    changes_metadata,
+    changes_of,
+    declared,
+    floor,
+    folder,
+    load,
+    relevant,
+)
+from engine.snapshots import Frontier, PgSnapshot
 from sql.columns import Source
-from sql.render import quote
-from sql.spark_types import NotExpressible, column_type
+from sql.spark_types import NotExpressible
 
 log = structlog.get_logger(__name__)
 
-Connect = Callable[[], Awaitable[asyncpg.Connection]]
+HOLD_SECONDS = 600.0
+"""How long a buffer is kept for a mirror after its server has last been heard of."""
 
-FORMAT = 1
-"""Raised when the way values are stored changes: older mirrors are made anew."""
+USE_SECONDS = 30.0
+"""How often it is written down that a mirror is in use."""
 
-PRESENCE = "__headwater_row"
-"""The column of a mirror of which only the number of rows matters."""
+TRIES = 4
+"""How often a reader looks again when another server has written in between."""
 
-ROW_GROUP_ROWS = 128 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A snapshot exported by a transaction that is still open, and the same as `pg_snapshot` text."""
-
-    exported: str
-    text: str
+_HOLD_SQL = "SELECT pgtrickle._hold_for_mirror($1::text::uuid, $2::bigint::oid, $3::text::pg_snapshot, $4::text)"
+_HAS_SQL = "SELECT pgtrickle._mirror_has($1::text::uuid, $2::text::pg_snapshot, $3::bigint, $4::float8, $5::boolean)"
 
 
 @dataclass(frozen=True, slots=True)
 class MirrorVersion:
-    """A version of a source's mirror, held against removal while its context is open."""
+    """The rows of a source as of a snapshot: a base, and changes that lead from it to there.
+
+    Held against removal while its context is open. `files` and `changes` are Parquet files of the base and of the log;
+    without `changes` the base is what is asked for. `key` is the primary key if all of it is in the mirror.
+    """
 
     source: int
-    path: Path
-    version: int
     files: tuple[str, ...]
     rows: int
     reused: bool
     seconds: float
-    since: str | None = None
-    """The frontier whose net changes the version knows, if it was asked for with one."""
+    columns: Mapping[str, str]
+    base_snapshot: PgSnapshot
+    snapshot: PgSnapshot
+    changes: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
+    since: Frontier | None = None
+    """The frontier whose net changes can be told, if it was asked for with one."""
+    since_changes: tuple[str, ...] = ()
+    """Files of the log that have them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a version is a copy of. Two versions with the same identity have the same content."""
-
-    system: str
-    database_oid: int
-    generation: str
-    cleaned: str
-    files: str
-    columns: dict[str, str]
-    format: int = FORMAT
+_Held = tuple[tuple[str, int], ...]
+"""Delta tables and their versions."""
 
 
-# What the source is now. `cleaned` is the version of the capture's own row, which every removal of captured changes
-# updates; `files` changes when the table is rewritten. No row if the source's changes are not (all) captured.
-_CAPTURE_SQL = """
-SELECT pgtrickle._system()::text,
-       (SELECT oid::bigint FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()),
-       c.generation::text,
-       c.xmin::text || c.ctid::text,
-       (SELECT pg_catalog.string_agg(
-                    coalesce(pg_catalog.pg_relation_filenode(r::regclass), 0)::text, ',' ORDER BY r::text)
-        FROM pg_catalog.unnest(c.relations) AS r)
-FROM pgtrickle.pgt_captures c
-WHERE c.source_relid = $1::bigint::oid AND c.captured_columns @> $2::text[]
-  AND c.trigger_state = pgtrickle._trigger_state(c.source_relid, c.relations)
-"""
-
-# Whether the table, or a partition or child of it, was rewritten or truncated after the snapshot: then the snapshot
-# finds it empty, since neither keeps old rows. The left side is as of the snapshot, the right side as of now.
-_REWRITTEN_SQL = """
-WITH RECURSIVE tree(relid) AS (
-    SELECT $1::bigint::oid
-    UNION
-    SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN tree t ON i.inhparent = t.relid)
-SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN tree t ON c.oid = t.relid
-               WHERE c.relfilenode <> coalesce(pg_catalog.pg_relation_filenode(c.oid), 0))
-"""
-
-# A version as of snapshot $2 serves the current snapshot if the current one sees all that the version saw, and no
-# captured change lies between.
-_UNCHANGED_SQL = """
-SELECT pg_catalog.pg_snapshot_xmax($2::text::pg_catalog.pg_snapshot)
-           <= pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())
-   AND NOT EXISTS (SELECT FROM pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot()) AS x
-                   WHERE pg_catalog.pg_visible_in_snapshot(x, $2::text::pg_catalog.pg_snapshot))
-   AND NOT coalesce(pgtrickle._changed_since($1::bigint::oid, $2::text), true)
-"""
-
-
-def arrow_schema(source: Source, names: Sequence[str]) -> pa.Schema:
-    """The mirror's columns. Raises NotExpressible if a column's type or name cannot be carried."""
-    if not names:
-        return pa.schema([(PRESENCE, pa.bool_())])
-    columns = {column.name: column for column in source.columns}
-    fields = []
-    for name in names:
-        if set(name) & set(' ,;{}()\n\t=`."') or name == PRESENCE:
-            raise NotExpressible(f'column name "{name}"')
-        try:
-            fields.append((name, arrow_type(column_type(columns[name].type))))
-        except NotExpressible as reason:
-            raise NotExpressible(f'{reason} of column "{name}" of "{source.name}"') from None
-    if len({name.lower() for name in names}) < len(names):
-        raise NotExpressible(f'columns of "{source.name}" that differ in case only')
-    return pa.schema(fields)
+class Unusable(Exception):
+    """What is stored cannot be led to the wanted snapshot; the text says why."""
 
 
 class Mirror:
-    """The mirrors below one directory. One per process; a source's mirror is written by one task at a time."""
+    """The mirrors below one location. One per process."""
 
-    def __init__(self, root: Path):
-        self._root = root.absolute()
-        self._writing: defaultdict[Path, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._readers: defaultdict[Path, Counter[int]] = defaultdict(Counter)
+    def __init__(self, root: Location | Path):
+        self.root = root if isinstance(root, Location) else Location.local(root)
+        self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._readers: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._said_used: dict[str, float] = {}
 
-    def path(self, database: str, source: int) -> Path:
+    def place(self, database: str, source: int) -> Location:
         """Where the mirror of a source lies."""
-        return self._root / _folder(database) / str(source)
+        return self.root.below(folder(database), str(source))
+
+    def writing(self, place: Location) -> asyncio.Lock:
+        """Held while this process writes the log of a mirror, or copies its source anew."""
+        return self._writing[place.uri]
 
     @asynccontextmanager
     async def at(
@@ -166,248 +126,340 @@ class Mirror:
 
         `connect` gives a connection that may read the whole table and the catalog. `since` is a stream table's frontier
         (`snapshot`, `xid`, `change_id`): then the net changes from there to the snapshot are readable, too. Raises
-        NotExpressible if a type or a value cannot be carried, SqlError if PostgreSQL refuses.
+        NotExpressible if a type or a value cannot be carried or the changes are not known, SqlError if PostgreSQL or
+        the storage refuses.
         """
-        if since is not None:
-            raise NotExpressible("no change log")
-        path = self.path(database, source.oid)
-        schema = arrow_schema(source, names)
-        async with self._writing[path]:
-            version = await self._ensure(connect, path, source, names, schema, snapshot)
-            self._readers[path][version.version] += 1
+        place = self.place(database, source.oid)
+        arrow_schema(declared(source, names), source.name)
+        frontier = None if since is None else Frontier.parse(since)
+        async with self.writing(place):
+            version, held = await self._ensure(connect, place, source, names, snapshot, frontier)
+            for uri, number in held:
+                self._readers[uri][number] += 1
         try:
             yield version
         finally:
-            self._readers[path][version.version] -= 1
-            self._readers[path] += Counter()
+            for uri, number in held:
+                self._readers[uri][number] -= 1
+                self._readers[uri] += Counter()
 
     async def _ensure(
         self,
         connect: Connect,
-        path: Path,
+        place: Location,
         source: Source,
         names: Sequence[str],
-        schema: pa.Schema,
         snapshot: Snapshot,
-    ) -> MirrorVersion:
+        frontier: Frontier | None,
+    ) -> tuple[MirrorVersion, _Held]:
         began = time.monotonic()
-        current = await asyncio.to_thread(_current, path)
-        connection = await connect()
+        connection: asyncpg.Connection | None = None
         try:
-            if current and await self._unchanged(connection, current, source, names, snapshot):
-                table = current.table
-                return _version(source, path, table, reused=True, seconds=time.monotonic() - began)
-            table = await self._extract(connection, path, source, names, schema, snapshot)
+            for _ in range(TRIES):
+                if connection is None or connection.is_closed():
+                    connection = await connect()
+                try:
+                    return await self._try(connect, connection, place, source, names, snapshot, frontier, began)
+                except Overtaken as error:
+                    log.info("mirror_overtaken", table=source.name, error=str(error))
+            raise SqlError("40001", f'the mirror of table "{source.name}" is being written by another server')
         except asyncpg.PostgresError as error:
             raise SqlError(
                 error.sqlstate or "XX000", error.message or str(error), detail=error.detail, hint=error.hint
             ) from error
+        except pa.ArrowInvalid as error:
+            raise NotExpressible(f'a value of table "{source.name}": {_innermost(error)}') from error
+        except (DeltaError, PipeBroken, StorageFailed) as error:
+            raise SqlError("58030", f'could not write the mirror of table "{source.name}": {error}') from error
         except (asyncpg.InterfaceError, OSError) as error:
             raise SqlError("58000", f'could not mirror table "{source.name}": {error}') from error
         finally:
-            connection.terminate()
-        await asyncio.to_thread(self._vacuum, path, table)
-        version = _version(source, path, table, reused=False, seconds=time.monotonic() - began)
-        log.info("mirrored", table=source.name, rows=version.rows, seconds=round(version.seconds, 3))
-        return version
+            if connection is not None:
+                connection.terminate()
 
-    async def _unchanged(
+    async def _try(
         self,
+        connect: Connect,
         connection: asyncpg.Connection,
-        current: _Committed,
+        place: Location,
         source: Source,
         names: Sequence[str],
         snapshot: Snapshot,
-    ) -> bool:
-        """Whether the committed version holds the wanted columns exactly as of the snapshot.
-
-        The buffer tells whether anything changed in between, unless it has been emptied since: then the capture's row
-        has another version. The row is read after the buffer, in a snapshot of its own, since TRUNCATE empties the
-        buffer for older snapshots, too.
-        """
-        recorded = current.identity
-        wanted = _declared(source, names)
-        if recorded.format != FORMAT or not wanted.items() <= recorded.columns.items():
-            return False
-        async with _snapshot_of(connection, snapshot):
-            unchanged = await connection.fetchval(_UNCHANGED_SQL, source.oid, current.snapshot)
-        if not unchanged:
-            return False
-        now = await _identity(connection, source, list(recorded.columns), recorded.columns)
-        return now == recorded
-
-    async def _extract(
-        self,
-        connection: asyncpg.Connection,
-        path: Path,
-        source: Source,
-        names: Sequence[str],
-        schema: pa.Schema,
-        snapshot: Snapshot,
-    ) -> DeltaTable:
-        """Copy the table as of the snapshot into a new version."""
-        pipe = BytePipe()
-        async with _snapshot_of(connection, snapshot):
-            table = quote(source.schema, source.name)
-            await connection.execute(f"LOCK TABLE {table} IN ACCESS SHARE MODE")
-            if await connection.fetchval(_REWRITTEN_SQL, source.oid):
-                raise SqlError("40001", f'table "{source.name}" was rewritten or truncated during the refresh')
-            identity = await _identity(connection, source, names, _declared(source, names))
-            metadata = {"snapshot": snapshot.text, "identity": asdict(identity) if identity else None}
-            writer = asyncio.ensure_future(asyncio.to_thread(_write, path, pipe, schema, metadata))
-            selected = ", ".join(quote(name) for name in names) or "true"
-            query = f"SELECT {selected} FROM {table}"
+        frontier: Frontier | None,
+        began: float,
+    ) -> tuple[MirrorVersion, _Held]:
+        state = await asyncio.to_thread(load, place)
+        seen = PgSnapshot.parse(snapshot.text)
+        if state is not None and declared(source, names).items() <= state.columns.items():
             try:
-                await connection.copy_from_query(query, output=pipe.write, format="csv", encoding="utf8")
-            except PipeBroken:
-                log.debug("mirror_writer_gave_up", table=source.name)
-            except BaseException:
-                pipe.finish(failed=True)
-                await asyncio.wait({writer})
-                writer.exception()
-                raise
-            else:
-                pipe.finish()
-            try:
-                return await asyncio.shield(writer)
-            except pa.ArrowInvalid as error:
-                raise NotExpressible(f'a value of table "{source.name}": {_innermost(error)}') from error
-            except (DeltaError, PipeBroken) as error:
-                raise SqlError("58030", f'could not write the mirror of table "{source.name}": {error}') from error
-
-    def _vacuum(self, path: Path, table: DeltaTable) -> None:
-        """Remove files that neither the current version nor one that is being read needs."""
-        held = [version for version, readers in self._readers[path].items() if readers > 0]
+                state = await self.bring_up(connection, place, source.oid, state, snapshot, frontier)
+                return _version(source, place, state, seen, frontier, began, reused=True), _both(place, state)
+            except Unusable as reason:
+                log.info("mirror_given_up", table=source.name, reason=str(reason))
+                if connection.is_closed():
+                    connection = await connect()
         try:
-            table.vacuum(
-                retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True, keep_versions=held
+            made = await self._copy(connect, connection, place, source, names, snapshot)
+        except pa.ArrowInvalid:
+            # Perhaps in a column that is captured but not asked for.
+            if connection.is_closed():
+                connection = await connect()
+            made = await self._copy(connect, connection, place, source, names, snapshot, only_wanted=True)
+        await asyncio.to_thread(self.vacuum, place, full=True)
+        if isinstance(made, Committed):
+            if frontier is not None:
+                raise NotExpressible(f'changes of table "{source.name}" are not kept for the mirror')
+            version = MirrorVersion(
+                source=source.oid,
+                files=base_of(place).full_paths(made.files),
+                rows=made.rows,
+                reused=False,
+                seconds=time.monotonic() - began,
+                columns=made.metadata["columns"],
+                base_snapshot=seen,
+                snapshot=seen,
             )
-        except (DeltaError, OSError) as error:
-            log.warning("mirror_vacuum_failed", path=str(path), error=str(error))
+            held: _Held = ((base_of(place).uri, made.version),)
+        else:
+            if frontier is not None:
+                try:
+                    made = await self.bring_up(connection, place, source.oid, made, snapshot, frontier)
+                except Unusable as reason:
+                    raise NotExpressible(f'changes of table "{source.name}" since the last refresh: {reason}') from None
+            version = _version(source, place, made, seen, frontier, began, reused=False)
+            held = _both(place, made)
+        log.info("mirrored", table=source.name, rows=version.rows, seconds=round(version.seconds, 3))
+        return version, held
+
+    async def bring_up(
+        self,
+        connection: asyncpg.Connection,
+        place: Location,
+        source: int,
+        state: MirrorState,
+        snapshot: Snapshot | None = None,
+        frontier: Frontier | None = None,
+    ) -> MirrorState:
+        """Append to the log what it lacks up to a snapshot (None: that of now), and back to a frontier.
+
+        In `writing`. What is known at the end need not have been stored if no change lies between. Raises Unusable,
+        NotExpressible, Overtaken, StorageFailed, asyncpg.PostgresError.
+        """
+        cleaned = await self._held(connection, source, state)
+        bottom = floor(frontier) if frontier else None
+        rows: pa.Table | None = None
+        try:
+            async with snapshot_of(connection, snapshot) as here:
+                forward = not here.within(state.to)
+                backward = bottom is not None and not state.since.within(bottom)
+                if not forward and not state.since.within(here):
+                    raise Unusable("it begins after the snapshot")
+                if forward or backward:
+                    before = (bottom, state.since) if backward and bottom else None
+                    rows = await read_changes(connection, source, state.columns, state.to, before)
+                    if rows is None:
+                        raise Unusable("too many changes")
+        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+            raise Unusable(str(error)) from error
+        except pa.ArrowInvalid as error:
+            # Perhaps the table has that value no more, or not in a column that is asked for.
+            raise Unusable(_innermost(error)) from error
+        if rows is None:
+            await self._say_used(connection, state, snapshot is not None)
+            return state
+        # Only now is it known that nobody has touched the buffer's columns, or what it holds, while it was read.
+        if connection.is_closed():
+            raise Unusable("the connection was lost")
+        cleaned = await self._held(connection, source, state)
+        for xid in truncations(rows):
+            if state.to.sees(xid):
+                raise NotExpressible("a table was truncated since the last refresh")
+            raise Unusable("the table was truncated")
+        to = here if forward else state.to
+        since = bottom if backward and bottom else state.since
+        if rows.num_rows == 0:
+            await self._say_used(connection, state, snapshot is not None)
+            return replace(state, to=to, since=since)
+        changes = changes_of(place)
+        metadata = changes_metadata(state.mirror, since, to, cleaned)
+        await asyncio.to_thread(changes.append, state.changes, rows.sort_by(XID), metadata)
+        stored = await asyncio.to_thread(changes.committed)
+        if stored is None or stored.metadata != metadata:
+            raise Overtaken("the log was written to at once by somebody else")
+        await connection.execute(
+            _HAS_SQL,
+            state.mirror,
+            str(to),
+            stored.version,
+            HOLD_SECONDS,
+            snapshot is not None,
+        )
+        return replace(state, changes=stored, to=to, since=since, cleaned=cleaned)
+
+    async def _held(self, connection: asyncpg.Connection, source: int, state: MirrorState) -> str:
+        """See that the buffer has been kept for this mirror; returns the version of the capture's row.
+
+        A mirror that was let go of is held again, where nothing has been removed since it was last written to.
+        Raises Unusable.
+        """
+        now = await look(connection, source, state.mirror)
+        _check(now, state)
+        assert now is not None
+        if now.log_version is None:
+            held = await connection.fetchval(
+                _HOLD_SQL,
+                state.mirror,
+                source,
+                str(state.to),
+                state.cleaned,
+            )
+            if not held:
+                raise Unusable("its changes were not kept")
+        elif now.log_version > state.changes.version:
+            raise Unusable("it is older than it was")
+        return now.cleaned
+
+    async def _say_used(self, connection: asyncpg.Connection, state: MirrorState, used: bool) -> None:
+        if used and time.monotonic() - self._said_used.get(state.mirror, -USE_SECONDS) >= USE_SECONDS:
+            self._said_used[state.mirror] = time.monotonic()
+            await connection.execute(
+                _HAS_SQL,
+                state.mirror,
+                None,
+                state.changes.version,
+                HOLD_SECONDS,
+                True,
+            )
+
+    async def _copy(
+        self,
+        connect: Connect,
+        connection: asyncpg.Connection,
+        place: Location,
+        source: Source,
+        names: Sequence[str],
+        snapshot: Snapshot,
+        *,
+        only_wanted: bool = False,
+    ) -> MirrorState | Committed:
+        """Copy the table as of the snapshot; only the base if its changes are not kept from there on."""
+        mirror = str(uuid.uuid4())
+        wanted = declared(source, names)
+        async with snapshot_of(connection, snapshot) as here:
+            await lock(connection, source)
+            now = await look(connection, source.oid, None)
+            if now is not None and (
+                not wanted.items() <= now.columns.items() or not await _hold(connect, mirror, source.oid, here, now)
+            ):
+                now = None
+            columns = wanted if now is None or only_wanted else carried(now.columns, wanted, source.name)
+            identity = now.identity if now else None
+
+            def write(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+                failure: list[BaseException] = []
+                metadata = base_metadata(mirror, here, identity, columns)
+                try:
+                    base_of(place).overwrite(None, schema, _watched(batches, failure), metadata)
+                except DeltaError as error:
+                    if failure:
+                        raise failure[0] from error
+                    raise
+
+            await extract(connect, connection, source, snapshot, columns, write)
+        base = await asyncio.to_thread(base_of(place).committed)
+        if base is None or base.metadata["mirror"] != mirror:
+            raise Overtaken("the table was copied at once by somebody else")
+        if now is None:
+            return base
+        schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(columns, source.name)])
+        metadata = changes_metadata(mirror, here, here, now.cleaned)
+        await asyncio.to_thread(changes_of(place).overwrite, None, schema, (), metadata)
+        state = await asyncio.to_thread(load, place)
+        if state is None or state.mirror != mirror:
+            raise Overtaken("the table was copied at once by somebody else")
+        return state
+
+    def held(self, table: Location) -> list[int]:
+        """The versions of a Delta table that are being read in this process."""
+        return [version for version, number in self._readers[table.uri].items() if number > 0]
+
+    def vacuum(self, place: Location, *, full: bool) -> None:
+        """Remove files that no version needs which is the last or being read. In `writing`, and while nobody folds."""
+        for table in (base_of(place), changes_of(place)):
+            table.vacuum(self.held(table), full=full)
 
     async def forget(self, database: str) -> None:
         """Remove the mirrors of a database that is gone."""
-        await asyncio.to_thread(shutil.rmtree, self.path(database, 0).parent, ignore_errors=True)
+        await asyncio.to_thread(self.root.below(folder(database)).remove)
 
 
-def _folder(database: str) -> str:
-    """A directory name of letters, digits and ``_ - ~`` only, which no reader takes for a pattern or decodes.
-
-    >>> _folder("sales"), _folder("../a b")
-    ('sales', '~2e~~2e~~2f~a~20~b')
-    """
-    return re.sub(r"[^A-Za-z0-9_-]", lambda found: f"~{ord(found[0]):x}~", database)
+def _both(place: Location, state: MirrorState) -> _Held:
+    return (base_of(place).uri, state.base.version), (changes_of(place).uri, state.changes.version)
 
 
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """The last committed version, found whole."""
-
-    table: DeltaTable
-    snapshot: str
-    identity: Identity
+def _check(now: SourceNow | None, state: MirrorState) -> None:
+    if now is None:
+        raise Unusable("changes are not captured completely")
+    if now.identity != state.identity:
+        raise Unusable("the source, or the capture of its changes, is not what it was")
 
 
-def _current(path: Path) -> _Committed | None:
-    """The mirror's last version if it can be used again: committed by us, of a captured source, all files there."""
+async def _hold(connect: Connect, mirror: str, source: int, snapshot: PgSnapshot, now: SourceNow) -> bool:
+    """Have the buffer of a source kept from a snapshot on."""
+    own = await connect()
     try:
-        table = DeltaTable(str(path))
-        written = next(c for c in table.history(20) if not c.get("operation", "").startswith("VACUUM"))
-        metadata = json.loads(written["headwater"])
-        if metadata["identity"] is None:
-            return None
-        actions = pa.table(cast(Any, table.get_add_actions(flatten=True))).to_pylist()
-        for action in actions:
-            if (path / unquote(action["path"])).stat().st_size != action["size_bytes"]:
-                raise OSError(f"{action['path']} has another size")
-        return _Committed(table, metadata["snapshot"], Identity(**metadata["identity"]))
-    except (DeltaError, OSError, KeyError, TypeError, ValueError, StopIteration) as error:
-        if path.exists():
-            log.warning("mirror_unusable", path=str(path), error=str(error))
-        return None
-
-
-def _version(source: Source, path: Path, table: DeltaTable, *, reused: bool, seconds: float) -> MirrorVersion:
-    actions = pa.table(cast(Any, table.get_add_actions(flatten=True))).to_pylist()
-    files = tuple(os.path.join(path, unquote(action["path"])) for action in actions)
-    rows = sum(action["num_records"] for action in actions)
-    return MirrorVersion(source.oid, path, table.version(), files, rows, reused, seconds)
-
-
-def _declared(source: Source, names: Sequence[str]) -> dict[str, str]:
-    types = {column.name: column.type for column in source.columns}
-    return {name: types[name] for name in names}
-
-
-async def _identity(
-    connection: asyncpg.Connection, source: Source, names: Sequence[str], columns: dict[str, str]
-) -> Identity | None:
-    row = await connection.fetchrow(_CAPTURE_SQL, source.oid, list(names))
-    if row is None:
-        return None
-    system, database_oid, generation, cleaned, files = row
-    return Identity(system, database_oid, generation, cleaned, files, columns)
-
-
-@asynccontextmanager
-async def _snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot) -> AsyncIterator[None]:
-    """A read-only transaction that sees what the exporting transaction saw; after an error the connection is closed."""
-    if not all(c in "0123456789ABCDEF-" for c in snapshot.exported):
-        raise ValueError(f"not the name of a snapshot: {snapshot.exported}")
-    await connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
-        # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
-        await connection.execute(
-            "SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD';"
-            " SET LOCAL extra_float_digits = 1"
+        return bool(
+            await own.fetchval(
+                _HOLD_SQL,
+                mirror,
+                source,
+                str(snapshot),
+                now.cleaned,
+            )
         )
-        yield
-        await connection.execute("COMMIT")
-    except BaseException:
-        # It may be in the middle of a COPY that nobody reads.
-        connection.terminate()
-        raise
-
-
-def _write(path: Path, pipe: BytePipe, schema: pa.Schema, metadata: Mapping[str, object]) -> DeltaTable:
-    """Write the piped rows as a new version; in a thread. Nothing is committed if the rows end in an error."""
-    failure: list[BaseException] = []
-
-    def batches() -> Any:
-        try:
-            yield from record_batches(pipe, schema)
-        except BaseException as error:
-            failure.append(error)
-            raise
-
-    def write() -> None:
-        write_deltalake(
-            str(path),
-            pa.RecordBatchReader.from_batches(schema, batches()),
-            mode="overwrite",
-            schema_mode="overwrite",
-            writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROW_GROUP_ROWS),
-            commit_properties=CommitProperties(custom_metadata={"headwater": json.dumps(metadata)}),
-        )
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            if path.exists():
-                DeltaTable(str(path))
-        except (DeltaError, ValueError):
-            # A log that cannot be read cannot be continued. The files go with the next vacuum.
-            shutil.rmtree(path / "_delta_log", ignore_errors=True)
-        write()
-        return DeltaTable(str(path))
-    except DeltaError as error:
-        if failure:
-            raise failure[0] from error
-        raise
     finally:
-        pipe.abandon()
+        own.terminate()
+
+
+def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except BaseException as error:
+        failure.append(error)
+        raise
+
+
+def _version(
+    source: Source,
+    place: Location,
+    state: MirrorState,
+    snapshot: PgSnapshot,
+    frontier: Frontier | None,
+    began: float,
+    *,
+    reused: bool,
+) -> MirrorVersion:
+    base, changes = base_of(place), changes_of(place)
+    files = relevant(state.changes.files, snapshot, state.snapshot)
+    since = relevant(state.changes.files, snapshot, floor(frontier)) if frontier else ()
+    return MirrorVersion(
+        source=source.oid,
+        files=base.full_paths(state.base.files),
+        rows=state.base.rows,
+        reused=reused,
+        seconds=time.monotonic() - began,
+        columns=state.columns,
+        base_snapshot=state.snapshot,
+        snapshot=snapshot,
+        changes=changes.full_paths(files),
+        key=state.key,
+        since=frontier,
+        since_changes=changes.full_paths(since),
+    )
 
 
 def _innermost(error: BaseException) -> str:
     return str(error).split("Detail:")[0].strip()
+
+
+__all__ = ["Connect", "Location", "Mirror", "MirrorVersion", "Snapshot", "Unusable"]

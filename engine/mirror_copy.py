@@ -9,12 +9,17 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+import asyncpg
 import pyarrow as pa
 import pyarrow.csv
 
+from sql.render import quote
 from sql.spark_types import SparkType
+
+T = TypeVar("T")
 
 CHUNKS_IN_FLIGHT = 32
 """Chunks of COPY data (up to about 0.5 MiB each) that may wait for the writer."""
@@ -28,8 +33,6 @@ _ARROW = {
     "bigint": pa.int64(),
     "real": pa.float32(),
     "double precision": pa.float64(),
-    "text": pa.string(),
-    "uuid": pa.string(),
     "date": pa.date32(),
     "timestamp without time zone": pa.timestamp("us"),
     "timestamp with time zone": pa.timestamp("us", tz="UTC"),
@@ -40,7 +43,14 @@ def arrow_type(type_: SparkType) -> pa.DataType:
     """The Arrow type that holds a carried type."""
     if type_.name == "numeric":
         return pa.decimal128(type_.precision, type_.scale)
+    if type_.spark == "STRING":
+        return pa.string()
     return _ARROW[type_.name]
+
+
+def copied(name: str, type_: SparkType) -> str:
+    """How a column is selected for COPY. A char(n) loses its padding, which means nothing and is put back later."""
+    return f"{quote(name)}::pg_catalog.text" if type_.name == "character" else quote(name)
 
 
 class PipeBroken(Exception):
@@ -127,3 +137,36 @@ def record_batches(pipe: BytePipe, schema: pa.Schema) -> Iterator[pa.RecordBatch
             timestamp_parsers=[pyarrow.csv.ISO8601],
         ),
     )
+
+
+async def copy_out(
+    connection: asyncpg.Connection,
+    query: str,
+    schema: pa.Schema,
+    consume: Callable[[Iterator[pa.RecordBatch]], T],
+) -> T:
+    """COPY a query's rows to `consume`, which runs in a thread and may read them in parts.
+
+    Raises pyarrow.ArrowInvalid where a value does not fit its type, asyncpg.PostgresError, and what `consume` raises.
+    """
+    pipe = BytePipe()
+
+    def work() -> T:
+        try:
+            return consume(record_batches(pipe, schema))
+        finally:
+            pipe.abandon()
+
+    reader = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await connection.copy_from_query(query, output=pipe.write, format="csv", encoding="utf8")
+    except PipeBroken:
+        connection.terminate()  # in the middle of a COPY that nobody reads
+    except BaseException:
+        pipe.finish(failed=True)
+        await asyncio.wait({reader})
+        reader.exception()
+        raise
+    else:
+        pipe.finish()
+    return await asyncio.shield(reader)

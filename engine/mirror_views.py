@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
 
 from engine.mirror import MirrorVersion
+from engine.mirror_sql import CHANGE_ID, SPARK, WEIGHT, XID, net_changes, rows_as_of
+from engine.mirror_state import PRESENCE, arrow_schema
 from engine.spark_sessions import Session
 from sql.columns import Source
 from sql.spark import delta_view_name, view_name
@@ -18,23 +22,62 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
     If the version was asked for with a frontier also `delta_<oid>`, the net changes since: the columns and `__pgt_w`
     BIGINT, which is never 0.
     """
-    types = {column.name: column_type(column.type).spark for column in source.columns if column.name in names}
-    if version.files:
-        reader = spark.read
-        if names:
-            reader = reader.schema(", ".join(f"{identifier(name)} {types[name]}" for name in names))
-        frame = reader.parquet(*version.files)
+    types = {name: column_type(type_).spark for name, type_ in version.columns.items()} or {PRESENCE: "BOOLEAN"}
+    wanted = tuple(names) or (next(iter(types)),)
+    base, net = f"mirror_base_{source.oid}", f"mirror_net_{source.oid}"
+    if not version.changes:
+        _files(spark, view_name(source.oid), version.files, {name: types[name] for name in wanted})
     else:
-        items = ", ".join(f"CAST(NULL AS {types[name]}) AS {identifier(name)}" for name in names) or "1 AS c"
-        frame = spark.sql(f"SELECT {items} WHERE FALSE")
-    frame.createOrReplaceTempView(view_name(version.source))
+        read = {name: types[name] for name in dict.fromkeys((*wanted, *version.key))}
+        real = _floats(version, read)
+        _files(spark, base, version.files, read)
+        after, before = version.snapshot.condition(identifier(XID)), version.base_snapshot.condition(identifier(XID))
+        log = f"mirror_log_{source.oid}"
+        _files(spark, log, version.changes, _log_types(read))
+        spark.sql(net_changes(SPARK, log, real, after, before)).createOrReplaceTempView(net)
+        spark.sql(rows_as_of(SPARK, base, net, real, version.key, wanted)).createOrReplaceTempView(
+            view_name(source.oid)
+        )
+    if version.since is not None:
+        read = {name: types[name] for name in wanted}
+        log = f"mirror_since_{source.oid}"
+        _files(spark, log, version.since_changes, _log_types(read))
+        after = version.snapshot.condition(identifier(XID))
+        before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
+        delta = net_changes(SPARK, log, _floats(version, read), after, before)
+        spark.sql(delta).createOrReplaceTempView(delta_view_name(source.oid))
 
 
 def drop_views(spark: Session, version: MirrorVersion) -> None:
     """Remove what `create_views` has made."""
-    spark.catalog.dropTempView(view_name(version.source))
+    views = [view_name(version.source)]
+    if version.changes:
+        views += [f"mirror_{kind}_{version.source}" for kind in ("base", "log", "net")]
     if version.since is not None:
-        spark.catalog.dropTempView(delta_view_name(version.source))
+        views += [delta_view_name(version.source), f"mirror_since_{version.source}"]
+    for view in views:
+        spark.catalog.dropTempView(view)
+
+
+def _log_types(types: Mapping[str, str]) -> dict[str, str]:
+    return {XID: "BIGINT", CHANGE_ID: "BIGINT", WEIGHT: "SMALLINT", **types}
+
+
+def _floats(version: MirrorVersion, names: Mapping[str, str]) -> dict[str, bool]:
+    """Of each of the columns whether it is a float."""
+    schema = arrow_schema(version.columns, "")
+    return {name: pa.types.is_floating(schema.field(name).type) for name in names}
+
+
+def _files(spark: Session, view: str, files: Sequence[str], types: Mapping[str, str]) -> None:
+    """Parquet files as a view with just these columns."""
+    if files:
+        schema = ", ".join(f"{identifier(name)} {type_}" for name, type_ in types.items())
+        frame = spark.read.schema(schema).parquet(*files)
+    else:
+        items = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(name)}" for name, type_ in types.items())
+        frame = spark.sql(f"SELECT {items} WHERE FALSE")
+    frame.createOrReplaceTempView(view)
 
 
 __all__ = ["create_views", "drop_views"]

@@ -3,117 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
-import asyncpg
-import pyarrow.parquet
 import pytest
 from deltalake import DeltaTable
-from psycopg import conninfo
 
-from catalog.install import install
 from catalog.session import SqlError
-from engine.mirror import Mirror, MirrorVersion, Snapshot
-from engine.pool import SESSION_SETTINGS, PooledSession
-from sql import Column, Source
 from sql.spark_types import NotExpressible
-
-
-class Laboratory:
-    """A database with the catalog, a captured table `t`, and a mirror."""
-
-    def __init__(self, options: dict[str, Any], root: Path):
-        self._options = options
-        self.root = root
-        self.mirror = Mirror(root)
-        self.connection: asyncpg.Connection
-
-    async def connect(self) -> asyncpg.Connection:
-        return await asyncpg.connect(**self._options, server_settings=SESSION_SETTINGS)
-
-    async def run(self, *statements: str) -> None:
-        for statement in statements:
-            await self.connection.execute(statement)
-
-    async def capture(self, table: str, columns: Sequence[str]) -> None:
-        """Have the changes of a table captured, for a stream table that is never refreshed."""
-        await self.run(f"CREATE TABLE public.st_{table} (__pgt_row_id bigint PRIMARY KEY)")
-        oid = await self.connection.fetchval("SELECT $1::text::regclass::oid::bigint", f"public.st_{table}")
-        definition = {"pgt_relid": oid, "defining_query": "SELECT", "canonical_query": "SELECT"}
-        pgt_id = await self.connection.fetchval("SELECT pgtrickle._register($1::text::jsonb)", json.dumps(definition))
-        await self.connection.execute(
-            "SELECT pgtrickle._track_source($1::bigint, $2::text::regclass, $3::text[])",
-            pgt_id,
-            f"public.{table}",
-            list(columns),
-        )
-        self.pgt_id = pgt_id
-
-    async def set_frontier(self) -> None:
-        """The stream table has seen everything: its changes may be removed."""
-        async with self.connection.transaction():
-            await self.connection.execute("SELECT pgtrickle._begin_refresh($1::bigint)", self.pgt_id)
-            snapshot = await self.connection.fetchval("SELECT pg_catalog.pg_current_snapshot()::text")
-            frontier = {"snapshot": snapshot, "xid": None, "change_id": None}
-            result = {"status": "COMPLETED", "action": "FULL", "frontier": frontier}
-            await self.connection.execute(
-                "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)", self.pgt_id, json.dumps(result)
-            )
-
-    async def source(self, table: str = "t") -> Source:
-        connection = await self.connect()
-        rows = await connection.fetch(
-            "SELECT attname, format_type(atttypid, atttypmod), attrelid::bigint FROM pg_attribute"
-            " WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-            f"public.{table}",
-        )
-        await connection.close()
-        return Source(rows[0][2], "public", table, tuple(Column(name, type_) for name, type_, _ in rows))
-
-    @asynccontextmanager
-    async def at(
-        self, *names: str, table: str = "t", exporter: asyncpg.Connection | None = None
-    ) -> AsyncIterator[MirrorVersion]:
-        """The mirror at the exporter's snapshot; without one at a snapshot of now."""
-        async with AsyncExitStack() as stack:
-            if exporter is None:
-                exporter = await self.connect()
-                stack.push_async_callback(exporter.close)
-                await stack.enter_async_context(exporter.transaction(isolation="repeatable_read"))
-            row = await exporter.fetchrow("SELECT pg_export_snapshot(), pg_current_snapshot()::text")
-            source = await self.source(table)
-            version = self.mirror.at(self.connect, "lab", source, names, Snapshot(row[0], row[1]))
-            yield await stack.enter_async_context(version)
-
-    async def rows(self, *names: str, table: str = "t", exporter: asyncpg.Connection | None = None) -> list[Any]:
-        async with self.at(*names, table=table, exporter=exporter) as version:
-            return contents(version)
-
-
-def contents(version: MirrorVersion) -> list[Any]:
-    rows = [row for file in version.files for row in pyarrow.parquet.read_table(file).to_pylist()]
-    return sorted((tuple(row.values()) for row in rows), key=str)
+from tests.engine.mirror_laboratory import Laboratory, contents, net_changes, open_laboratory
 
 
 @pytest.fixture
 async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
-    login = conninfo.conninfo_to_dict(dsn)
-    options = {"host": login["host"], "port": int(login["port"]), "user": login["user"]}
-    options |= {"password": login["password"], "database": login["dbname"]}
-    laboratory = Laboratory(options, tmp_path / "mirror")
-    laboratory.connection = await laboratory.connect()
-    await install(PooledSession(laboratory.connection))
-    await laboratory.run(
-        "CREATE TABLE public.t (id int PRIMARY KEY, v text, n numeric(10,2))",
-        "INSERT INTO public.t SELECT i, 'v' || i, i / 4.0 FROM generate_series(1, 5) i",
-    )
-    await laboratory.capture("t", ["id", "v", "n"])
-    yield laboratory
-    await laboratory.connection.close()
+    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
+        yield laboratory
 
 
 FIVE = [(i, f"v{i}") for i in range(1, 6)]
@@ -122,52 +27,154 @@ FIVE = [(i, f"v{i}") for i in range(1, 6)]
 async def test_unchanged_table_is_not_copied_again(laboratory: Laboratory) -> None:
     async with laboratory.at("id", "v") as first, laboratory.at("v") as second:
         assert (first.reused, second.reused) == (False, True)
-        assert first.version == second.version
-        assert contents(first) == FIVE
+        assert first.files == second.files
+        assert contents(first, "id", "v") == FIVE
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "copied"),
     [
-        "INSERT INTO public.t VALUES (9, 'new', 0)",
-        "UPDATE public.t SET v = 'other' WHERE id = 3",
-        "DELETE FROM public.t WHERE id = 1",
-        "TRUNCATE public.t",
+        ("INSERT INTO public.t VALUES (9, 'new', 0)", False),
+        ("UPDATE public.t SET v = 'other' WHERE id = 3", False),
+        ("UPDATE public.t SET id = id + 5", False),
+        ("DELETE FROM public.t WHERE id = 1", False),
+        ("INSERT INTO public.t VALUES (1, 'x', 0), (9, 'y', 0) ON CONFLICT (id) DO UPDATE SET v = excluded.v", False),
+        ("TRUNCATE public.t", True),
     ],
 )
-async def test_every_kind_of_change_is_noticed(laboratory: Laboratory, change: str) -> None:
+async def test_every_kind_of_change_reaches_the_mirror(laboratory: Laboratory, change: str, copied: bool) -> None:
     await laboratory.rows("id", "v")
     await laboratory.run(change)
-    expected = [tuple(row) for row in await laboratory.connection.fetch("SELECT id, v FROM public.t ORDER BY id")]
+    expected = sorted((tuple(row) for row in await laboratory.connection.fetch("SELECT id, v FROM public.t")), key=str)
     async with laboratory.at("id", "v") as version:
-        assert not version.reused
-        assert contents(version) == expected
+        assert version.reused is not copied
+        assert contents(version, "id", "v") == expected
 
 
-async def test_changes_that_were_removed_from_the_buffer_are_noticed(laboratory: Laboratory) -> None:
+async def test_changes_stay_in_the_buffer_until_the_mirror_has_them(laboratory: Laboratory) -> None:
+    buffer = f"pgtrickle_changes.changes_{(await laboratory.source()).oid}"
     await laboratory.rows("id", "v")
     await laboratory.run("UPDATE public.t SET v = 'other' WHERE id = 3")
     await laboratory.set_frontier()
     await laboratory.run("SELECT pgtrickle._cleanup_buffers()")
-    assert (
-        await laboratory.connection.fetchval(
-            f"SELECT count(*) FROM pgtrickle_changes.changes_{(await laboratory.source()).oid}"
-        )
-        == 0
-    )
-    assert (3, "other") in await laboratory.rows("id", "v")
+    assert await laboratory.connection.fetchval(f"SELECT count(*) FROM {buffer}") == 2
+    async with laboratory.at("id", "v") as version:
+        assert version.reused
+        assert (3, "other") in contents(version, "id", "v")
+    await laboratory.run("SELECT pgtrickle._cleanup_buffers()")
+    assert await laboratory.connection.fetchval(f"SELECT count(*) FROM {buffer}") == 0
+    async with laboratory.at("id", "v") as version:
+        assert version.reused
 
 
-async def test_buffer_emptied_between_the_snapshot_and_the_look_at_it_hides_nothing(laboratory: Laboratory) -> None:
+async def test_mirror_that_nobody_speaks_for_any_more_holds_nothing_and_is_copied_anew(laboratory: Laboratory) -> None:
+    buffer = f"pgtrickle_changes.changes_{(await laboratory.source()).oid}"
     await laboratory.rows("id", "v")
+    await laboratory.run(
+        "UPDATE public.t SET v = 'other' WHERE id = 3",
+        "UPDATE pgtrickle.pgt_mirrors SET held_until = now() - interval '1 second'",
+    )
+    await laboratory.set_frontier()
+    await laboratory.run("SELECT pgtrickle._cleanup_buffers()")
+    assert await laboratory.connection.fetchval(f"SELECT count(*) FROM {buffer}") == 0
+    async with laboratory.at("id", "v") as version:
+        assert not version.reused
+        assert (3, "other") in contents(version, "id", "v")
+
+
+async def test_mirror_that_was_let_go_of_is_taken_up_again_if_nothing_was_lost(laboratory: Laboratory) -> None:
+    await laboratory.rows("id", "v")
+    await laboratory.run("UPDATE public.t SET v = 'other' WHERE id = 3", "DELETE FROM pgtrickle.pgt_mirrors")
+    async with laboratory.at("id", "v") as version:
+        assert version.reused
+        assert (3, "other") in contents(version, "id", "v")
+    assert await laboratory.connection.fetchval("SELECT count(*) FROM pgtrickle.pgt_mirrors") == 1
+
+
+async def test_buffer_emptied_between_the_snapshot_and_the_copy_starts_no_log(laboratory: Laboratory) -> None:
     await laboratory.run("UPDATE public.t SET v = 'other' WHERE id = 3")
     exporter = await laboratory.connect()
     async with exporter.transaction(isolation="repeatable_read"):
         await exporter.fetch("SELECT 1")
+        await laboratory.run("UPDATE public.t SET v = 'later' WHERE id = 3")
         await laboratory.set_frontier()
         await laboratory.run("SELECT pgtrickle._cleanup_buffers()")
         assert (3, "other") in await laboratory.rows("id", "v", exporter=exporter)
     await exporter.close()
+    async with laboratory.at("id", "v") as version:
+        assert not version.reused
+        assert (3, "later") in contents(version, "id", "v")
+
+
+async def test_net_changes_since_a_frontier_are_those_it_has_not_seen(laboratory: Laboratory) -> None:
+    frontier = await laboratory.frontier()
+    await laboratory.run(
+        "UPDATE public.t SET v = 'b' WHERE id = 3",
+        "UPDATE public.t SET v = 'c' WHERE id = 3",
+        "INSERT INTO public.t VALUES (6, 'gone', 0)",
+    )
+    async with laboratory.at("id", "v", since=frontier) as version:
+        assert not version.reused
+        assert net_changes(version, "id", "v") == {(3, "v3"): -1, (3, "c"): 1, (6, "gone"): 1}
+    await laboratory.run("DELETE FROM public.t WHERE id = 6")
+    async with laboratory.at("id", "v", since=frontier) as version:
+        assert version.reused
+        assert net_changes(version, "id", "v") == {(3, "v3"): -1, (3, "c"): 1}
+        assert contents(version, "id", "v") == sorted({**dict(FIVE), 3: "c"}.items())
+    later = await laboratory.frontier()
+    async with laboratory.at("id", "v", since=later) as version:
+        assert net_changes(version, "id", "v") == {}
+
+
+async def test_frontier_inside_a_transaction_has_seen_a_part_of_it(laboratory: Laboratory) -> None:
+    await laboratory.rows("id", "v")
+    writer = await laboratory.connect()
+    async with writer.transaction():
+        await writer.execute("INSERT INTO public.t VALUES (6, 'seen', 0)")
+        row = await writer.fetchrow(
+            "SELECT pg_current_snapshot()::text AS snapshot, pg_current_xact_id()::text AS xid,"
+            " (SELECT max(__pgt_change_id) FROM pgtrickle_changes.changes_"
+            f"{(await laboratory.source()).oid}) AS change_id"
+        )
+        await writer.execute("INSERT INTO public.t VALUES (7, 'not seen', 0)")
+    await writer.close()
+    async with laboratory.at("id", "v", since=dict(row)) as version:
+        assert net_changes(version, "id", "v") == {(7, "not seen"): 1}
+
+
+async def test_truncation_since_the_frontier_is_not_told_as_changes(laboratory: Laboratory) -> None:
+    frontier = await laboratory.frontier()
+    await laboratory.rows("id", "v")
+    await laboratory.run("TRUNCATE public.t", "INSERT INTO public.t VALUES (1, 'new', 0)")
+    with pytest.raises(NotExpressible, match="truncated"):
+        await laboratory.rows("id", "v", since=frontier)
+    assert await laboratory.rows("id", "v") == [(1, "new")]
+
+
+async def test_update_by_a_trigger_of_what_a_statement_inserts_is_kept_in_the_right_order(
+    laboratory: Laboratory,
+) -> None:
+    await laboratory.run(
+        """CREATE FUNCTION public.f() RETURNS trigger LANGUAGE plpgsql AS
+           $$ BEGIN UPDATE public.t SET v = 'by trigger' WHERE id = new.id; RETURN NULL; END $$""",
+        "CREATE TRIGGER a AFTER INSERT ON public.t FOR EACH ROW EXECUTE FUNCTION public.f()",
+    )
+    await laboratory.rows("id", "v")
+    await laboratory.run("INSERT INTO public.t VALUES (6, 'as inserted', 0)")
+    assert await laboratory.rows("id", "v") == [*FIVE, (6, "by trigger")]
+
+
+async def test_duplicates_of_a_table_without_a_key_are_counted(laboratory: Laboratory) -> None:
+    await laboratory.run("CREATE TABLE public.d (a int, b text)")
+    await laboratory.run("INSERT INTO public.d VALUES (1, NULL), (1, NULL), (1, NULL), (2, 'x')")
+    await laboratory.capture("d", ["a", "b"])
+    await laboratory.rows("a", "b", table="d")
+    await laboratory.run(
+        "DELETE FROM public.d WHERE ctid = (SELECT min(ctid) FROM public.d)", "INSERT INTO public.d VALUES (2, 'x')"
+    )
+    async with laboratory.at("a", "b", table="d") as version:
+        assert version.reused
+        assert contents(version, "a", "b") == [(1, None), (1, None), (2, "x"), (2, "x")]
 
 
 async def test_each_snapshot_gets_its_own_rows_while_writers_go_on(laboratory: Laboratory) -> None:
@@ -188,12 +195,37 @@ async def test_each_snapshot_gets_its_own_rows_while_writers_go_on(laboratory: L
         await connection.close()
 
 
-async def test_more_columns_are_copied_when_asked_for(laboratory: Laboratory) -> None:
+async def test_captured_columns_are_there_before_they_are_asked_for(laboratory: Laboratory) -> None:
     await laboratory.rows("id")
-    async with laboratory.at("id", "n") as version:
-        assert not version.reused
-    async with laboratory.at("n") as version:
+    async with laboratory.at("n", "v") as version:
         assert version.reused
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ("ALTER TABLE public.t ADD COLUMN w int DEFAULT 7", ("id", "w")),
+        ("ALTER TABLE public.t RENAME COLUMN v TO w", ("id", "w")),
+        ("ALTER TABLE public.t ALTER COLUMN v TYPE varchar(2) USING left(v, 1)", ("id", "v")),
+        ("ALTER TABLE public.t DROP COLUMN n", ("id", "v")),
+        ("ALTER TABLE public.t DROP CONSTRAINT t_pkey", ("id", "v")),
+    ],
+)
+async def test_schema_changes_reach_the_mirror(laboratory: Laboratory, change: str, names: tuple[str, ...]) -> None:
+    await laboratory.rows("id", "v")
+    await laboratory.run("UPDATE public.t SET v = 'before' WHERE id = 3", change)
+    await laboratory.capture("t", names)
+    await laboratory.run("INSERT INTO public.t (id) VALUES (6)")
+    query = f"SELECT {', '.join(names)} FROM public.t"
+    expected = sorted((tuple(row) for row in await laboratory.connection.fetch(query)), key=str)
+    async with laboratory.at(*names) as version:
+        assert not version.reused
+        assert contents(version, *names) == expected
+    await laboratory.run("INSERT INTO public.t (id) VALUES (7)")
+    expected = sorted((tuple(row) for row in await laboratory.connection.fetch(query)), key=str)
+    async with laboratory.at(*names) as version:
+        assert version.reused
+        assert contents(version, *names) == expected
 
 
 async def test_source_that_is_not_captured_is_copied_every_time(laboratory: Laboratory) -> None:
@@ -240,22 +272,69 @@ async def test_partitions_and_children_are_part_of_the_copy(laboratory: Laborato
     async with laboratory.at("id", "v", table="p") as version:
         assert version.reused
     await laboratory.run("DELETE FROM public.p2")
-    assert await laboratory.rows("id", "v", table="p") == [(1, "a")]
+    async with laboratory.at("id", "v", table="p") as version:
+        assert version.reused
+        assert contents(version, "id", "v") == [(1, "a")]
+    await laboratory.run(
+        "CREATE TABLE public.p3 (id int, v text)",
+        "INSERT INTO public.p3 VALUES (21, 'c')",
+        "ALTER TABLE public.p ATTACH PARTITION public.p3 FOR VALUES FROM (20) TO (30)",
+    )
+    assert await laboratory.rows("id", "v", table="p") == [(1, "a"), (21, "c")]
+    await laboratory.capture("p", ["id", "v"])
+    assert await laboratory.rows("id", "v", table="p") == [(1, "a"), (21, "c")]
+    await laboratory.run("ALTER TABLE public.p DETACH PARTITION public.p1", "INSERT INTO public.p3 VALUES (22, 'd')")
+    assert await laboratory.rows("id", "v", table="p") == [(21, "c"), (22, "d")]
 
 
-@pytest.mark.parametrize("harm", ["file gone", "file cut", "log cut", "log gone", "all gone", "foreign commit"])
-async def test_damaged_mirror_is_noticed_and_rebuilt(laboratory: Laboratory, harm: str) -> None:
+HARMS = ["file gone", "file cut", "log cut", "log gone", "all gone", "foreign commit"]
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("part", ["base", "changes"])
+async def test_damaged_mirror_is_noticed_and_rebuilt(laboratory: Laboratory, harm: str, part: str) -> None:
+    await laboratory.rows("id", "v")
+    await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
     async with laboratory.at("id", "v") as version:
-        path, file = version.path, Path(version.files[0])
+        file = Path(version.files[0] if part == "base" else version.changes[0])
     if harm == "all gone":
         await laboratory.mirror.forget("lab")
     else:
-        _harm(harm, path, file)
+        _harm(harm, file.parent, file)
     async with laboratory.at("id", "v") as rebuilt:
         assert not rebuilt.reused
-        assert contents(rebuilt) == FIVE
+        assert contents(rebuilt, "id", "v") == [*FIVE, (6, "v6")]
     async with laboratory.at("id", "v") as again:
         assert again.reused
+
+
+async def test_mirror_that_was_put_back_to_an_earlier_state_is_noticed(laboratory: Laboratory, tmp_path: Path) -> None:
+    async with laboratory.at("id", "v") as version:
+        place = Path(version.files[0]).parent.parent
+    shutil.copytree(place, tmp_path / "copy")
+    await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
+    await laboratory.rows("id", "v")
+    await laboratory.set_frontier()
+    await laboratory.run("SELECT pgtrickle._cleanup_buffers()", "INSERT INTO public.t VALUES (7, 'v7', 0)")
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "copy", place)
+    async with laboratory.at("id", "v") as version:
+        assert not version.reused
+        assert contents(version, "id", "v") == [*FIVE, (6, "v6"), (7, "v7")]
+
+
+async def test_mirror_of_another_cluster_is_not_used(laboratory: Laboratory) -> None:
+    await laboratory.rows("id", "v")
+    await laboratory.run(
+        "CREATE OR REPLACE FUNCTION pgtrickle._system() RETURNS text LANGUAGE sql STABLE AS $$ SELECT 'restored' $$"
+    )
+    async with laboratory.at("id", "v") as version:
+        assert not version.reused
+    await laboratory.capture("t", ["id", "v", "n"])
+    async with laboratory.at("id", "v") as version:
+        assert not version.reused
+    async with laboratory.at("id", "v") as version:
+        assert version.reused
 
 
 def _harm(harm: str, path: Path, file: Path) -> None:
@@ -270,7 +349,7 @@ def _harm(harm: str, path: Path, file: Path) -> None:
         for entry in commit.parent.iterdir():
             entry.unlink()
     else:
-        DeltaTable(str(path)).delete("id = 1")
+        DeltaTable(str(path)).delete("id = 1 OR id = 6")
 
 
 async def test_copy_that_fails_leaves_the_last_version_and_no_new_one(laboratory: Laboratory) -> None:
@@ -284,22 +363,24 @@ async def test_copy_that_fails_leaves_the_last_version_and_no_new_one(laboratory
 
 async def test_files_are_kept_as_long_as_somebody_reads_them(laboratory: Laboratory) -> None:
     async with laboratory.at("id", "v") as old:
-        await laboratory.run("DELETE FROM public.t WHERE id = 1")
-        assert len(await laboratory.rows("id", "v")) == 4
-        await laboratory.run("DELETE FROM public.t WHERE id = 2")
-        assert len(await laboratory.rows("id", "v")) == 3
-        assert contents(old) == FIVE
-    await laboratory.run("DELETE FROM public.t WHERE id = 3")
+        for number in (1, 2):
+            await laboratory.run("TRUNCATE public.t", f"INSERT INTO public.t VALUES ({number}, 'v{number}', 0)")
+            assert await laboratory.rows("id", "v") == [(number, f"v{number}")]
+        assert contents(old, "id", "v") == FIVE
+    await laboratory.run("TRUNCATE public.t", "INSERT INTO public.t VALUES (1, 'x', 0)")
     async with laboratory.at("id", "v") as last:
-        assert {str(file) for file in last.path.glob("*.parquet")} == set(last.files)
+        assert {str(file) for file in Path(last.files[0]).parent.glob("*.parquet")} == set(last.files)
 
 
 async def test_only_the_number_of_rows_is_kept_where_no_column_is_read(laboratory: Laboratory) -> None:
-    async with laboratory.at() as version:
-        assert version.rows == 5
-    await laboratory.run("DELETE FROM public.t")
-    async with laboratory.at() as version:
-        assert version.rows == 0
+    await laboratory.run("CREATE TABLE public.n (x int)", "INSERT INTO public.n SELECT generate_series(1, 5)")
+    await laboratory.capture("n", [])
+    async with laboratory.at(table="n") as version:
+        assert len(contents(version)) == 5
+    await laboratory.run("DELETE FROM public.n WHERE x < 3")
+    async with laboratory.at(table="n") as version:
+        assert version.reused
+        assert len(contents(version)) == 3
 
 
 @pytest.mark.parametrize(

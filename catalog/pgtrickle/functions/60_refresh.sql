@@ -246,7 +246,11 @@ BEGIN
              'settings', jsonb_build_object(
                  'engine', pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),
                  'spark_min_rows', pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),
-                 'max_change_ratio', pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')))
+                 'max_change_ratio', pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15'),
+                 'spark_failure_policy', pgtrickle._setting('pg_trickle.spark_failure_policy', 'retry'),
+                 'spark_timeout', pgtrickle._setting('pg_trickle.spark_timeout', '3600'),
+                 'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000')),
+             'executor_costs', s.executor_costs)
          FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id) END;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
@@ -313,7 +317,8 @@ END $$;
 --   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
---   error that will not go away by itself sets status ERROR at once), record (true: write a history row).
+--   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
+--   executor_costs (unchanged), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
 -- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
 -- (3) failures in a row it is SUSPENDED.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
@@ -357,6 +362,7 @@ BEGIN
         last_full_ms = coalesce((result->>'last_full_ms')::double precision, s.last_full_ms),
         auto_threshold = coalesce((result->>'auto_threshold')::double precision, s.auto_threshold),
         row_id_salt = coalesce((result->>'row_id_salt')::bigint, s.row_id_salt),
+        executor_costs = coalesce(result->'executor_costs', s.executor_costs),
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
     IF coalesce((result->>'record')::boolean, true) THEN
@@ -378,6 +384,10 @@ BEGIN
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
         -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
         PERFORM pgtrickle._alert('auto_suspended', s, split_part(result->>'error_message', ':', 1))
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+    END IF;
+    IF result ? 'alert' THEN
+        PERFORM pgtrickle._alert(result->'alert'->>'event', s, result->'alert'->>'reason')
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
@@ -417,7 +427,7 @@ BEGIN
 END $$;
 
 
--- Remove changes that every stream table has seen; returns how many buffers lost rows. Nothing is removed from a
+-- Remove changes that every stream table and every mirror has seen; returns how many buffers lost rows. Nothing is removed from a
 -- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
 -- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.
 -- For the engine, in a READ COMMITTED transaction of its own.
@@ -432,6 +442,7 @@ DECLARE
     cleaned int := 0;
     use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'true')::boolean;
 BEGIN
+    PERFORM pgtrickle._release_mirrors();
     FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
              FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
@@ -449,6 +460,9 @@ BEGIN
         FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
         WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL;
         CONTINUE WHEN seen IS NULL;
+        SELECT concat_ws(' AND ', seen, string_agg(format('pg_visible_in_snapshot(c."__pgt_xid", %L)', m.frontier), ' AND '))
+        INTO seen
+        FROM pgtrickle.pgt_mirrors m WHERE m.source_relid = c.source_relid;
         emptied := false;
         IF use_truncate THEN
             EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen) INTO emptied;

@@ -1,0 +1,83 @@
+-- What keeps the mirrors of sources and their change buffers together.
+
+
+-- What a source and its capture are now. A mirror serves as long as "identity" stays the same: cluster, generation of the
+-- capture, definitions of the captured columns, files of the table (a rewrite or TRUNCATE gives it others), key.
+-- No row if the changes of the source are not captured completely.
+--   "columns": {captured column: type}, in the table's order
+--   "cleaned": differs as soon as captured changes have been removed
+CREATE OR REPLACE FUNCTION pgtrickle._mirrored_source(source oid, OUT identity text, OUT columns json, OUT cleaned text)
+RETURNS SETOF record
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT jsonb_build_object(
+               'system', pgtrickle._system(), 'generation', c.generation, 'fingerprint', c.fingerprint,
+               'files', (SELECT string_agg(coalesce(pg_relation_filenode(r::regclass), 0)::text, ',' ORDER BY r)
+                         FROM unnest(c.relations) AS r),
+               'key', CASE WHEN t.relkind = 'p' OR cardinality(c.relations) = 1 THEN
+                   (SELECT jsonb_agg(a.attname ORDER BY k.place)
+                    FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
+                    WHERE i.indrelid = t.oid AND i.indisprimary AND NOT i.indisexclusion
+                      AND k.place <= i.indnkeyatts AND a.attrelid = t.oid AND a.attnum = k.attnum) END)::text,
+           (SELECT json_object_agg(a.attname, format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum)
+            FROM pg_attribute a
+            WHERE a.attrelid = t.oid AND a.attname = ANY (c.captured_columns) AND a.attnum > 0 AND NOT a.attisdropped),
+           c.xmin::text || c.ctid::text
+    FROM pgtrickle.pgt_captures c JOIN pg_class t ON t.oid = c.source_relid
+    WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system()
+      AND c.relations = pgtrickle._relations(c.source_relid)
+      AND c.trigger_state = pgtrickle._trigger_state(c.source_relid, c.relations)
+      AND c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns);
+END $$;
+
+
+-- Begin to keep, for a mirror that will hold the table as of a snapshot, what that snapshot has not seen. False if
+-- something has been removed from the buffer since the snapshot was taken, which saw the capture as `cleaned`.
+CREATE OR REPLACE FUNCTION pgtrickle._hold_for_mirror(mirror uuid, source oid, frontier pg_snapshot, cleaned text)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    -- After a cleanup that is going on, and before the next.
+    PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
+    INSERT INTO pgtrickle.pgt_mirrors (mirror, source_relid, frontier, held_until)
+    VALUES (mirror, source, frontier, clock_timestamp() + interval '1 hour');
+    IF cleaned IS DISTINCT FROM (SELECT m.cleaned FROM pgtrickle._mirrored_source(source) m) THEN
+        DELETE FROM pgtrickle.pgt_mirrors m WHERE m.mirror = mirror;
+        RETURN false;
+    END IF;
+    RETURN true;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._hold_for_mirror(uuid, oid, pg_snapshot, text) FROM PUBLIC;
+
+
+-- A mirror has stored, as a version of its log, all changes that are visible in a snapshot. It holds the others for so many
+-- seconds more. False if it had been let go of already.
+CREATE OR REPLACE FUNCTION pgtrickle._mirror_has(mirror uuid, frontier pg_snapshot, log_version bigint, seconds double precision,
+                                                 used boolean)
+RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    UPDATE pgtrickle.pgt_mirrors m
+    SET frontier = coalesce(frontier, m.frontier), log_version = greatest(m.log_version, log_version),
+        held_until = greatest(m.held_until, clock_timestamp() + make_interval(secs => seconds)),
+        used_at = CASE WHEN used THEN clock_timestamp() ELSE m.used_at END
+    WHERE m.mirror = mirror;
+    RETURN FOUND;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._mirror_has(uuid, pg_snapshot, bigint, double precision, boolean) FROM PUBLIC;
+
+
+-- Let go of mirrors that hold nothing any more: nobody has said in time that they still want it, or their source is not
+-- captured any more. Their changes can go from the moment this commits.
+CREATE OR REPLACE FUNCTION pgtrickle._release_mirrors() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DELETE FROM pgtrickle.pgt_mirrors m
+    WHERE m.held_until < clock_timestamp()
+       OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = m.source_relid);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._release_mirrors() FROM PUBLIC;

@@ -1,0 +1,133 @@
+"""PostgreSQL's side of a mirror: snapshots, what the source is now, and what its change buffer holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engine.mirror_copy import copied, copy_out
+from engine.mirror_sql import CHANGE_ID, WEIGHT, XID
+from engine.mirror_state import CHANGE_FIELDS, PRESENCE, arrow_schema
+from engine.snapshots import PgSnapshot
+from sql.render import quote
+from sql.spark_types import column_type
+
+Connect = Callable[[], Awaitable[asyncpg.Connection]]
+
+MOST_CHANGES = 4_000_000
+"""Row images that are taken from a buffer at once. Where there are more the table is copied anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot exported by a transaction that is still open, and the same as `pg_snapshot` text."""
+
+    exported: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNow:
+    """What a captured source is at the moment (`pgtrickle._mirrored_source`).
+
+    `log_version` is what the catalog knows of a mirror's log, None if the buffer is not kept for that mirror.
+    """
+
+    identity: str
+    columns: Mapping[str, str]
+    cleaned: str
+    log_version: int | None
+
+
+# Columns as name and type with a line end between, in order.
+_LOOK_SQL = """
+SELECT s.identity,
+       (SELECT pg_catalog.array_agg(c.key || E'\\n' || (c.value OPERATOR(pg_catalog.#>>) '{}') ORDER BY c.place)
+        FROM pg_catalog.json_each(s.columns) WITH ORDINALITY AS c(key, value, place)),
+       s.cleaned, m.log_version
+FROM pgtrickle._mirrored_source($1::bigint::oid) s
+LEFT JOIN pgtrickle.pgt_mirrors m ON m.mirror = $2::text::uuid
+"""
+
+
+@asynccontextmanager
+async def snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot | None) -> AsyncIterator[PgSnapshot]:
+    """A read-only transaction that sees what the exporting transaction saw, or what is there now; and what that is.
+
+    After an error the connection is closed. The exporting transaction itself, if it has an id, is not seen, although
+    its own text may look as if it was.
+    """
+    if snapshot is not None and not all(c in "0123456789ABCDEF-" for c in snapshot.exported):
+        raise ValueError(f"not the name of a snapshot: {snapshot.exported}")
+    await connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        if snapshot is not None:
+            await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
+        # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
+        await connection.execute(
+            "SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD';"
+            " SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL intervalstyle = 'postgres'"
+        )
+        yield PgSnapshot.parse(await connection.fetchval("SELECT pg_catalog.pg_current_snapshot()::text"))
+        await connection.execute("COMMIT")
+    except BaseException:
+        # It may be in the middle of a COPY that nobody reads.
+        connection.terminate()
+        raise
+
+
+async def look(connection: asyncpg.Connection, source: int, mirror: str | None) -> SourceNow | None:
+    """The source as the connection's snapshot sees it; None if its changes are not captured (completely)."""
+    row = await connection.fetchrow(_LOOK_SQL, source, mirror)
+    if row is None:
+        return None
+    columns = dict(item.rsplit("\n", 1) for item in row[1] or ())
+    return SourceNow(row[0], columns, row[2], row[3])
+
+
+async def read_changes(
+    connection: asyncpg.Connection,
+    source: int,
+    columns: Mapping[str, str],
+    after: PgSnapshot,
+    before: tuple[PgSnapshot, PgSnapshot] | None = None,
+) -> pa.Table | None:
+    """What the transaction sees in the buffer of a source and snapshot `after` does not.
+
+    With `before` also what the first snapshot of it does not see and the second does. None if there is too much.
+    Raises pyarrow.ArrowInvalid, asyncpg.PostgresError.
+    """
+    schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(columns, str(source))])
+    xid = f"{quote(XID)}::pg_catalog.text::pg_catalog.int8"
+    items = [xid, quote(CHANGE_ID), quote(WEIGHT)]
+    items += [copied(name, column_type(type_)) for name, type_ in columns.items()] or ["true"]
+    condition = f"NOT pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{after}')"
+    if before is not None:
+        condition += (
+            f" OR (NOT pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{before[0]}')"
+            f" AND pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{before[1]}'))"
+        )
+    query = (
+        f"SELECT {', '.join(items)} FROM {quote('pgtrickle_changes', f'changes_{source}')} WHERE {condition}"
+        f" LIMIT {MOST_CHANGES + 1}"
+    )
+
+    def collect(batches: Iterator[pa.RecordBatch]) -> pa.Table:
+        return pa.Table.from_batches(batches, schema)
+
+    table = await copy_out(connection, query, schema, collect)
+    return None if table.num_rows > MOST_CHANGES else table
+
+
+def truncations(changes: pa.Table) -> list[int]:
+    """The transactions that truncated the source, among changes."""
+    markers = changes.filter(pc.equal(changes[WEIGHT], 0))
+    return [int(xid) for xid in markers[XID].to_pylist()]
+
+
+__all__ = ["PRESENCE", "Connect", "Snapshot", "SourceNow", "look", "read_changes", "snapshot_of", "truncations"]

@@ -1,0 +1,106 @@
+"""Spark's views of the mirror hold the rows and the net changes that PostgreSQL has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.mirror_views import create_views, drop_views
+from engine.spark_sessions import SparkSessions
+from tests.engine.mirror_laboratory import Laboratory, open_laboratory
+
+COLUMNS = ("id", "v", "f", "n")
+
+
+@pytest.fixture
+async def sail(tmp_path: Path) -> AsyncIterator[SparkSessions]:
+    sessions = SparkSessions("sail", tmp_path / "spark")
+    yield sessions
+    await sessions.stop()
+
+
+@pytest.fixture
+async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
+        yield laboratory
+
+
+async def read(
+    laboratory: Laboratory, sessions: SparkSessions, table: str, since: dict[str, Any] | None = None
+) -> tuple[list[Any], dict[Any, int]]:
+    """The views of a source in Spark: its rows, as texts, and its net changes."""
+    source = await laboratory.source(table)
+    async with laboratory.at(*COLUMNS, table=table, since=since) as version, sessions.acquire() as lease:
+
+        def work(spark: Any) -> tuple[list[Any], dict[Any, int]]:
+            create_views(spark, source, COLUMNS, version)
+            rows = [texts(row) for row in spark.sql(f"SELECT * FROM source_{source.oid}").collect()]
+            changes = {}
+            if since is not None:
+                found = spark.sql(f"SELECT * FROM delta_{source.oid}").collect()
+                changes = {texts(row[:-1]): row["__pgt_w"] for row in found}
+            drop_views(spark, version)
+            return sorted(rows), changes
+
+        return await lease.run(work, description="test")
+
+
+def texts(row: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in row)
+
+
+async def expected(laboratory: Laboratory, table: str) -> list[Any]:
+    rows = await laboratory.connection.fetch(f"SELECT {', '.join(COLUMNS)} FROM public.{table}")
+    return sorted(texts(row) for row in rows)
+
+
+CHANGES = [
+    "UPDATE public.{} SET f = '-0' WHERE id = 1",
+    "UPDATE public.{} SET v = NULL, f = 'NaN' WHERE id IN (2, 3)",
+    "INSERT INTO public.{} SELECT i, 'new', i, 0.10 FROM generate_series(20, 25) i",
+    "DELETE FROM public.{} WHERE id IN (4, 21)",
+    "UPDATE public.{} SET id = id + 100 WHERE id > 22",
+]
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, sail: SparkSessions, key: str) -> None:
+    await laboratory.run(
+        f"CREATE TABLE public.x (id int {key}, v text, f float8, n numeric(10,2))",
+        "INSERT INTO public.x SELECT i, 'v' || i, 0, i FROM generate_series(1, 10) i",
+    )
+    if not key:
+        await laboratory.run("INSERT INTO public.x SELECT * FROM public.x", "INSERT INTO public.x VALUES (NULL)")
+    await laboratory.capture("x", COLUMNS)
+    before = await expected(laboratory, "x")
+    assert (await read(laboratory, sail, "x"))[0] == before
+    frontier = await laboratory.frontier()
+    for change in CHANGES:
+        await laboratory.run(change.format("x"))
+        after = await expected(laboratory, "x")
+        rows, changes = await read(laboratory, sail, "x", frontier)
+        assert rows == after
+        difference = {row: after.count(row) - before.count(row) for row in [*before, *after]}
+        assert changes == {row: times for row, times in difference.items() if times}
+
+
+async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laboratory, sail: SparkSessions) -> None:
+    await laboratory.run("CREATE TABLE public.x (id int)", "INSERT INTO public.x SELECT generate_series(1, 10)")
+    await laboratory.capture("x", [])
+    source = await laboratory.source("x")
+
+    async def count() -> int:
+        async with laboratory.at(table="x") as version, sail.acquire() as lease:
+
+            def work(spark: Any) -> int:
+                create_views(spark, source, (), version)
+                return int(spark.sql(f"SELECT count(*) AS n FROM source_{source.oid}").collect()[0][0])
+
+            return await lease.run(work, description="test")
+
+    assert await count() == 10
+    await laboratory.run("DELETE FROM public.x WHERE id < 4")
+    assert await count() == 7
