@@ -56,6 +56,8 @@ class RefreshContext:
     """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
     settings: dict[str, str] = field(default_factory=dict)
     """Settings that decide how it is refreshed, where it is to be."""
+    executor_costs: dict[str, Any] = field(default_factory=dict)
+    """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -75,6 +77,7 @@ class RefreshContext:
         )
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
         values.setdefault("settings", {})
+        values.setdefault("executor_costs", {})
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
     @property

@@ -46,6 +46,10 @@ class RefreshSettings:
     engine: str = "auto"
     spark_min_rows: int = 100_000
     max_change_ratio: float = 0.15
+    spark_failure_policy: str = "retry"
+    spark_timeout: float = 3600.0
+    """Seconds; 0 is no limit."""
+    spark_parallel_rows: int = 1_000_000
 
 
 def is_fresh(context: RefreshContext) -> bool:
@@ -127,6 +131,20 @@ def settings_of(context: RefreshContext) -> RefreshSettings:
     """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
     found = context.settings
     try:
-        return RefreshSettings(found["engine"].lower(), int(found["spark_min_rows"]), float(found["max_change_ratio"]))
+        settings = RefreshSettings(
+            found["engine"].lower(),
+            int(found["spark_min_rows"]),
+            float(found["max_change_ratio"]),
+            found["spark_failure_policy"].lower(),
+            float(found["spark_timeout"]),
+            int(found["spark_parallel_rows"]),
+        )
     except ValueError as error:
         raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error
+    for name, value, allowed in (
+        ("refresh_engine", settings.engine, ("auto", "spark", "postgres")),
+        ("spark_failure_policy", settings.spark_failure_policy, ("retry", "postgres", "error")),
+    ):
+        if value not in allowed:
+            raise SqlError("22023", f"pg_trickle.{name} must be one of {', '.join(allowed)}")
+    return settings

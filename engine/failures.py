@@ -8,6 +8,7 @@ import structlog
 
 from catalog.session import SqlError
 from engine.decision import Action
+from engine.placement import SparkFailure
 from engine.pool import PooledSession
 from engine.refresh import Initiator
 
@@ -28,6 +29,8 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
         "executor": "postgres",
         "permanent": error.sqlstate in LASTING,
     }
+    if isinstance(error, SparkFailure):
+        result |= {"executor": "spark", "alert": {"event": "spark_failed", "reason": error.alert}}
     try:
         async with session.transaction("read_committed"):
             await session.fetch(

@@ -6,7 +6,8 @@ import structlog
 
 from catalog.session import SqlSession
 from engine.context import RefreshContext
-from engine.placement import NotOnSpark, SparkRows
+from engine.decision import settings_of
+from engine.placement import NotOnSpark, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
@@ -36,6 +37,7 @@ class DatabaseOnSpark:
         """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
         if not plan.sources:
             raise NotOnSpark("a source is not an ordinary table")
+        settings, cold = settings_of(context), not self._executor.warm
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)
         core = compiled(plan).core
         await _check_readable(session, context.owner, plan, core.query)
@@ -50,13 +52,15 @@ class DatabaseOnSpark:
                 description=f"refresh of stream table {context.schema}.{context.name}",
                 names=core.names,
                 binary_order=bool(binary_order),
+                limit=settings.spark_timeout or None,
+                tries=2 if settings.spark_failure_policy == "retry" else 1,
             )
         except NotExpressible as reason:
             raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
         except (SparkUnavailable, SparkJobFailed) as error:
             logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
-            raise NotOnSpark(f"Spark failed ({error.sqlstate}); the server's log says how") from error
-        return SparkRows(result.staging, result.snapshot, result.rows, result.detail)
+            raise SparkJobError(error) from error
+        return SparkRows(result.staging, result.snapshot, result.rows, result.detail, cold)
 
 
 _NAMES = """

@@ -29,7 +29,7 @@ from engine.decision import (
     learned_threshold,
     settings_of,
 )
-from engine.placement import NotOnSpark, Spark, SparkRows, rows_from_spark
+from engine.placement import NoSpark, NotOnSpark, Spark, SparkFell, SparkRows, learned_costs, rows_from_spark
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
 from engine.transactions import acting_as
@@ -86,6 +86,7 @@ async def refresh(
     decision = decide(context, settings, estimated_rows)
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
     applying = clock
+    cold, alert = False, None
     match decision.action:
         case Action.NO_DATA:
             result: dict[str, Any] = {}
@@ -104,9 +105,10 @@ async def refresh(
             rows: SparkRows | None = None
             try:
                 rows = await rows_from_spark(session, context, inputs, settings, estimated_rows, spark)
-                executor, executor_reason = "spark", rows.detail
+                executor, executor_reason, cold = "spark", rows.detail, rows.cold
             except NotOnSpark as reason:
                 executor_reason = str(reason)
+                alert = reason.alert if isinstance(reason, SparkFell) else None
             result, salt = await _full_with_salts(session, context, compiled(inputs), rows, first=salt)
     finished = time.perf_counter()
     outcome = RefreshOutcome(
@@ -140,6 +142,11 @@ async def refresh(
         }
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
+    if alert is not None:
+        record["alert"] = {"event": "spark_failed", "reason": alert}
+    elif not cold and not isinstance(spark, NoSpark):
+        costs = learned_costs(context, settings, outcome.action, executor, estimated_rows, outcome.duration_ms)
+        record |= {} if costs is None else {"executor_costs": costs}
     applied_ms = (finished - applying) * 1000
     if decision.action is Action.DIFFERENTIAL and not estimated_rows and applied_ms > SLOW_MS:
         estimated_rows = await _estimated_rows(session, context)

@@ -6,7 +6,9 @@ import logging
 import os
 import re
 import shutil
+import socket
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -132,8 +134,10 @@ class Backend(Protocol):
 class ClassicBackend:
     """Apache Spark through a JVM that we start, with the work done in it or on a standalone cluster."""
 
-    def __init__(self, target: Target, work_dir: Path, options: Mapping[str, str]):
+    def __init__(self, target: Target, work_dir: Path, options: Mapping[str, str], patience: float = 10.0):
         self._work_dir = work_dir
+        self._patience = patience
+        self._masters = target.url.removeprefix("spark://").split(",") if target.kind is Kind.CLUSTER else []
         local = target.kind is Kind.LOCAL
         # A laptop's share: a quarter of the memory, at least what Spark needs, at most 8 GiB.
         memory = min(max(psutil.virtual_memory().total // 4 >> 20, 1024), 8192)
@@ -168,6 +172,8 @@ class ClassicBackend:
         self._root: Session = None
 
     def start(self) -> None:
+        if self._masters:
+            self._await_master()
         for name in ("local", "tmp"):
             shutil.rmtree(self._work_dir / name, ignore_errors=True)
         for name in ("local", "tmp", "warehouse"):
@@ -209,6 +215,21 @@ class ClassicBackend:
             java_import(gateway.jvm, name)
         conf = SparkConf(_jvm=gateway.jvm).setAll(list(self._conf.items()))
         self._root = SparkSession(SparkContext(gateway=gateway, conf=conf))
+
+    def _await_master(self) -> None:
+        """Raises the last OSError if no master can be reached; Spark itself would try for a minute, in a JVM."""
+        until = time.monotonic() + self._patience
+        while True:
+            for master in self._masters:
+                host, port = master.rsplit(":", 1)
+                try:
+                    socket.create_connection((host, int(port)), timeout=self._patience).close()
+                    return
+                except OSError as error:
+                    refused = error
+            if time.monotonic() > until:
+                raise refused
+            time.sleep(0.2)
 
     def alive(self) -> bool:
         return self._root is not None and self.jvm.alive

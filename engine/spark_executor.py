@@ -74,6 +74,11 @@ class SparkExecutor:
         self._sessions = sessions
         self._mirror = mirror
 
+    @property
+    def warm(self) -> bool:
+        """True if a job would not have to wait for Spark's start."""
+        return self._sessions.warm
+
     async def run(
         self,
         session: SqlSession,
@@ -87,13 +92,14 @@ class SparkExecutor:
         names: Sequence[str] = (),
         binary_order: bool = False,
         limit: float | None = None,
+        tries: int = 2,
     ) -> SparkResult:
         """Compute `query` (canonical, or a plan's core) as of a snapshot of `session`, into a staging table there.
 
         `session` must be in a transaction that has not written to the sources, and not in a savepoint (a snapshot
         cannot be exported from one). `connect` gives a connection to the same database that may read the sources
         whole. `owner` is the role that may read the staging table. `names` replace the query's column names. `limit`
-        is in seconds, for Spark's part.
+        is in seconds, for Spark's part. A job during which Spark dies is tried `tries` times.
 
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
@@ -116,7 +122,7 @@ class SparkExecutor:
                 at = self._mirror.at(connect, database, by_oid[oid], columns, snapshot)
                 versions.append(await held.enter_async_context(at))
             extracted = time.monotonic()
-            table = await self.compute(spark_query, by_oid, versions, description=description, limit=limit)
+            table = await self.compute(spark_query, by_oid, versions, description=description, limit=limit, tries=tries)
             computed = time.monotonic()
         staging = await self._load(session, spark_query.columns, names, table, owner)
         return SparkResult(
@@ -138,8 +144,9 @@ class SparkExecutor:
         *,
         description: str,
         limit: float | None = None,
+        tries: int = 2,
     ) -> pa.Table:
-        """The query's rows, in the Arrow types of `query.columns`; tried twice if Spark dies.
+        """The query's rows, in the Arrow types of `query.columns`; tried so many times if Spark dies.
 
         Raises SparkUnavailable (58000), SparkJobFailed (38000, 57014).
         """
@@ -153,7 +160,7 @@ class SparkExecutor:
                 for version in versions:
                     drop_views(spark, version)
 
-        for last_try in (False, True):
+        for last_try in (False,) * (tries - 1) + (True,):
             try:
                 async with self._sessions.acquire() as lease:
                     table = await lease.run(work, description=description, limit=limit)

@@ -31,6 +31,9 @@ from engine.spark_jvm import JvmFailed
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+SESSION_SECONDS = 60.0
+"""Within this time a Spark that runs must give a new session."""
+
 INTERRUPT_GRACE = 10.0
 """Seconds that an interrupted job has to come back before its backend is given up."""
 
@@ -61,8 +64,8 @@ class SparkSessions:
 
     `work_dir` is for everything Spark writes besides results: logs, shuffle files, warehouse. `options` are Spark
     properties (``spark.executor.memory`` ...) that come on top of our own. At most `concurrency` jobs run at once,
-    each in a session of its own, so that their temporary views and settings do not meet. A Spark Connect server that
-    does not answer for `patience` seconds counts as unreachable.
+    each in a session of its own, so that their temporary views and settings do not meet. A Spark Connect server or
+    master that does not answer for `patience` seconds counts as unreachable, and is left alone for `rest` seconds.
     """
 
     def __init__(
@@ -72,12 +75,18 @@ class SparkSessions:
         *,
         options: Mapping[str, str] | None = None,
         concurrency: int = 2,
-        patience: float = 30.0,
+        patience: float = 10.0,
+        rest: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.target = Target.parse(target)
         self._work_dir = work_dir.absolute()
         self._options = dict(options or {})
         self._patience = patience
+        self._rest = rest
+        self._clock = clock
+        self._refused: tuple[float, SparkUnavailable] | None = None
+        """When Spark could last not be started, and why."""
         self._threads = ThreadPoolExecutor(concurrency + 1, thread_name_prefix="spark")
         self._slots = asyncio.Semaphore(concurrency)
         self._starting = asyncio.Lock()
@@ -111,7 +120,7 @@ class SparkSessions:
     def _make_backend(self) -> Backend:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         if self.target.kind in (Kind.LOCAL, Kind.CLUSTER):
-            return ClassicBackend(self.target, self._work_dir, self._options)
+            return ClassicBackend(self.target, self._work_dir, self._options, self._patience)
         return ConnectBackend(self.target, self._options, self._patience)
 
     async def warm_up(self) -> None:
@@ -122,6 +131,8 @@ class SparkSessions:
                 raise SparkUnavailable("Spark has been stopped")
             if self.warm:
                 return
+            if self._refused is not None and self._clock() < self._refused[0] + self._rest:
+                raise self._refused[1]
             if self._backend is not None:
                 log.warning("spark_died", target=self.target.url)
                 await self._discard()
@@ -138,7 +149,10 @@ class SparkSessions:
                 raise
             except Exception as error:
                 await self._discard()
-                raise self._unavailable(error) from error
+                unavailable = self._unavailable(error)
+                self._refused = self._clock(), unavailable
+                raise unavailable from error
+            self._refused = None
             if self._stopped:
                 await self._discard()
                 raise SparkUnavailable("Spark has been stopped")
@@ -175,7 +189,10 @@ class SparkSessions:
             if backend is None:
                 raise SparkUnavailable("Spark has been stopped")
             try:
-                session = self._idle.pop() if self._idle else await self._blocking(backend.new_session)
+                if self._idle:
+                    session = self._idle.pop()
+                else:
+                    session = await asyncio.wait_for(self._blocking(backend.new_session), SESSION_SECONDS)
             except Exception as error:
                 await self._discard()
                 raise self._unavailable(error) from error

@@ -161,6 +161,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                     round(extract(epoch FROM latest.end_time - latest.start_time) * 1000, 1))),
             (12, 'Last Executor', latest.executor
                 || coalesce(' (' || nullif(latest.executor_reason, '') || ')', '')),
+            (12.5, 'Executor Costs', (
+                SELECT string_agg(format('%s on %s: %s ms for 1000 rows (%s refreshes of about %s rows)', k.key, e.key,
+                                         round((e.value->>'ms_per_row')::numeric * 1000, 2), e.value->>'refreshes',
+                                         round((e.value->>'rows')::numeric)), E'\n' ORDER BY k.key, e.key)
+                FROM st, jsonb_each(st.executor_costs) k, jsonb_each(k.value) e)),
             (13, 'Last Error', latest.error_message)) AS p(place, property, value)
     ), everything AS (
         SELECT place, property, value FROM live

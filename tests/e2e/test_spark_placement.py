@@ -1,0 +1,175 @@
+"""Who computes a refresh, as users see it: by size, by what was seen before, and by policy where Spark fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Database, Headwater
+
+ROWS = 5000
+SOURCE = f"""
+CREATE TABLE orders (id int PRIMARY KEY, customer int NOT NULL, amount int NOT NULL);
+INSERT INTO orders SELECT n, n % 10, n FROM generate_series(1, {ROWS}) AS n; ANALYZE orders;
+ALTER DATABASE postgres SET pg_trickle.enabled = off
+"""
+QUERY = "SELECT customer, count(*) AS orders, sum(amount) AS total FROM orders GROUP BY customer"
+SLOW = {"ms_per_row": 1.0, "rows": ROWS, "refreshes": 3}
+QUICK = {"ms_per_row": 0.001, "rows": ROWS, "refreshes": 3}
+
+
+def serve(data: Path, spark: str) -> Iterator[Database]:
+    server = Headwater(data, "--spark", spark).start()
+    database = Database(server, "postgres")
+    try:
+        database.run(SOURCE)
+        yield database
+    finally:
+        database.close()
+        server.stop()
+
+
+@pytest.fixture(scope="module")
+def on_sail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    yield from serve(tmp_path_factory.mktemp("sail") / "data", "sail")
+
+
+@pytest.fixture(scope="module")
+def without_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Behind a server whose Spark Connect server does not run."""
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        target = f"sc://127.0.0.1:{reserved.getsockname()[1]}"
+        yield from serve(tmp_path_factory.mktemp("gone") / "data", target)
+
+
+def change(db: Database) -> None:
+    db.run("UPDATE orders SET amount = amount + 1 WHERE id % 7 = 0")
+
+
+def explained(db: Database, name: str) -> dict[str, str]:
+    return dict(db.rows("SELECT * FROM pgtrickle.explain_st(%s)", name))
+
+
+def seen(db: Database, name: str, **costs: dict[str, Any]) -> None:
+    """Have it look as if the executors had been seen at work."""
+    db.run(
+        "UPDATE pgtrickle.pgt_stream_tables SET executor_costs = %s WHERE pgt_name = %s",
+        json.dumps({"FULL": costs}),
+        name,
+    )
+
+
+def test_refresh_moves_to_the_executor_that_was_faster(on_sail: Database) -> None:
+    db = on_sail
+    db.create("by_history", QUERY, schedule="1h", refresh_mode="FULL")
+    first = db.history("by_history")[-1]
+    assert first["executor"] == "postgres"
+    assert "rows to read, fewer than pg_trickle.spark_min_rows = 100000" in first["executor_reason"]
+    assert list(db.state("by_history")["executor_costs"]["FULL"]) == ["postgres"]
+    for costs, executor in (({"postgres": SLOW}, "spark"), ({"postgres": QUICK, "spark": SLOW}, "postgres")):
+        seen(db, "by_history", **costs)
+        change(db)
+        db.assert_refreshed("by_history")
+        last = db.history("by_history")[-1]
+        assert last["executor"] == executor
+        assert re.search(r"about 5\d{3} rows to read; ", last["executor_reason"])
+        assert "ms expected in PostgreSQL (seen 3 times)" in last["executor_reason"]
+    explain = explained(db, "by_history")
+    assert explain["Last Executor"].startswith("postgres (refresh mode FULL; about")
+    assert "FULL on postgres: " in explain["Executor Costs"]
+    assert "FULL on spark: " in explain["Executor Costs"]
+
+
+def test_settings_that_are_none_are_refused(on_sail: Database) -> None:
+    db = on_sail
+    db.create("refused", QUERY, schedule="1h", refresh_mode="FULL")
+    change(db)
+    session = db.connect()
+    for setting in ("spark_failure_policy = never", "refresh_engine = hadoop", "spark_timeout = soon"):
+        name = setting.split(" ")[0]
+        session.execute(f"SET pg_trickle.{setting}")  # type: ignore[arg-type]
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match="pg_trickle"):
+            session.execute("SELECT pgtrickle.refresh_stream_table('refused')")
+        session.execute(f"RESET pg_trickle.{name}")  # type: ignore[arg-type]
+
+
+def test_job_that_takes_too_long_is_given_up(on_sail: Database) -> None:
+    db = on_sail
+    pairs = "SELECT count(*) AS pairs FROM orders a, orders b, orders c WHERE a.amount + b.amount + c.amount = 77"
+    db.create("endless", pairs, schedule="1h", refresh_mode="FULL", engine="spark", initialize=False)
+    session = db.connect()
+    session.execute("SET pg_trickle.spark_timeout = '0.5'; SET pg_trickle.spark_failure_policy = error")
+    with pytest.raises(psycopg.errors.QueryCanceled, match=r"timed out after 0\.5 s"):
+        session.execute("SELECT pgtrickle.refresh_stream_table('endless')")
+    assert not db.state("endless")["is_populated"]
+    db.run("SELECT pgtrickle.drop_stream_table('endless')")
+
+
+@pytest.mark.parametrize("policy", ["retry", "postgres"])
+def test_unreachable_spark_leaves_the_refresh_to_postgresql_and_says_so(without_spark: Database, policy: str) -> None:
+    db = without_spark
+    listener = db.bypass()
+    listener.execute("LISTEN pg_trickle_alert")
+    name = f"fell_{policy}"
+    db.create(name, QUERY, schedule="1h", refresh_mode="FULL")
+    seen(db, name, postgres=SLOW)
+    change(db)
+    session = db.connect()
+    session.execute(f"SET pg_trickle.spark_failure_policy = {policy}")  # type: ignore[arg-type]
+    session.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name])
+    db.assert_current(name)
+    last = db.history(name)[-1]
+    assert (last["status"], last["executor"]) == ("COMPLETED", "postgres")
+    assert "Spark failed (58000: could not reach Spark" in last["executor_reason"]
+    (alert,) = listener.notifies(timeout=90, stop_after=1)
+    assert json.loads(alert.payload) | {"reason": ""} == {
+        "event": "spark_failed",
+        "pgt_schema": "public",
+        "pgt_name": name,
+        "reason": "",
+    }
+    assert "could not reach Spark" in alert.payload
+
+
+def test_unreachable_spark_fails_the_refresh_where_postgresql_is_not_to_compute(without_spark: Database) -> None:
+    db = without_spark
+    db.create("insisted", QUERY, schedule="1h", refresh_mode="FULL")
+    change(db)
+    db.run("UPDATE pgtrickle.pgt_stream_tables SET engine = 'spark' WHERE pgt_name = 'insisted'")
+    before = db.rows("SELECT * FROM insisted ORDER BY customer")
+    with pytest.raises(psycopg.errors.SystemError, match="could not reach Spark"):
+        db.refresh("insisted")
+    assert db.rows("SELECT * FROM insisted ORDER BY customer") == before
+    session = db.connect()
+    session.execute("SET pg_trickle.spark_failure_policy = postgres")
+    session.execute("SELECT pgtrickle.refresh_stream_table('insisted')")
+    db.assert_current("insisted")
+
+
+def test_scheduled_refresh_that_spark_failed_at_is_tried_again(without_spark: Database) -> None:
+    db = without_spark
+    db.create("scheduled", QUERY, schedule="1s", refresh_mode="FULL")
+    listener = db.bypass()
+    listener.execute("LISTEN pg_trickle_alert")
+    db.run(
+        "ALTER DATABASE postgres SET pg_trickle.spark_failure_policy = error;"
+        "ALTER DATABASE postgres SET pg_trickle.max_consecutive_errors = 1000000;"
+        "UPDATE pgtrickle.pgt_stream_tables SET engine = 'spark' WHERE pgt_name = 'scheduled';"
+        "ALTER DATABASE postgres RESET pg_trickle.enabled"
+    )
+    change(db)
+    (alert,) = listener.notifies(timeout=90, stop_after=1)
+    assert json.loads(alert.payload)["pgt_name"] == "scheduled"
+    assert "not refreshed" in json.loads(alert.payload)["reason"]
+    failed = db.history("scheduled")[-1]
+    assert (failed["status"], failed["executor"]) == ("FAILED", "spark")
+    assert "could not reach Spark" in failed["error_message"]
+    assert db.state("scheduled")["status"] == "ACTIVE"
