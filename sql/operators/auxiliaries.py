@@ -50,8 +50,11 @@ class Auxiliary:
     doubt: str | None = None
 
     @staticmethod
-    def added(name: str, state: str, delta: str, special: str | None = None) -> Auxiliary:
-        """A column that adds up, unless it is ``special``: a condition on the column, which stands there as ``{}``."""
+    def added(name: str, state: str, delta: str, special: str | None = None, zero: str = "0") -> Auxiliary:
+        """A column that adds up from ``zero``.
+
+        Unless it is ``special``: a condition on the column, which stands there as ``{}``.
+        """
         column = quote(name)
         stored = now = None
         if special is not None:
@@ -60,9 +63,9 @@ class Auxiliary:
             name,
             state,
             (Part(name, delta),),
-            f"coalesce(s.{column}, 0) + d.{column}",
+            f"coalesce(s.{column}, {zero}) + d.{column}",
             stored,
-            before=f"coalesce(n.{column}, 0) - d.{column}",
+            before=f"coalesce(n.{column}, {zero}) - d.{column}",
             doubt=now,
         )
 
@@ -172,13 +175,15 @@ def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, 
             (f"{column}::numeric * {column}", "::numeric") if i else (column, "::bigint" if small else "::numeric")
         )
         # Of the sum's own scale: an external executor knows no other zero of that type.
-        zero = f"0::numeric(38,{argument.scale})" if numeric and argument.scale and not i else "0"
+        scale = (i + 1) * (argument.scale or 0)
+        zero = f"0::numeric(38,{scale})" if numeric and scale else "0"
         auxiliaries.append(
             Auxiliary.added(
                 sums[i],
                 f"coalesce(pg_catalog.sum({value}){clause}, {zero}){cast}",
-                f"coalesce(pg_catalog.sum({value if i else column + cast} * {W}){clause}, 0){cast}",
+                f"coalesce(pg_catalog.sum({value if i else column + cast} * {W}){clause}, {zero}){cast}",
                 special,
+                zero,
             )
         )
     return count, tuple(auxiliaries), totals[0], totals[1]
@@ -190,9 +195,14 @@ _DIGITS = 20
 _MAX_SCALE = 1000
 
 
-def _scales(column: str, clause: str, name: str) -> Auxiliary:
+def scale_digits(column: str) -> str:
+    """A numeric column's display scale as the number whose sum counts the values of each scale."""
     scale = f"pg_catalog.scale({column})"
-    one = f"CASE WHEN {scale} > {_MAX_SCALE} THEN 'NaN'::numeric ELSE ('1e' || {_DIGITS} * {scale})::numeric END"
+    return f"CASE WHEN {scale} > {_MAX_SCALE} THEN 'NaN'::numeric ELSE ('1e' || {_DIGITS} * {scale})::numeric END"
+
+
+def _scales(column: str, clause: str, name: str) -> Auxiliary:
+    one = scale_digits(column)
     return Auxiliary.added(
         name,
         f"coalesce(pg_catalog.sum({one}){clause}, 0)",
