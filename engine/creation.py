@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
@@ -32,76 +32,57 @@ async def create(
     said. Raises SqlError: 42P07 if the name exists, 3F000 without its schema, 42501 without a right of `owner`, 0A000
     for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
     """
-    schema, name = await _target(session, arguments["name"])
-    # Of two that create the same name at once, the second one finds what the first has made.
-    await session.fetch(
-        "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))",
-        f"pgtrickle {quoted(schema)}.{quoted(name)}",
-    )
-    ((relid,),) = await session.fetch(
-        "SELECT pg_catalog.to_regclass($1::text)::oid::bigint", f"{quoted(schema)}.{quoted(name)}"
-    )
-    if relid is not None:
-        if arguments.get("if_not_exists") and await _is_stream_table(session, relid):
-            await notice(session, "INFO", f'stream table "{name}" already exists, skipping')
+    target = await _target(session, arguments["name"])
+    if target.exists:
+        if arguments.get("if_not_exists") and target.is_stream_table:
+            await notice(session, "INFO", f'stream table "{target.name}" already exists, skipping')
             return None
-        raise SqlError("42P07", f'relation "{name}" already exists')
+        raise SqlError("42P07", f'relation "{target.name}" already exists')
 
     requested = str(arguments.get("refresh_mode") or "AUTO").upper()
-    async with acting_as(session, owner):
+    async with acting_as(session, owner, current=target.caller):
         definition = await define(session, arguments["query"], search_path)
         _refuse_in_every_mode(definition)
         inputs, fallback = await _plan(session, definition, requested)
-        # Checks the rights to the sources, by PostgreSQL's own rules; creating a view does not.
-        storage = f"{quoted(schema)}.{quoted(name)}"
-    await run_as_owner(
-        session, owner, f"SELECT pg_catalog.to_jsonb(1) FROM ({definition.canonical}) AS rights LIMIT 0", {}
-    )
     mode = "FULL" if fallback is not None or requested == "FULL" else "DIFFERENTIAL"
     await _announce(session, definition, requested, mode, fallback)
 
-    built = compiled(inputs)
+    storage = target.storage
+    # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
+    rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
     execute = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
-    await run_as_owner(session, owner, execute, {"statements": built.create_storage_sql(storage)})
-    ((relid,),) = await session.fetch("SELECT $1::text::regclass::oid::bigint", storage)
-    ((pgt_id,),) = await session.fetch(
-        "SELECT pgtrickle._register($1::text::jsonb)",
-        json.dumps(
-            {
-                "pgt_relid": relid,
-                "defining_query": definition.canonical,
-                "original_query": definition.original,
-                "canonical_query": definition.canonical,
-                "schedule": arguments.get("schedule") or "calculated",
-                "refresh_mode": mode,
-                "requested_mode": requested,
-                "engine": arguments.get("engine") or "auto",
-                "functions_used": sorted({use.name for use in definition.functions}),
-                "function_hashes": function_hashes(definition.functions),
-                "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
-                "fallback_reason": fallback,
-                "explain": explanation(inputs, definition, storage),
-                "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
-                "dependencies": [
-                    {"relid": dependency.source.oid, "columns": list(dependency.columns_used)}
-                    for dependency in definition.dependencies
-                ],
-            }
-        ),
-    )
-    await session.fetch("SELECT pgtrickle._install_guard($1::bigint::oid)", relid)
+    statements = [rights, *compiled(inputs).create_storage_sql(storage)]
+    await run_as_owner(session, owner, execute, {"statements": statements}, current=target.caller)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    properties = {
+        "defining_query": definition.canonical,
+        "original_query": definition.original,
+        "canonical_query": definition.canonical,
+        "schedule": arguments.get("schedule") or "calculated",
+        "refresh_mode": mode,
+        "requested_mode": requested,
+        "engine": arguments.get("engine") or "auto",
+        "functions_used": sorted({use.name for use in definition.functions}),
+        "function_hashes": function_hashes(definition.functions),
+        "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
+        "fallback_reason": fallback,
+        "explain": explanation(inputs, definition, storage),
+        "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
+        "dependencies": [  # the others are noted when they are captured
+            {"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies if not d.trackable
+        ],
+    }
+    ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     columns: dict[int, tuple[str, ...]] = (
         used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
     )
     fresh = await track(session, int(pgt_id), columns)
     if not arguments.get("initialize", True):
         return None
-    ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
-    if fresh and not in_two_steps and isolation in ("repeatable read", "serializable"):
+    if fresh and not in_two_steps and target.isolation in ("repeatable read", "serializable"):
         raise SqlError(
             "25001",
-            f"a stream table cannot be created and populated in a {isolation.upper()} transaction block",
+            f"a stream table cannot be created and populated in a {target.isolation.upper()} transaction block",
             detail="The transaction may not see changes that were committed before they were captured.",
             hint="Use a READ COMMITTED transaction, no transaction block, or initialize => false.",
         )
@@ -125,23 +106,56 @@ async def notice(session: SqlSession, level: str, message: str, hint: str | None
     await session.fetch("SELECT pgtrickle._notice($1::text, $2::text, $3::text)", level, message, hint)
 
 
-async def _target(session: SqlSession, name: str) -> tuple[str, str]:
-    """Schema and name of a stream table to be created; `public` where no schema is said."""
-    ((parts,),) = await session.fetch("SELECT pg_catalog.parse_ident($1::text)", name)
+_REGISTER = """
+SELECT pgtrickle._register($2::text::jsonb || pg_catalog.jsonb_build_object('pgt_relid', relid)),
+       pgtrickle._install_guard(relid)::pg_catalog.text
+FROM (SELECT $1::text::pg_catalog.regclass::oid AS relid) AS storage
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The name of a stream table to be created, and the session that creates it."""
+
+    schema: str
+    name: str
+    exists: bool
+    is_stream_table: bool
+    caller: str
+    """The role that the session acts as."""
+    isolation: str
+
+    @property
+    def storage(self) -> str:
+        """The storage table, qualified and quoted."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+
+_NAME = (
+    "SELECT pg_catalog.parse_ident($1::text), current_user::text, pg_catalog.current_setting('transaction_isolation')"
+)
+_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))"
+# A statement of its own: of two that create the same name at once, the second one finds what the first has made.
+_FIND = """
+SELECT pg_catalog.to_regnamespace($1::text) IS NOT NULL, pg_catalog.to_regclass($2::text) IS NOT NULL,
+       EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = pg_catalog.to_regclass($2::text)::oid)
+"""
+
+
+async def _target(session: SqlSession, name: str) -> _Target:
+    """The stream table to be created, in `public` where no schema is said. Its name is locked."""
+    ((parts, caller, isolation),) = await session.fetch(_NAME, name)
     if len(parts) > 2:
         raise SqlError("42601", f'improper stream table name "{name}" (too many dotted names)')
     schema, table = parts if len(parts) == 2 else ("public", parts[0])
     if schema in RESERVED_SCHEMAS:
         raise SqlError("42939", f'schema "{schema}" is reserved', hint="Choose another schema for the stream table.")
-    ((exists,),) = await session.fetch("SELECT pg_catalog.to_regnamespace($1::text) IS NOT NULL", quoted(schema))
-    if not exists:
+    storage = f"{quoted(schema)}.{quoted(table)}"
+    await session.fetch(_LOCK, f"pgtrickle {storage}")
+    ((has_schema, exists, is_stream_table),) = await session.fetch(_FIND, quoted(schema), storage)
+    if not has_schema:
         raise SqlError("3F000", f'schema "{schema}" does not exist')
-    return schema, table
-
-
-async def _is_stream_table(session: SqlSession, relid: int) -> bool:
-    rows = await session.fetch("SELECT 1 FROM pgtrickle.pgt_stream_tables WHERE pgt_relid = $1::bigint::oid", relid)
-    return bool(rows)
+    return _Target(schema, table, exists, is_stream_table, caller, isolation)
 
 
 def _refuse_in_every_mode(definition: Definition) -> None:

@@ -9,15 +9,14 @@ can run code of users: it is done with the rights of the role that acts, and no 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from catalog.session import SqlError, SqlSession
-from engine.transactions import PINNED_PATH, local_setting, quoted
+from engine.transactions import PINNED_PATH, quoted
 from sql import Column, Source, View
 
-PROBE_VIEW = "__pgt_definition"
 TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
 HIDDEN_PREFIX = "__pgt_"
 
@@ -95,33 +94,41 @@ async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Sou
     if not relids:
         return []
     ((text,),) = await session.fetch("SELECT pgtrickle._source_info($1::bigint[]::oid[])::text", list(relids))
-    return [
-        (
-            Source(
-                oid=int(info["oid"]),
-                schema=info["schema"],
-                name=info["name"],
-                columns=tuple(column(described) for described in info["columns"]),
-                key=tuple(info["key"]),
-            ),
-            info["type"],
-            info["obstacle"],
-        )
-        for info in json.loads(text)
-    ]
+    return [_source(info) for info in json.loads(text)]
+
+
+def _source(info: dict[str, Any]) -> tuple[Source, str, str | None]:
+    source = Source(
+        oid=int(info["oid"]),
+        schema=info["schema"],
+        name=info["name"],
+        columns=tuple(column(described) for described in info["columns"]),
+        key=tuple(info["key"]),
+    )
+    return source, info["type"], info["obstacle"]
 
 
 async def view_columns(session: SqlSession, query: str) -> tuple[Column, ...]:
     """The output columns of a query, with exact types."""
-    async with _temporary_view(session, query) as relid:
-        described = await describe(session, [relid])
-        return described[0][0].columns
+    found = await analysed(session, query, ("columns",))
+    return tuple(column(described) for described in found["columns"])
 
 
-async def canonical_text(session: SqlSession, query: str) -> str:
-    """The query as `pg_get_viewdef` writes it under an empty search path."""
-    async with _temporary_view(session, query) as relid:
-        return await _view_definition(session, relid)
+async def analysed(
+    session: SqlSession, query: str, parts: Sequence[str], *, path: str = PINNED_PATH, errors_told: bool = False
+) -> dict[str, Any]:
+    """What PostgreSQL says about a query: the `parts` of `pgtrickle._analysed` that are asked for.
+
+    Raises SqlError for a query that is wrong; if `errors_told`, {"failed": SQLSTATE, "message"} is returned instead.
+    """
+    ((text,),) = await session.fetch(
+        "SELECT pgtrickle._analysed($1::text, $2::text, $3::text[], $4::boolean)::text",
+        query,
+        path,
+        list(parts),
+        errors_told,
+    )
+    return dict(json.loads(text))
 
 
 async def define(session: SqlSession, query: str, search_path: str) -> Definition:
@@ -133,15 +140,11 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     text = query.strip().rstrip(";").strip()
     if not text:
         raise SqlError("42601", "the defining query is empty")
-    async with _temporary_view(session, text, search_path=search_path) as relid:
-        return await _definition(session, query, relid)
-
-
-async def _definition(session: SqlSession, original: str, relid: int) -> Definition:
-    canonical = await _view_definition(session, relid)
-    ((view, _, _),) = await describe(session, [relid])
-    output = view.columns
-    dependencies = await _dependencies(session, relid)
+    found = await analysed(session, text, ("definition", "columns", "dependencies", "functions"), path=search_path)
+    canonical = str(found["definition"])
+    output = tuple(column(described) for described in found["columns"])
+    dependencies = tuple(_dependency(described) for described in found["dependencies"])
+    functions = tuple(FunctionUse(*use) for use in found["functions"])
     # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
     hidden = {
         c.name
@@ -155,33 +158,23 @@ async def _definition(session: SqlSession, original: str, relid: int) -> Definit
         if not visible:
             raise SqlError("42P16", "the defining query has no column of its own")
         names = ", ".join(quoted(name) for name in visible)
-        async with _temporary_view(session, f"SELECT {names} FROM ({canonical}) AS visible", nested=True) as inner:
-            canonical = await _view_definition(session, inner)
-            output = tuple(c for c in output if c.name in visible)
+        inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
+        canonical = str(inner["definition"])
+        output = tuple(c for c in output if c.name in visible)
+    elif any(use.user_defined for use in functions):
+        await _refuse_other_operators(session, text, search_path, canonical)
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
-    functions = await _functions(session, relid)
-    if len(visible) == len(output) and any(use.user_defined for use in functions):
-        await _refuse_other_operators(session, relid, canonical)
-    return Definition(original, canonical, output, dependencies, functions)
+    return Definition(query, canonical, output, dependencies, functions)
 
 
-_OPERATORS = r"""
-SELECT coalesce(pg_catalog.string_agg(concat(m[1], m[2]), ' ' ORDER BY concat(m[1], m[2])), '')
-FROM pg_catalog.pg_rewrite r,
-     pg_catalog.regexp_matches(r.ev_action::text, ':(?:opno (\d+)|opnos \(o ([\d ]+)\))', 'g') AS m
-WHERE r.ev_class = $1::bigint::oid
-"""
-
-
-async def _refuse_other_operators(session: SqlSession, relid: int, canonical: str) -> None:
+async def _refuse_other_operators(session: SqlSession, query: str, search_path: str, canonical: str) -> None:
     """The canonical text names the schema of an operator, except in IS DISTINCT FROM, NULLIF, CASE, USING and the like.
 
     There it could be another one for whoever reads the text. Raises SqlError 0A000.
     """
-    ((meant,),) = await session.fetch(_OPERATORS, relid)
-    async with _temporary_view(session, canonical, nested=True) as again:
-        ((read,),) = await session.fetch(_OPERATORS, again)
+    meant = await analysed(session, query, ("operators",), path=search_path)
+    read = await analysed(session, canonical, ("operators",))
     if meant != read:
         raise SqlError(
             "0A000",
@@ -190,123 +183,12 @@ async def _refuse_other_operators(session: SqlSession, relid: int, canonical: st
         )
 
 
-@asynccontextmanager
-async def _temporary_view(
-    session: SqlSession, query: str, *, search_path: str = PINNED_PATH, nested: bool = False
-) -> AsyncIterator[int]:
-    name = PROBE_VIEW + ("_visible" if nested else "")
-    await session.fetch(
-        "SELECT pgtrickle._analyse($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text)",
-        name,
-        query,
-        search_path,
-    )
-    ((relid,),) = await session.fetch("SELECT ('pg_temp.' || $1::text)::regclass::oid::bigint", quoted(name))
-    yield int(relid)
-    await session.fetch(f"DROP VIEW pg_temp.{quoted(name)}")
-
-
-async def _view_definition(session: SqlSession, relid: int) -> str:
-    async with local_setting(session, "search_path", PINNED_PATH):
-        ((text,),) = await session.fetch("SELECT pg_catalog.pg_get_viewdef($1::bigint::oid)", relid)
-    return str(text).strip().rstrip(";")
-
-
-# The relations a view reads: views, and what they read in turn, down to what stores rows. A column that a view over a
-# view does not use is still counted: capturing a column too many is harmless.
-_DEPENDENCIES = """
-WITH RECURSIVE read(relid, attnum) AS (
-    SELECT d.refobjid, d.refobjsubid
-    FROM pg_catalog.pg_rewrite r
-    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-    WHERE r.ev_class = $1::bigint::oid AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
-  UNION
-    SELECT d.refobjid, d.refobjsubid
-    FROM read v
-    JOIN pg_catalog.pg_class c ON c.oid = v.relid AND c.relkind = 'v'
-    JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
-    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-    WHERE d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid <> r.ev_class
-)
-SELECT r.relid::bigint,
-       coalesce(pg_catalog.array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0), '{}'::text[])
-FROM read r
-JOIN pg_catalog.pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f', 'v')
-LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
-GROUP BY r.relid
-ORDER BY r.relid
-"""
-
-
-async def _dependencies(session: SqlSession, relid: int) -> tuple[Dependency, ...]:
-    used = {int(oid): tuple(columns) for oid, columns in await session.fetch(_DEPENDENCIES, relid)}
-    dependencies = []
-    for source, kind, obstacle in await describe(session, list(used)):
-        view = None
-        if kind == "VIEW":
-            text = await _view_definition(session, source.oid)
-            view = View(source.schema, source.name, tuple(c.name for c in source.columns), text)
-        dependencies.append(Dependency(source, kind, used[source.oid], obstacle, view))
-    return tuple(dependencies)
-
-
-# A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,
-# the function of every operator, aggregates and window functions. Casts through text (COERCEVIAIO) call the output
-# function of one type and the input function of the other, either of which can be stable (timestamptz); the node names
-# only the result's type, so a cast through text to a type with a stable input function counts as stable.
-# CURRENT_DATE and its like are nodes of their own, and stable.
-_FUNCTIONS = r"""
-WITH RECURSIVE views(relid) AS (
-    SELECT $1::bigint::oid
-  UNION
-    SELECT d.refobjid
-    FROM views v
-    JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
-    JOIN pg_catalog.pg_depend d ON d.classid = 'pg_catalog.pg_rewrite'::regclass AND d.objid = r.oid
-    JOIN pg_catalog.pg_class c ON c.oid = d.refobjid AND c.relkind = 'v'
-    WHERE d.refclassid = 'pg_catalog.pg_class'::regclass
-), rule(tree) AS (
-    SELECT r.ev_action::text FROM views v JOIN pg_catalog.pg_rewrite r ON r.ev_class = v.relid
-), mentioned(node, oid) AS (
-    SELECT m[1], m[2]::oid
-    FROM rule, pg_catalog.regexp_matches(tree, ':(funcid|opno|aggfnoid|winfnoid|eqop|sortop) (\d+)', 'g') AS m
-  UNION ALL
-    SELECT 'opno', each::oid
-    FROM rule, pg_catalog.regexp_matches(tree, ':opnos \(o ([\d ]+)\)', 'g') AS m,
-    pg_catalog.string_to_table(m[1], ' ') AS each
-), called(oid) AS (
-    SELECT oid FROM mentioned WHERE node IN ('funcid', 'aggfnoid', 'winfnoid')
-  UNION
-    SELECT step
-    FROM mentioned m
-    JOIN pg_catalog.pg_aggregate a ON a.aggfnoid = m.oid AND a.aggfnoid::oid >= 16384,
-    unnest(ARRAY[a.aggtransfn, a.aggfinalfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::oid[]) AS step
-    WHERE m.node IN ('aggfnoid', 'winfnoid') AND step <> 0
-  UNION
-    SELECT o.oprcode::oid FROM mentioned m JOIN pg_catalog.pg_operator o ON o.oid = m.oid
-    WHERE m.node IN ('opno', 'eqop', 'sortop')
-  UNION
-    SELECT t.typinput::oid
-    FROM rule, pg_catalog.regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
-    JOIN pg_catalog.pg_type t ON t.oid = m[1]::oid
-)
-SELECT n.nspname::text, p.proname::text, p.provolatile::text, p.oid >= 16384,
-       CASE p.prokind WHEN 'a' THEN 'aggregate' WHEN 'w' THEN 'window'
-                      ELSE CASE WHEN p.proretset THEN 'set' ELSE '' END END,
-       CASE WHEN p.oid >= 16384 THEN pgtrickle._signature(p.oid) END,
-       CASE WHEN p.oid >= 16384 THEN pgtrickle._body_hash(p.oid) ELSE '' END
-FROM called c
-JOIN pg_catalog.pg_proc p ON p.oid = c.oid
-JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-UNION ALL
-SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', NULL, ''
-FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
-ORDER BY 1, 2
-"""
-
-
-async def _functions(session: SqlSession, relid: int) -> tuple[FunctionUse, ...]:
-    return tuple(FunctionUse(*row) for row in await session.fetch(_FUNCTIONS, relid))
+def _dependency(described: dict[str, Any]) -> Dependency:
+    source, kind, obstacle = _source(described)
+    view = None
+    if kind == "VIEW":
+        view = View(source.schema, source.name, tuple(c.name for c in source.columns), described["text"])
+    return Dependency(source, kind, tuple(described["used"]), obstacle, view)
 
 
 def function_hashes(functions: Sequence[FunctionUse]) -> str:

@@ -13,9 +13,8 @@ from functools import lru_cache
 from typing import Any
 
 import sql
-from catalog.session import SqlError, SqlSession
-from engine.definition import TRACKABLE_KINDS, Definition, canonical_text, column, view_columns
-from engine.transactions import savepoint
+from catalog.session import SqlSession
+from engine.definition import TRACKABLE_KINDS, Definition, analysed, column
 from sql import Column, Compiled, NotDifferentiable, Source, View
 
 
@@ -133,32 +132,27 @@ async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
 async def _described(session: SqlSession, parsed: sql.ParsedQuery) -> dict[str, tuple[Column, ...]]:
     """The answers to the compiler's probes."""
     answers: dict[str, tuple[Column, ...]] = {}
-    if not parsed.probes():
-        return answers
-    try:
-        async with savepoint(session):
-            while probes := parsed.probes(answers):
-                answers |= {probe: await view_columns(session, probe) for probe in probes}
-    except SqlError as error:
-        if error.sqlstate[:2] in ("08", "57"):
-            raise
-        # A column of type record, for instance, which no view can have.
-        raise NotDifferentiable("an expression that cannot be a column", error.message) from error
+    while probes := parsed.probes(answers):
+        for probe in probes:
+            found = await analysed(session, probe, ("columns",), errors_told=True)
+            if "failed" in found:
+                # A column of type record, for instance, which no view can have.
+                raise NotDifferentiable(f"an expression that cannot be a column ({found['message']})")
+            answers[probe] = tuple(column(described) for described in found["columns"])
     return answers
 
 
 async def _guard(session: SqlSession, canonical: str) -> None:
     """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form."""
-    regenerated = sql.regenerate(canonical)
-    try:
-        async with savepoint(session):
-            understood = await canonical_text(session, regenerated)
-    except SqlError as error:
-        if error.sqlstate[:2] in ("08", "57"):
-            raise
-        raise NotDifferentiable("syntax that is not understood exactly", error.message) from error
+    found = await analysed(session, sql.regenerate(canonical), ("definition",), errors_told=True)
+    if "failed" in found:
+        raise NotDifferentiable(f"syntax that is not understood exactly ({found['message']})")
+    understood = found["definition"]
+    if understood == canonical:
+        return
     # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
-    if understood not in (canonical, await canonical_text(session, canonical)):
+    again = await analysed(session, canonical, ("definition",))
+    if understood != again["definition"]:
         raise NotDifferentiable(
             "syntax that is not understood exactly",
             f"it was read as: {_first_difference(canonical, understood)}",

@@ -75,26 +75,18 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
     """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
 
     Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
-    gives up soon and lets them pass. Sources are locked in the order of their oids, so that two of these cannot
-    deadlock. Raises SqlError 55P03 if a source stays locked.
+    gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked.
     """
-    fresh = False
-    for oid in sorted(columns):
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
-            wait=wait_random_exponential(multiplier=0.05, max=1.0),
-            stop=stop_after_delay(LOCK_PATIENCE),
-            reraise=True,
-        ):
-            with attempt:
-                fresh = await _track_source(session, pgt_id, oid, columns[oid]) or fresh
-    return fresh
-
-
-async def _track_source(session: SqlSession, pgt_id: int, oid: int, columns: tuple[str, ...]) -> bool:
-    async with savepoint(session), local_setting(session, "lock_timeout", "500ms"):
-        ((text,),) = await session.fetch(
-            "SELECT pgtrickle._track_source($1::bigint, $2::bigint::oid, $3::text[])::text", pgt_id, oid, list(columns)
-        )
-    result = json.loads(text)
-    return bool(result["installed"] or result["extended"])
+    sources = json.dumps([{"relid": oid, "columns": used} for oid, used in columns.items()])
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
+        wait=wait_random_exponential(multiplier=0.05, max=1.0),
+        stop=stop_after_delay(LOCK_PATIENCE),
+        reraise=True,
+    ):
+        with attempt:
+            async with savepoint(session), local_setting(session, "lock_timeout", "500ms"):
+                ((fresh,),) = await session.fetch(
+                    "SELECT pgtrickle._track_sources($1::bigint, $2::text::jsonb)", pgt_id, sources
+                )
+    return bool(fresh)

@@ -126,6 +126,8 @@ class RelayedSession:
         """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ."""
         if not self.autocommit:
             raise SqlError("25001", "cannot commit in the client's transaction")
+        # The disk is waited for once, at the end of what follows: until then nobody has been told of anything.
+        await self.execute("SET LOCAL synchronous_commit = off")
         await self._commit()
         await self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         await self.pin()

@@ -1,7 +1,7 @@
 """From the parsed query to the operator tree.
 
 Each construct of a SELECT becomes one operator, bottom up: FROM, WHERE, GROUP BY, HAVING, the select list, DISTINCT.
-Every reference to a CTE gets its own subtree. Column names are made unique in the whole tree.
+A reference to a CTE gets its own subtree, unless the CTE aggregates and is read again (`common`). Column names are made unique in the whole tree.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from sqlglot import exp
 from . import whole_rows
 from .columns import Column, Field, Source
 from .columns import field as described
+from .common import another, references
 from .dialect import generate
 from .errors import NotDifferentiable
 from .expressions import check, conjuncts, equated, replace_columns, returns_set
@@ -23,7 +24,7 @@ from .operators.ordering import SortKey
 from .plan import Plan
 from .render import aliased, derived, quote, select
 from .subplan import WITHIN, Subplan, has_placeholder
-from .types import Types, expression_scale
+from .types import Types, expression_scale, result_type
 
 NOTHING = Plan(frozenset())
 
@@ -62,9 +63,15 @@ class WithQuery(CommonTable):
     query: exp.Expr
     names: tuple[str, ...]
     scope: Mapping[str, CommonTable]
+    several: bool = False
+    """Whether it is read in several places."""
 
     def relation(self, builder: Builder) -> Relation:
-        relation = builder.query(self.query, self.scope)
+        known = builder.common.get(id(self.query))
+        relation = known[1] if known else builder.query(self.query, self.scope)
+        if self.several and relation.operator.barrier:
+            builder.common[id(self.query)] = self.query, relation
+            relation = another(builder, relation)
         names = self.names + tuple(name for name, _ in relation.output[len(self.names) :])
         return Relation(relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True)))
 
@@ -111,6 +118,7 @@ class Builder:
         self.scans: dict[int, Source] = {}
         self.special = special
         self.subplans: dict[object, tuple[int, Subplan]] = {}
+        self.common: dict[int, tuple[exp.Expr, Relation]] = {}
         self._scopes: list[Mapping[str, CommonTable]] = [{}]
         self._names = 0
 
@@ -167,7 +175,8 @@ class Builder:
             return recursive_tables(clause, scope)
         for common in clause.expressions:
             columns = tuple(column.name for column in common.args["alias"].columns)
-            scope = {**scope, common.alias: WithQuery(common.this, columns, scope)}
+            several = references(query, common.alias) > 1
+            scope = {**scope, common.alias: WithQuery(common.this, columns, scope, several)}
         return scope
 
     def from_clause(self, query: exp.Select, scope: Mapping[str, CommonTable]) -> FromClause:
@@ -359,11 +368,7 @@ class Builder:
                 found = described(self.fresh(hint), output[i]) if output else Field(self.fresh(hint), "")
                 computed[key] = (plain, found)
         if computed and not output:
-            names = [aliased(key, found.name) for key, (_, found) in computed.items()]
-            probe = select(names, derived(operator.new(NOTHING), "p"))
-            answers = self.types.describe(probe, len(names))
-            for (key, (plain, found)), column in zip(list(computed.items()), answers, strict=True):
-                computed[key] = (plain, described(found.name, column))
+            self._describe(operator, computed, fields)
         for key, (plain, found) in computed.items():
             scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
             # Numerics of one scale are equal only if they look the same.
@@ -380,6 +385,24 @@ class Builder:
         )
         sets = any(returns_set(plain, self.special) for plain, _ in computed.values())
         return ProjectSet(project) if sets else project, [columns[key] for key in result]
+
+    def _describe(
+        self, operator: Operator, computed: dict[str, tuple[exp.Expr, Field]], fields: Mapping[str, Field]
+    ) -> None:
+        """Find the types of expressions over an operator; PostgreSQL is asked for those that are not obvious."""
+        unknown = []
+        for key, (plain, found) in computed.items():
+            type_ = result_type(plain, fields)
+            if type_ is None:
+                unknown.append(key)
+            else:
+                known = Column(found.name, type_, faithful=type_ != "numeric")
+                computed[key] = (plain, described(found.name, known))
+        if unknown:
+            probe = select([aliased(k, computed[k][1].name) for k in unknown], derived(operator.new(NOTHING), "p"))
+            for key, column in zip(unknown, self.types.describe(probe, len(unknown)), strict=True):
+                plain, found = computed[key]
+                computed[key] = (plain, described(found.name, column))
 
     def distinct(self, relation: Relation) -> Relation:
         """Every row of a relation once."""

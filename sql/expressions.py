@@ -100,12 +100,17 @@ def returns_set(node: exp.Expr, special: frozenset[str]) -> bool:
 def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> exp.Expr:
     """A copy with each column replaced by the operator column it means."""
 
-    def replaced(part: exp.Expr) -> exp.Expr:
-        if isinstance(part, exp.Column):
-            return exp.column(exp.to_identifier(column(part).name, quoted=True))
-        return part
+    if isinstance(node, exp.Column):
+        return named(column(node))
+    result = node.copy()
+    for part in list(result.find_all(exp.Column)):
+        part.replace(named(column(part)))
+    return result
 
-    return node.transform(replaced)
+
+def named(column: Field) -> exp.Column:
+    """A reference to an operator's column."""
+    return exp.Column(this=exp.Identifier(this=column.name, quoted=True))
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:

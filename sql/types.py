@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from .columns import Column, Field
+from .columns import Column, Field, base_type
 
 _EXACT = frozenset(
     """smallint integer bigint date oid boolean uuid "time without time zone" "timestamp without time zone"
@@ -112,6 +112,79 @@ def aggregate_result(name: str, function: str, argument: Field | None) -> Field 
     if argument.base_type == "numeric":
         return Field(name, "numeric", False, True, argument.scale is not None, None, argument.scale)
     return None
+
+
+_INTEGERS = ("smallint", "integer", "bigint")
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+
+
+def result_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
+    """The type of an expression over exact numbers or truth values, None where PostgreSQL has to be asked.
+
+    Canonical text names the schema of an operator that is not PostgreSQL's own, so these are.
+
+    >>> from sqlglot import parse_one
+    >>> fields = {"p": Field("p", "numeric(15,2)"), "n": Field("n", "integer"), "t": Field("t", "text")}
+    >>> def of(text):
+    ...     return result_type(parse_one(text, read="postgres"), fields)
+    >>> of("(p * ((1)::numeric - p))"), of("CASE WHEN (t = 'a'::text) THEN n ELSE 0 END"), of("(n + 1) < 2")
+    ('numeric', 'integer', 'boolean')
+    >>> of("p * n"), of("CASE WHEN true THEN p ELSE p END"), of("t || 'a'"), of("n + 99999999999")
+    (None, None, None, 'bigint')
+    """
+    found = _type(node, fields)
+    return found if found is not None and base_type(found) == found else None
+
+
+def _type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
+    """The same with the modifier of a column or cast, where the expression is nothing else."""
+    node = node.unnest()
+    if isinstance(node, exp.Column):
+        found = fields.get(node.name)
+        return found.type if found is not None and found.base_type in (*_INTEGERS, "numeric", "boolean") else None
+    if isinstance(node, exp.Literal):
+        return _literal_type(node)
+    if isinstance(node, exp.Boolean | exp.And | exp.Or | exp.Not):
+        return "boolean"
+    if isinstance(node, _COMPARISONS):
+        return None if isinstance(node.expression, exp.Any | exp.All) else "boolean"
+    if isinstance(node, exp.Neg):
+        negated = _type(node.this, fields)
+        return base_type(negated) if negated else None
+    if isinstance(node, exp.Mul | exp.Add | exp.Sub):
+        return _arithmetic_type(_type(node.left, fields), _type(node.right, fields))
+    if isinstance(node, exp.Extract):
+        return "numeric"
+    if isinstance(node, exp.Cast):
+        return "numeric" if node.to.this == exp.DataType.Type.DECIMAL and not node.to.expressions else None
+    if isinstance(node, exp.Case):
+        return _case_type(node, fields)
+    return None
+
+
+def _literal_type(node: exp.Literal) -> str | None:
+    if node.is_string:
+        return None
+    if not node.name.isdigit():
+        return "numeric" if node.name.replace(".", "", 1).isdigit() else None
+    return "integer" if int(node.name) < 2**31 else "bigint" if int(node.name) < 2**63 else "numeric"
+
+
+def _arithmetic_type(left: str | None, right: str | None) -> str | None:
+    if left in _INTEGERS and right in _INTEGERS:
+        return max(left, right, key=_INTEGERS.index)
+    # An integer beside a numeric is cast in canonical text.
+    return "numeric" if left and right and base_type(left) == base_type(right) == "numeric" else None
+
+
+def _case_type(node: exp.Case, fields: Mapping[str, Field]) -> str | None:
+    branches = [branch.args.get("true") for branch in node.args["ifs"]] + [node.args.get("default")]
+    types = {_type(branch, fields) for branch in branches if branch is not None}
+    if len(types) == 1:
+        return types.pop()
+    # Modifiers that differ are none.
+    known = {base_type(type_) for type_ in types if type_}
+    return known.pop() if None not in types and len(known) == 1 else None
 
 
 def expression_scale(node: exp.Expr, fields: Mapping[str, Field]) -> int | None:

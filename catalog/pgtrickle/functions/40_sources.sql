@@ -16,15 +16,17 @@ END $$;
 
 -- TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE; NULL for anything else.
 CREATE OR REPLACE FUNCTION pgtrickle._source_type(source oid) RETURNS text
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
     SELECT CASE WHEN c.relkind IN ('r', 'p') AND s.pgt_id IS NOT NULL THEN 'STREAM_TABLE'
                 WHEN c.relkind IN ('r', 'p') THEN 'TABLE'
                 WHEN c.relkind = 'v' THEN 'VIEW'
                 WHEN c.relkind = 'm' THEN 'MATVIEW'
                 WHEN c.relkind = 'f' THEN 'FOREIGN_TABLE' END
     FROM pg_class c LEFT JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.oid
-    WHERE c.oid = source
-$$;
+    WHERE c.oid = source);
+END $$;
 
 
 -- Why changes of a relation cannot be captured, or NULL if they can.
@@ -60,6 +62,9 @@ BEGIN
         RETURN format('"%s" is a partition or child of "%s", through which it can be changed unseen',
                       title, pgtrickle._qualified(other));
     END IF;
+    IF NOT r.relhassubclass THEN
+        RETURN NULL;  -- What follows is about its partitions and children.
+    END IF;
     SELECT c.oid INTO other FROM pg_class c
     WHERE c.oid = ANY (pgtrickle._relations(source)) AND c.relkind NOT IN ('r', 'p');
     IF FOUND THEN
@@ -89,29 +94,35 @@ END $$;
 
 -- The type below a domain, as SQL. Buffers hold base types: a domain's NOT NULL must not refuse a marker row.
 CREATE OR REPLACE FUNCTION pgtrickle._base_type(typid oid, typmod int) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
     WITH RECURSIVE base(typid, typmod) AS (
         SELECT _base_type.typid, _base_type.typmod
         UNION ALL
         SELECT t.typbasetype, t.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype = 'd'
     )
     SELECT format_type(b.typid, b.typmod)
-    FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype <> 'd'
-$$;
+    FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype <> 'd');
+END $$;
 
 
 -- Whether row-level security of a table is on, and forced: 'off', 'on' or 'forced'.
 CREATE OR REPLACE FUNCTION pgtrickle._rls_setting(source oid) RETURNS text
-LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
     SELECT CASE WHEN c.relforcerowsecurity THEN 'forced' WHEN c.relrowsecurity THEN 'on' ELSE 'off' END
-    FROM pg_class c WHERE c.oid = source
-$$;
+    FROM pg_class c WHERE c.oid = source);
+END $$;
 
 
 -- What a query relies on in a source, for people to read: {"schema", "name", "relkind", "rls",
 -- "columns": {name: "type collation generation"}}, for the given columns.
 CREATE OR REPLACE FUNCTION pgtrickle._column_snapshot(source oid, columns text[]) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
     SELECT jsonb_build_object(
         'schema', n.nspname, 'name', c.relname, 'relkind', c.relkind, 'rls', pgtrickle._rls_setting(c.oid),
         'columns', (
@@ -122,8 +133,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)))
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.oid = source
-$$;
+    WHERE c.oid = source);
+END $$;
 
 
 -- SHA-256 of what the columns of a source and its primary key, or the text of a view, are now. It differs as soon as a
@@ -252,31 +263,57 @@ BEGIN
 END $$;
 
 
+-- The columns of a relation: [{name, type, not_null, hashable, faithful, generated}]. (The traits of the commonest types
+-- are known without _type_traits: that is most of what it costs to look at a wide table.)
+CREATE OR REPLACE FUNCTION pgtrickle._columns(relid oid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    exact CONSTANT oid[] := ARRAY['int2', 'int4', 'int8', 'oid', 'bool', 'date', 'time', 'timestamp', 'timestamptz', 'uuid']::regtype[];
+    inexact CONSTANT oid[] := ARRAY['numeric', 'float4', 'float8']::regtype[];
+    words CONSTANT oid[] := ARRAY['text', 'varchar', 'bpchar']::regtype[];
+BEGIN
+    RETURN (
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+                   'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
+                   'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '') ORDER BY a.attnum), '[]')
+        FROM pg_attribute a
+        CROSS JOIN LATERAL (
+            SELECT a.atttypid = ANY (exact || inexact) OR a.atttypid = ANY (words)
+                   AND a.attcollation = 'pg_catalog."default"'::regcollation::oid AS known) k
+        CROSS JOIN LATERAL (
+            SELECT true AS hashable,
+                   a.atttypid <> ALL (inexact) AND (a.atttypid <> 'bpchar'::regtype OR a.atttypmod > 0) AS faithful
+            WHERE k.known
+            UNION ALL
+            SELECT o.hashable, o.faithful FROM pgtrickle._type_traits(a.atttypid, a.atttypmod, a.attcollation) o
+            WHERE NOT k.known) t
+        WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped);
+END $$;
+
+
 -- All the engine must know of relations: an array of {oid, schema, name, qualified, relkind, type, pgt_id, rows,
--- obstacle, key, columns: [{name, type, not_null, hashable, faithful, generated}]}, in the order asked for.
+-- obstacle, key, columns}, in the order asked for.
 CREATE OR REPLACE FUNCTION pgtrickle._source_info(relids oid[]) RETURNS jsonb
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(jsonb_agg(jsonb_build_object(
-        'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'qualified', pgtrickle._qualified(c.oid),
-        'relkind', c.relkind, 'type', pgtrickle._source_type(c.oid),
-        'pgt_id', (SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid),
-        'rows', (SELECT greatest(sum(greatest(l.reltuples, 0)), 0)::bigint FROM pg_class l
-                 WHERE l.oid = ANY (pgtrickle._relations(c.oid)) AND l.relkind <> 'p'),
-        'obstacle', pgtrickle._capture_obstacle(c.oid),
-        'key', CASE WHEN c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) THEN
-            coalesce((SELECT jsonb_agg(a.attname ORDER BY k.place)
-                      FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
-                      WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indisexclusion
-                        AND k.place <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.attnum), '[]')
-            ELSE '[]' END,
-        'columns', coalesce((
-            SELECT jsonb_agg(jsonb_build_object(
-                'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
-                'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '') ORDER BY a.attnum)
-            FROM pg_attribute a, pgtrickle._type_traits(a.atttypid, a.atttypmod, a.attcollation) t
-            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped), '[]')
-        ) ORDER BY r.place), '[]')
-    FROM unnest(relids) WITH ORDINALITY AS r(relid, place)
-    JOIN pg_class c ON c.oid = r.relid
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-$$;
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'qualified', pgtrickle._qualified(c.oid),
+            'relkind', c.relkind, 'type', pgtrickle._source_type(c.oid),
+            'pgt_id', (SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid),
+            'rows', CASE WHEN c.relhassubclass THEN
+                        (SELECT greatest(sum(greatest(l.reltuples, 0)), 0)::bigint FROM pg_class l
+                         WHERE l.oid = ANY (pgtrickle._relations(c.oid)) AND l.relkind <> 'p')
+                    ELSE greatest(c.reltuples, 0)::bigint END,
+            'obstacle', pgtrickle._capture_obstacle(c.oid),
+            'key', CASE WHEN c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) THEN
+                coalesce((SELECT jsonb_agg(a.attname ORDER BY k.place)
+                          FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
+                          WHERE i.indrelid = c.oid AND i.indisprimary AND NOT i.indisexclusion
+                            AND k.place <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.attnum), '[]')
+                ELSE '[]' END,
+            'columns', pgtrickle._columns(c.oid)) ORDER BY r.place), '[]')
+        FROM unnest(relids) WITH ORDINALITY AS r(relid, place)
+        JOIN pg_class c ON c.oid = r.relid
+        JOIN pg_namespace n ON n.oid = c.relnamespace);
+END $$;

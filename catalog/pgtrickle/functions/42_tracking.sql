@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, co
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
+    owner oid := pgtrickle._owner_of(pgt_id);
     capture pgtrickle.pgt_captures;
     all_columns text[];
     relations oid[];
@@ -40,7 +40,7 @@ BEGIN
             MESSAGE = format('cannot capture a column of "%s" whose name is reserved', pgtrickle._qualified(source)),
             DETAIL = 'Reserved names are "__pgt_change_id", "__pgt_xid" and "__pgt_w".';
     END IF;
-    PERFORM pgtrickle._check_readable(st.pgt_owner, source, columns);
+    PERFORM pgtrickle._check_readable(owner, source, columns);
     PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
 
     FOR attempt IN 1..2 LOOP
@@ -92,10 +92,31 @@ BEGIN
         RETURNING * INTO capture;
     END IF;
 
-    PERFORM pgtrickle._grant_buffer(source, st.pgt_owner, columns);
-    PERFORM pgtrickle._note_dependency(st.pgt_id, source, columns, capture.generation);
+    PERFORM pgtrickle._grant_buffer(source, owner, columns);
+    PERFORM pgtrickle._note_dependency(pgt_id, source, columns, capture.generation);
     RETURN jsonb_build_object('installed', NOT intact, 'extended', intact AND NOT covered,
                               'generation', capture.generation, 'columns', to_jsonb(capture.captured_columns));
+END $$;
+
+
+-- The same for several sources, an array of {"relid", "columns"}, in the order of their OIDs, so that two of these cannot
+-- deadlock. Returns whether any of them was not captured as it must be.
+CREATE OR REPLACE FUNCTION pgtrickle._track_sources(pgt_id bigint, sources jsonb) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    tracked jsonb;
+    fresh boolean := false;
+    relid oid;
+    columns text[];
+BEGIN
+    FOR relid, columns IN
+        SELECT (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns'))
+        FROM jsonb_array_elements(sources) AS s ORDER BY 1
+    LOOP
+        tracked := pgtrickle._track_source(pgt_id, relid, columns);
+        fresh := fresh OR (tracked->'installed')::boolean OR (tracked->'extended')::boolean;
+    END LOOP;
+    RETURN fresh;
 END $$;
 
 

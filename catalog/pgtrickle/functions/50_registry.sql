@@ -17,6 +17,23 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._own_stream_table(bigint) FROM PUBLIC;
 
 
+-- The owner of a stream table that the caller may act for, with the same errors. (A whole row holds long columns, which
+-- would be read for nothing.)
+CREATE OR REPLACE FUNCTION pgtrickle._owner_of(pgt_id bigint) RETURNS oid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st record;
+BEGIN
+    SELECT s.pgt_owner, s.pgt_name INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _owner_of.pgt_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    RETURN st.pgt_owner;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._owner_of(bigint) FROM PUBLIC;
+
+
 CREATE OR REPLACE FUNCTION pgtrickle._check_owner(owner oid, name text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -178,37 +195,6 @@ WHEN unique_violation OR data_exception THEN
 END $$;
 
 
--- Have a query analysed, as a temporary view of the calling role. Analysing can run code of users: the text of a
--- constant whose type contains a domain goes through the domain's CHECK. So it is done inside _run, with the role's
--- rights. Names are looked up along path; dates are read in the session's own order, times in its zone.
-CREATE OR REPLACE FUNCTION pgtrickle._analyse(view_name text, query text, path text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', jsonb_build_object(
-        'name', view_name, 'query', query, 'path', path,
-        'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone')));
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
-DECLARE
-    command text := format('CREATE OR REPLACE TEMPORARY VIEW %I AS', definition->>'name');
-    query text := definition->>'query';
-BEGIN
-    PERFORM set_config('DateStyle', definition->>'datestyle', true);
-    PERFORM set_config('TimeZone', definition->>'timezone', true);
-    PERFORM set_config('search_path', definition->>'path', true);
-    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
-    BEGIN
-        EXECUTE pg_catalog.concat(command, E'\nWITH query AS (', query, E'\n) SELECT * FROM query');
-    EXCEPTION WHEN feature_not_supported THEN
-        -- A statement that changes data is refused for being in a WITH, which it is not.
-        EXECUTE pg_catalog.concat(command, E'\nSELECT * FROM (', query, E'\n) AS query');
-    END;
-    EXECUTE pg_catalog.concat(command, E'\n', query, E'\n');
-END $$;
-
-
 -- For use inside _run: execute the statements of {"statements": []} one after the other.
 CREATE OR REPLACE FUNCTION pgtrickle._execute(parameters jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -317,17 +303,16 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._set_dependencies(pgt_id bigint, sources jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(_set_dependencies.pgt_id);
 BEGIN
+    PERFORM pgtrickle._owner_of(_set_dependencies.pgt_id);
     DELETE FROM pgtrickle.pgt_dependencies d
-    WHERE d.pgt_id = st.pgt_id
+    WHERE d.pgt_id = _set_dependencies.pgt_id
       AND NOT EXISTS (SELECT FROM jsonb_array_elements(sources) s WHERE (s->>'relid')::oid = d.source_relid);
     PERFORM pgtrickle._note_dependency(
-        st.pgt_id, (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns')),
+        _set_dependencies.pgt_id, (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns')),
         -- What cannot be captured any more is no longer relied on.
         (SELECT d.capture_generation FROM pgtrickle.pgt_dependencies d
-         WHERE d.pgt_id = st.pgt_id AND d.source_relid = (s->>'relid')::oid
+         WHERE d.pgt_id = _set_dependencies.pgt_id AND d.source_relid = (s->>'relid')::oid
            AND pgtrickle._capture_obstacle(d.source_relid) IS NULL))
     FROM jsonb_array_elements(sources) AS s;
 END $$;
@@ -336,10 +321,9 @@ END $$;
 -- Forget a stream table (its storage is not dropped here) and end capture that nobody else needs.
 CREATE OR REPLACE FUNCTION pgtrickle._unregister(pgt_id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    st pgtrickle.pgt_stream_tables := pgtrickle._own_stream_table(pgt_id);
 BEGIN
-    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+    PERFORM pgtrickle._owner_of(pgt_id);
+    DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _unregister.pgt_id;
     PERFORM pgtrickle._untrack_sources();
 END $$;
 

@@ -6,11 +6,24 @@
 -- rewritten at once, in the same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
 -- source already locked, could deadlock with a refresh.
 CREATE OR REPLACE FUNCTION pgtrickle._on_ddl_end() RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     capture record;
     kept text[];
 BEGIN
+    -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
+    -- have partitions or children, which could be.
+    IF NOT EXISTS (
+        SELECT FROM pg_event_trigger_ddl_commands() e
+        WHERE e.schema_name IS DISTINCT FROM 'pg_temp'
+          AND (e.command_tag <> 'ALTER TABLE' OR e.classid <> 'pg_class'::regclass
+               OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = e.objid)
+               OR EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE e.objid = ANY (k.relations))
+               OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = e.objid)
+               OR EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = e.objid))
+    ) THEN
+        RETURN;
+    END IF;
     FOR capture IN
         SELECT k.source_relid, k.captured_columns, k.fingerprint
         FROM pgtrickle.pgt_captures k
@@ -90,7 +103,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._on_sql_drop() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     gone oid[] := ARRAY(SELECT o.objid FROM pg_event_trigger_dropped_objects() o
-                        WHERE o.classid = 'pg_class'::regclass AND o.objsubid = 0
+                        WHERE o.classid = 'pg_class'::regclass AND o.objsubid = 0 AND NOT o.is_temporary
                           AND o.object_type IN ('table', 'view', 'materialized view', 'foreign table'));
     policies text[] := ARRAY(SELECT o.address_names[1] || '.' || o.address_names[2]
                              FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'policy');

@@ -1,0 +1,190 @@
+-- What PostgreSQL's own analysis says about a query: its canonical text, its columns, what it reads and calls.
+--
+-- The query becomes a temporary view, is looked at, and the view is undone: that costs less than to drop it, and needs
+-- no name that is free.
+
+
+DROP FUNCTION IF EXISTS pgtrickle._analyse(text, text, text);  -- what an earlier version did with it
+
+
+-- The parts that are asked for of {"definition" (pg_get_viewdef under an empty search_path), "columns" (as in
+-- _source_info), "dependencies" (as in _view_sources), "functions" (as in _view_functions), "operators" (all of them,
+-- as one text)}. Names in the query are looked up along path. Where errors are told, an error in the query is returned,
+-- as {"failed": SQLSTATE, "message"}; otherwise it is raised.
+CREATE OR REPLACE FUNCTION pgtrickle._analysed(query text, path text, parts text[], errors_told boolean) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    result jsonb := '{}';
+    relid oid;
+    finished boolean := false;
+BEGIN
+    BEGIN
+        -- Analysing can run code of users: the text of a constant whose type contains a domain goes through the domain's
+        -- CHECK. So it is done inside _run, with the role's rights. Dates are read in the session's own order, times
+        -- in its zone.
+        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', jsonb_build_object(
+            'name', '__pgt_definition', 'query', query, 'path', path,
+            'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone')));
+        relid := 'pg_temp.__pgt_definition'::regclass::oid;
+        IF 'definition' = ANY (parts) THEN
+            result := result || jsonb_build_object('definition', rtrim(btrim(pg_get_viewdef(relid)), ';'));
+        END IF;
+        IF 'columns' = ANY (parts) THEN
+            result := result || jsonb_build_object('columns', pgtrickle._columns(relid));
+        END IF;
+        IF 'dependencies' = ANY (parts) THEN
+            result := result || jsonb_build_object('dependencies', pgtrickle._view_sources(relid));
+        END IF;
+        IF 'functions' = ANY (parts) THEN
+            result := result || jsonb_build_object('functions', pgtrickle._view_functions(relid));
+        END IF;
+        IF 'operators' = ANY (parts) THEN
+            result := result || jsonb_build_object('operators', pgtrickle._view_operators(relid));
+        END IF;
+        finished := true;
+        RAISE SQLSTATE 'HW004';
+    EXCEPTION WHEN OTHERS THEN
+        IF NOT finished THEN
+            -- Not: what has nothing to do with the query, such as a deadlock, a full disk, a server that is shut down.
+            IF NOT errors_told OR substr(SQLSTATE, 1, 2) IN ('08', '40', '53', '55', '57', '58', 'XX') THEN
+                RAISE;
+            END IF;
+            result := jsonb_build_object('failed', SQLSTATE, 'message', SQLERRM);
+        END IF;
+    END;
+    RETURN result;
+END $$;
+
+
+-- For use inside _run: the temporary view of a query.
+CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
+DECLARE
+    query text := definition->>'query';
+BEGIN
+    PERFORM set_config('DateStyle', definition->>'datestyle', true);
+    PERFORM set_config('TimeZone', definition->>'timezone', true);
+    PERFORM set_config('search_path', definition->>'path', true);
+    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
+    EXECUTE pg_catalog.concat(E'PREPARE __pgt_definition AS\nWITH query AS (', query, E'\n) SELECT * FROM query');
+    DEALLOCATE __pgt_definition;
+    EXECUTE pg_catalog.concat(E'CREATE TEMPORARY VIEW __pgt_definition AS\n', query, E'\n');
+END $$;
+
+
+-- The relations a view reads: views, and what they read in turn, down to what stores rows. An array of what _source_info
+-- says of each, with "used" (the columns) and, of a view, "text". A column that a view over a view does not use is
+-- still counted: capturing a column too many is harmless.
+CREATE OR REPLACE FUNCTION pgtrickle._view_sources(view_relid oid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    relids oid[];
+    used jsonb;
+BEGIN
+    WITH RECURSIVE read(relid, attnum) AS (
+        SELECT d.refobjid, d.refobjsubid
+        FROM pg_rewrite r
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        WHERE r.ev_class = view_relid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
+      UNION
+        SELECT d.refobjid, d.refobjsubid
+        FROM read v
+        JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v'
+        JOIN pg_rewrite r ON r.ev_class = v.relid
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
+    ), relations AS (
+        SELECT r.relid, coalesce(jsonb_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0), '[]') AS columns
+        FROM read r
+        JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f', 'v')
+        LEFT JOIN pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
+        GROUP BY r.relid
+    )
+    SELECT coalesce(array_agg(n.relid ORDER BY n.relid), '{}'), jsonb_object_agg(n.relid, n.columns) INTO relids, used
+    FROM relations n;
+    RETURN (
+        SELECT coalesce(jsonb_agg(info || jsonb_build_object(
+                   'used', used->(info->>'oid'),
+                   'text', CASE info->>'relkind' WHEN 'v'
+                           THEN rtrim(btrim(pg_get_viewdef((info->>'oid')::oid)), ';') END) ORDER BY place), '[]')
+        FROM jsonb_array_elements(pgtrickle._source_info(relids)) WITH ORDINALITY AS i(info, place));
+END $$;
+
+
+-- The functions that a view calls, and the views in it: an array of [schema, name, volatility, user-defined, kind,
+-- signature, hash of the body].
+--
+-- A view's dependencies do not name built-in functions, so the node tree of the rewrite rule is read: every function,
+-- the function of every operator, aggregates and window functions. Casts through text (COERCEVIAIO) call the output
+-- function of one type and the input function of the other, either of which can be stable (timestamptz); the node
+-- names only the result's type, so a cast through text to a type with a stable input function counts as stable.
+-- CURRENT_DATE and its like are nodes of their own, and stable.
+--
+-- (Some functions of thousands, by their OIDs: without hash joins none of the catalogs is read as a whole.)
+CREATE OR REPLACE FUNCTION pgtrickle._view_functions(view_relid oid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN (
+    WITH RECURSIVE views(relid) AS (
+        SELECT view_relid
+      UNION
+        SELECT d.refobjid
+        FROM views v
+        JOIN pg_rewrite r ON r.ev_class = v.relid
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+        JOIN pg_class c ON c.oid = d.refobjid AND c.relkind = 'v'
+        WHERE d.refclassid = 'pg_class'::regclass
+    ), rule(tree) AS MATERIALIZED (
+        SELECT r.ev_action::text FROM views v JOIN pg_rewrite r ON r.ev_class = v.relid
+    ), field(name, value) AS MATERIALIZED (  -- not by regular expressions: the tree is long
+        SELECT split_part(text, ' ', 1), text FROM rule, string_to_table(tree, ' :') AS text
+        WHERE starts_with(text, 'funcid ') OR starts_with(text, 'opno') OR starts_with(text, 'aggfnoid ')
+           OR starts_with(text, 'winfnoid ') OR starts_with(text, 'eqop ') OR starts_with(text, 'sortop ')
+    ), mentioned(node, oid) AS (
+        SELECT name, substring(value FROM E' (\\d+)')::oid FROM field WHERE name <> 'opnos'
+      UNION
+        SELECT 'opno', each[1]::oid FROM field, regexp_matches(value, E'\\d+', 'g') AS each WHERE name = 'opnos'
+    ), called(oid) AS (
+        SELECT oid FROM mentioned WHERE node IN ('funcid', 'aggfnoid', 'winfnoid')
+      UNION
+        SELECT step
+        FROM mentioned m
+        JOIN pg_aggregate a ON a.aggfnoid = m.oid AND a.aggfnoid::oid >= 16384,
+        unnest(ARRAY[a.aggtransfn, a.aggfinalfn, a.aggmtransfn, a.aggminvtransfn, a.aggmfinalfn]::oid[]) AS step
+        WHERE m.node IN ('aggfnoid', 'winfnoid') AND step <> 0
+      UNION
+        SELECT o.oprcode::oid FROM mentioned m JOIN pg_operator o ON o.oid = m.oid
+        WHERE m.node IN ('opno', 'eqop', 'sortop')
+      UNION
+        SELECT t.typinput::oid
+        FROM rule, regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
+        JOIN pg_type t ON t.oid = m[1]::oid
+        WHERE position('{COERCEVIAIO ' IN tree) > 0
+    ), functions AS (
+        SELECT n.nspname::text AS schema, p.proname::text AS name, p.provolatile::text AS volatility,
+               p.oid >= 16384 AS user_defined,
+               CASE p.prokind WHEN 'a' THEN 'aggregate' WHEN 'w' THEN 'window'
+                              ELSE CASE WHEN p.proretset THEN 'set' ELSE '' END END AS kind,
+               CASE WHEN p.oid >= 16384 THEN pgtrickle._signature(p.oid) END AS signature,
+               CASE WHEN p.oid >= 16384 THEN pgtrickle._body_hash(p.oid) ELSE '' END AS body_hash
+        FROM called c
+        JOIN pg_proc p ON p.oid = c.oid
+        JOIN pg_namespace n ON n.oid = p.pronamespace
+      UNION ALL
+        SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', NULL, ''
+        FROM rule WHERE tree LIKE '%{SQLVALUEFUNCTION %'
+    )
+    SELECT coalesce(jsonb_agg(jsonb_build_array(f.schema, f.name, f.volatility, f.user_defined, f.kind, f.signature,
+                                                f.body_hash) ORDER BY f.schema, f.name), '[]')
+    FROM functions f);
+END $$;
+
+
+-- The operators of a view in order, as one text: two queries that have different ones do not mean the same.
+CREATE OR REPLACE FUNCTION pgtrickle._view_operators(view_relid oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT coalesce(string_agg(concat(m[1], m[2]), ' ' ORDER BY concat(m[1], m[2])), '')
+            FROM pg_rewrite r, regexp_matches(r.ev_action::text, ':(?:opno (\d+)|opnos \(o ([\d ]+)\))', 'g') AS m
+            WHERE r.ev_class = view_relid);
+END $$;
