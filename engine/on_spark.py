@@ -1,17 +1,24 @@
-"""Full refreshes on Spark, as a refresh sees them: for one database, with a reason where Spark does not compute."""
+"""Refreshes on Spark, as a refresh sees them: for one database, with a reason where Spark does not compute."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import structlog
 
 from catalog.session import SqlSession
 from engine.context import RefreshContext
 from engine.decision import settings_of
-from engine.placement import NotOnSpark, SparkJobError, SparkRows
+from engine.placement import NotOnSpark, SparkDelta, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
 from engine.spark_executor import SparkExecutor
+from engine.spark_load import Loading, Parallel
 from engine.spark_sessions import SparkJobFailed, SparkUnavailable
 from sql.spark import NotExpressible
 
@@ -29,38 +36,87 @@ FROM pg_catalog.pg_database d WHERE datname = pg_catalog.current_database()
 class DatabaseOnSpark:
     """Implements `placement.Spark` for the stream tables of one database."""
 
-    def __init__(self, executor: SparkExecutor, pool: DatabasePool):
+    def __init__(self, executor: SparkExecutor, pool: DatabasePool, conninfo: Callable[[str], str] | None = None):
+        """`conninfo` gives, for a database's name, how Spark's executors log in to write large results themselves."""
         self._executor = executor
         self._pool = pool
+        self._conninfo = conninfo
+        self._dropping: set[asyncio.Future[None]] = set()
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
         if not plan.sources:
             raise NotOnSpark("a source is not an ordinary table")
-        settings, cold = settings_of(context), not self._executor.warm
-        ((binary_order,),) = await session.fetch(_BINARY_ORDER)
+        cold = not self._executor.warm
         core = compiled(plan).core
-        await _check_readable(session, context.owner, plan, core.query)
-        try:
+        expected = await _check_readable(session, context.owner, plan, core.query)
+        with _reasons(context):
             result = await self._executor.run(
                 session,
-                database=self._pool.database,
-                connect=self._pool.connect,
                 query=core.query,
-                sources=plan.sources,
-                owner=context.owner,
-                description=f"refresh of stream table {context.schema}.{context.name}",
                 names=core.names,
-                binary_order=bool(binary_order),
-                limit=settings.spark_timeout or None,
-                tries=2 if settings.spark_failure_policy == "retry" else 1,
+                **await self._circumstances(session, context, plan, expected),
             )
-        except NotExpressible as reason:
-            raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
-        except (SparkUnavailable, SparkJobFailed) as error:
-            logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
-            raise SparkJobError(error) from error
-        return SparkRows(result.staging, result.snapshot, result.rows, result.detail, cold)
+        return SparkRows(
+            result.staging, result.snapshot, result.rows, result.detail, cold, partial(self._release, result.loading)
+        )
+
+    async def compute_delta(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkDelta:
+        """See `placement.Spark.compute_delta`."""
+        cold = not self._executor.warm
+        query = compiled(plan)
+        # Each statement of a READ COMMITTED transaction can see changes that the one before did not.
+        every = frozenset(source.oid for source in query.sources)
+        changed = context.changed & every if context.one_snapshot else every
+        await _check_readable(session, context.owner, plan, query.core.query)
+        with _reasons(context):
+            refresh = query.elsewhere(context.storage, changed)
+            result = await self._executor.run_refresh(
+                session,
+                refresh=refresh,
+                changed=changed,
+                since=context.frontier or {},
+                **await self._circumstances(session, context, plan),
+            )
+        statement = refresh.applied(result.stagings)
+        return SparkDelta(statement, result.snapshot, result.detail, cold, partial(self._release, result.loading))
+
+    def _release(self, loading: Loading) -> None:
+        """Drop the staging areas of a refresh as soon as its transaction has ended."""
+        if loading.areas:
+            dropping = asyncio.ensure_future(loading.drop())
+            self._dropping.add(dropping)
+            dropping.add_done_callback(self._dropping.discard)
+
+    async def _circumstances(
+        self, session: SqlSession, context: RefreshContext, plan: PlanInputs, expected: int = 0
+    ) -> dict[str, Any]:
+        settings = settings_of(context)
+        conninfo = self._conninfo and self._conninfo(self._pool.database)
+        ((binary_order,),) = await session.fetch(_BINARY_ORDER)
+        return {
+            "database": self._pool.database,
+            "connect": self._pool.connect,
+            "sources": plan.sources,
+            "owner": context.owner,
+            "description": f"refresh of stream table {context.schema}.{context.name}",
+            "binary_order": bool(binary_order),
+            "limit": settings.spark_timeout or None,
+            "tries": 2 if settings.spark_failure_policy == "retry" else 1,
+            "parallel": Parallel(settings.spark_parallel_rows, expected, conninfo),
+        }
+
+
+@contextmanager
+def _reasons(context: RefreshContext) -> Iterator[None]:
+    """Why Spark does not compute, as a refresh wants to hear it."""
+    try:
+        yield
+    except NotExpressible as reason:
+        raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
+    except (SparkUnavailable, SparkJobFailed) as error:
+        logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
+        raise SparkJobError(error) from error
 
 
 _NAMES = """
@@ -70,8 +126,10 @@ WHERE c.oid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[]::pg_catalog.oid[])
 """
 
 
-async def _check_readable(session: SqlSession, owner: str, plan: PlanInputs, query: str) -> None:
-    """The mirror is filled with the engine's rights, so PostgreSQL is asked first what it thinks of the owner's.
+async def _check_readable(session: SqlSession, owner: str, plan: PlanInputs, query: str) -> int:
+    """Returns how many rows PostgreSQL's planner expects of the query.
+
+    The mirror is filled with the engine's rights, so PostgreSQL is asked first what it thinks of the owner's.
 
     Plans are kept where the owner can change them: what they say of a source is compared with what it is. Raises
     NotOnSpark, and SqlError 42501 if the owner may not read all that the query reads.
@@ -79,4 +137,5 @@ async def _check_readable(session: SqlSession, owner: str, plan: PlanInputs, que
     names = await session.fetch(_NAMES, [source.oid for source in plan.sources])
     if {(int(oid), schema, name) for oid, schema, name in names} != {(s.oid, s.schema, s.name) for s in plan.sources}:
         raise NotOnSpark("a source is not what it was when the query was planned")
-    await run_as_owner(session, owner, f"EXPLAIN (FORMAT JSON) {query}", {})
+    plans = await run_as_owner(session, owner, f"EXPLAIN (FORMAT JSON) {query}", {})
+    return int(plans[0]["Plan"]["Plan Rows"])

@@ -6,8 +6,9 @@ takes for a row is kept with the stream table, for full and differential refresh
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from catalog.session import SqlError, SqlSession
@@ -139,6 +140,20 @@ class SparkRows:
     rows: int
     detail: str
     cold: bool = False
+    release: Callable[[], None] = lambda: None
+    """To be called when the rows have been applied, or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkDelta:
+    """The statement that applies changes computed by Spark, from staging tables of the refreshing session."""
+
+    statement: str
+    snapshot: str
+    detail: str
+    cold: bool = False
+    release: Callable[[], None] = lambda: None
+    """As that of SparkRows."""
 
 
 class NotOnSpark(Exception):
@@ -182,6 +197,10 @@ class NoSpark:
         """Always raises NotOnSpark."""
         raise NotOnSpark(self._reason)
 
+    async def compute_delta(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkDelta:
+        """Always raises NotOnSpark."""
+        raise NotOnSpark(self._reason)
+
 
 class Spark(Protocol):
     """The Spark executor as a refresh sees it."""
@@ -189,7 +208,14 @@ class Spark(Protocol):
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """Compute the plan's core at a snapshot of `session` into a staging table of it.
 
-        Raises NotOnSpark before anything was done to the session, SqlError if Spark failed.
+        Raises NotOnSpark before anything was done to the session, SparkJobError if Spark failed.
+        """
+        ...
+
+    async def compute_delta(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkDelta:
+        """Compute from the changes since the frontier what a differential refresh applies, at a snapshot of `session`.
+
+        Raises as `compute`.
         """
         ...
 
@@ -210,15 +236,38 @@ async def rows_from_spark(
     choice = choose(context.engine, estimated_rows, settings, costs_of(context, Action.FULL))
     if choice.executor == POSTGRES:
         raise NotOnSpark(choice.reason)
-    try:
+    with _insisting(context, settings):
         rows = await spark.compute(session, context, plan)
+    return replace(rows, detail=f"{choice.reason}; {rows.detail}")
+
+
+async def delta_from_spark(
+    session: SqlSession, context: RefreshContext, plan: PlanInputs, settings: RefreshSettings, spark: Spark
+) -> SparkDelta:
+    """What a differential refresh applies, computed by Spark where the settings and the changes ask for it.
+
+    Raises as `rows_from_spark`.
+    """
+    costs = costs_of(context, Action.DIFFERENTIAL)
+    choice = choose(context.engine, rows_of_changes(context), settings, costs)
+    if choice.executor == POSTGRES:
+        raise NotOnSpark(choice.reason)
+    with _insisting(context, settings):
+        delta = await spark.compute_delta(session, context, plan)
+    return replace(delta, detail=f"{choice.reason}; {delta.detail}")
+
+
+@contextmanager
+def _insisting(context: RefreshContext, settings: RefreshSettings) -> Iterator[None]:
+    """What becomes of a refresh that Spark cannot compute, or fails at."""
+    try:
+        yield
     except SparkJobError as failure:
         raise by_policy(failure.error, context, settings) from failure
     except NotOnSpark as reason:
         if (context.engine if context.engine != "auto" else settings.engine) == SPARK:
             raise SqlError("0A000", f'stream table "{context.name}" cannot be computed on Spark: {reason}') from reason
         raise
-    return SparkRows(rows.staging, rows.snapshot, rows.rows, f"{choice.reason}; {rows.detail}", rows.cold)
 
 
 class SparkJobError(Exception):

@@ -29,7 +29,18 @@ from engine.decision import (
     learned_threshold,
     settings_of,
 )
-from engine.placement import NoSpark, NotOnSpark, Spark, SparkFell, SparkRows, learned_costs, rows_from_spark
+from engine.placement import (
+    NoSpark,
+    NotOnSpark,
+    Spark,
+    SparkDelta,
+    SparkFell,
+    SparkRows,
+    delta_from_spark,
+    learned_costs,
+    rows_from_spark,
+    rows_of_changes,
+)
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
 from engine.transactions import acting_as
@@ -86,22 +97,35 @@ async def refresh(
     decision = decide(context, settings, estimated_rows)
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
     applying = clock
-    cold, alert = False, None
+    cold, alert, rows_read = False, None, 0
     match decision.action:
         case Action.NO_DATA:
             result: dict[str, Any] = {}
         case Action.DIFFERENTIAL:
-            executor_reason = f"{context.pending} changes"
-            plan = compiled(await load_plan(session, context))
-            statement = plan.refresh_sql(context.storage, context.changed)
+            inputs = await load_plan(session, context)
+            plan = compiled(inputs)
+            rows_read = rows_of_changes(context)
+            delta: SparkDelta | None = None
+            try:
+                delta = await delta_from_spark(session, context, inputs, settings, spark)
+                executor, executor_reason, cold = "spark", delta.detail, delta.cold
+                statement = delta.statement
+            except NotOnSpark as reason:
+                executor_reason = f"{context.pending} changes; {reason}"
+                alert = reason.alert if isinstance(reason, SparkFell) else None
+                statement = plan.refresh_sql(context.storage, context.changed)
             applying = time.perf_counter()
             try:
-                result = await _differential(session, context, plan, statement)
+                result = await _differential(session, context, plan, statement, delta)
             except _NotApplied as failure:
+                executor = "postgres"
                 decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
+            finally:
+                if delta is not None:
+                    delta.release()
         case _:
-            inputs = await load_plan(session, context)
+            inputs, rows_read = await load_plan(session, context), estimated_rows
             rows: SparkRows | None = None
             try:
                 rows = await rows_from_spark(session, context, inputs, settings, estimated_rows, spark)
@@ -109,7 +133,11 @@ async def refresh(
             except NotOnSpark as reason:
                 executor_reason = str(reason)
                 alert = reason.alert if isinstance(reason, SparkFell) else None
-            result, salt = await _full_with_salts(session, context, compiled(inputs), rows, first=salt)
+            try:
+                result, salt = await _full_with_salts(session, context, compiled(inputs), rows, first=salt)
+            finally:
+                if rows is not None:
+                    rows.release()
     finished = time.perf_counter()
     outcome = RefreshOutcome(
         action=decision.action,
@@ -145,7 +173,7 @@ async def refresh(
     if alert is not None:
         record["alert"] = {"event": "spark_failed", "reason": alert}
     elif not cold and not isinstance(spark, NoSpark):
-        costs = learned_costs(context, settings, outcome.action, executor, estimated_rows, outcome.duration_ms)
+        costs = learned_costs(context, settings, outcome.action, executor, rows_read, outcome.duration_ms)
         record |= {} if costs is None else {"executor_costs": costs}
     applied_ms = (finished - applying) * 1000
     if decision.action is Action.DIFFERENTIAL and not estimated_rows and applied_ms > SLOW_MS:
@@ -192,9 +220,16 @@ class _NotApplied(Exception):
         self.salts_used = salts_used
 
 
-async def _differential(session: SqlSession, context: RefreshContext, plan: Compiled, statement: str) -> dict[str, Any]:
+async def _differential(
+    session: SqlSession, context: RefreshContext, plan: Compiled, statement: str, delta: SparkDelta | None
+) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
     result = await _apply(session, context, statement, parameters, data_errors=True)
+    if delta is not None and not result.get("failed"):
+        # The changes are those up to the snapshot that Spark's input was read at.
+        result |= {"snapshot": delta.snapshot, "xid": None, "change_id": None}
+    if delta is not None and result.get("failed") == OVERLOOKED:
+        raise _NotApplied("a source was truncated while Spark computed the changes")
     if result.get("failed") == OVERLOOKED:
         every = plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
         result = await _apply(session, context, every, parameters, data_errors=True)

@@ -1,55 +1,46 @@
 """The Spark executor: a query's rows, computed from the mirror, into a staging table of the refreshing transaction.
 
 Nothing of PostgreSQL's is touched before Spark has succeeded: the refreshing session only exports its snapshot, and
-afterwards gets a temporary table filled by COPY.
+afterwards gets a temporary table filled by COPY; or, for many rows, tables that others have filled (`spark_load`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import datetime
-import io
-import itertools
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
 import structlog
 
 from catalog.session import SqlSession
 from engine.mirror import Connect, Mirror, MirrorVersion, Snapshot
-from engine.mirror_copy import arrow_type
-from engine.mirror_views import create_views, drop_views
-from engine.spark_sessions import Session, SparkJobFailed, SparkSessions, SparkUnavailable
+from engine.spark_backends import Kind
+from engine.spark_job import SparkJob
+from engine.spark_load import Collect, Loading, Parallel, csv_chunks
+from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
 from sql.columns import Column, Source
-from sql.render import quote
-from sql.spark import NotExpressible, SparkQuery, render_spark
-from sql.spark_types import column_type
+from sql.compiled import Elsewhere
+from sql.spark import NotExpressible, render_spark
+from sql.spark_stages import render_stages
 
 log = structlog.get_logger(__name__)
-
-CSV_ROWS = 16384
-"""Rows in one chunk of COPY data."""
-
-_FIRST_DAY = (datetime.date.min - datetime.date(1970, 1, 1)).days
-_LAST_DAY = (datetime.date.max - datetime.date(1970, 1, 1)).days
-
-_staging_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
-    """What a run did. ``staging`` is the quoted name of the staging table, its columns named as the query's.
+    """What a run did. ``stagings`` are the quoted names of the staging tables, their columns named as the queries'.
 
     ``snapshot`` (`pg_snapshot` text) is what the rows are the result of. ``extracted`` counts source rows that had to
     be copied into the mirror, ``read`` all rows of the sources.
     """
 
-    staging: str
+    stagings: tuple[str, ...]
+    loading: Loading
+    """To be dropped when the refresh has ended."""
     snapshot: str
     rows: int
     read: int
@@ -57,6 +48,12 @@ class SparkResult:
     extract_ms: float
     compute_ms: float
     load_ms: float
+
+    @property
+    def staging(self) -> str:
+        """The staging table of a job with one query."""
+        (staging,) = self.stagings
+        return staging
 
     @property
     def detail(self) -> str:
@@ -93,6 +90,7 @@ class SparkExecutor:
         binary_order: bool = False,
         limit: float | None = None,
         tries: int = 2,
+        parallel: Parallel = Parallel(),  # noqa: B008, it is frozen
     ) -> SparkResult:
         """Compute `query` (canonical, or a plan's core) as of a snapshot of `session`, into a staging table there.
 
@@ -100,12 +98,82 @@ class SparkExecutor:
         cannot be exported from one). `connect` gives a connection to the same database that may read the sources
         whole. `owner` is the role that may read the staging table. `names` replace the query's column names. `limit`
         is in seconds, for Spark's part. A job during which Spark dies is tried `tries` times.
+        `parallel` says from how many rows on the result is written over several connections.
 
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
         collated = await _collated(session, sources) if binary_order else frozenset()
-        spark_query = render_spark(query, sources, binary_order=binary_order, collated=collated)
+        rendered = render_spark(query, sources, binary_order=binary_order, collated=collated)
+        if names:
+            columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
+            rendered = replace(rendered, columns=columns)
+        return await self._run(
+            session,
+            SparkJob.of_query(rendered),
+            {},
+            database=database,
+            connect=connect,
+            sources=sources,
+            owner=owner,
+            description=description,
+            limit=limit,
+            tries=tries,
+            parallel=parallel,
+        )
+
+    async def run_refresh(
+        self,
+        session: SqlSession,
+        *,
+        database: str,
+        connect: Connect,
+        refresh: Elsewhere,
+        changed: Collection[int],
+        since: Mapping[str, Any],
+        sources: Sequence[Source],
+        owner: str,
+        description: str,
+        binary_order: bool = False,
+        limit: float | None = None,
+        tries: int = 2,
+        parallel: Parallel = Parallel(),  # noqa: B008, it is frozen
+    ) -> SparkResult:
+        """Compute the stages of a differential refresh from the changes of the `changed` sources since a frontier.
+
+        As `run` in everything else; there is a staging table for each stage.
+        """
+        collated = await _collated(session, sources) if binary_order else frozenset()
+        stages = render_stages(refresh, sources, changed, binary_order=binary_order, collated=collated)
+        return await self._run(
+            session,
+            SparkJob.of_stages(stages),
+            dict.fromkeys(changed, since),
+            database=database,
+            connect=connect,
+            sources=sources,
+            owner=owner,
+            description=description,
+            limit=limit,
+            tries=tries,
+            parallel=parallel,
+        )
+
+    async def _run(
+        self,
+        session: SqlSession,
+        job: SparkJob,
+        since: Mapping[int, Mapping[str, Any]],
+        *,
+        database: str,
+        connect: Connect,
+        sources: Sequence[Source],
+        owner: str,
+        description: str,
+        limit: float | None,
+        tries: int,
+        parallel: Parallel,
+    ) -> SparkResult:
         by_oid = {source.oid: source for source in sources}
         self._sessions.check_on()
         # Start Spark while the mirror is written.
@@ -118,17 +186,29 @@ class SparkExecutor:
         async with AsyncExitStack() as held:
             began = time.monotonic()
             versions = []
-            for oid, columns in spark_query.reads.items():
-                at = self._mirror.at(connect, database, by_oid[oid], columns, snapshot)
+            for oid, read in job.reads.items():
+                at = self._mirror.at(connect, database, by_oid[oid], read, snapshot, since.get(oid))
                 versions.append(await held.enter_async_context(at))
             extracted = time.monotonic()
-            table = await self.compute(spark_query, by_oid, versions, description=description, limit=limit, tries=tries)
-            computed = time.monotonic()
-        staging = await self._load(session, spark_query.columns, names, table, owner)
+            loading = Loading(connect, owner, parallel)
+            try:
+                await loading.prepare(job.queries)
+                tables = await self.compute(
+                    job, by_oid, versions, description=description, limit=limit, tries=tries, collect=loading.collect
+                )
+                computed = time.monotonic()
+                loaded = [
+                    await loading.load(session, number, query, table)
+                    for number, (query, table) in enumerate(zip(job.queries, tables, strict=True))
+                ]
+            except BaseException:
+                await asyncio.shield(loading.drop())
+                raise
         return SparkResult(
-            staging=staging,
+            stagings=tuple(staging for staging, _ in loaded),
+            loading=loading,
             snapshot=text,
-            rows=table.num_rows,
+            rows=sum(rows for _, rows in loaded),
             read=sum(version.rows for version in versions),
             extracted=sum(version.rows for version in versions if not version.reused),
             extract_ms=(extracted - began) * 1000,
@@ -138,53 +218,33 @@ class SparkExecutor:
 
     async def compute(
         self,
-        query: SparkQuery,
+        job: SparkJob,
         sources: Mapping[int, Source],
         versions: Sequence[MirrorVersion],
         *,
         description: str,
         limit: float | None = None,
         tries: int = 2,
-    ) -> pa.Table:
-        """The query's rows, in the Arrow types of `query.columns`; tried so many times if Spark dies.
+        collect: Collect = lambda _, __, frame: frame.toArrow(),
+    ) -> list[pa.Table]:
+        """What `collect` makes of the job's queries; tried so many times if Spark dies.
 
         Raises SparkUnavailable (58000), SparkJobFailed (38000, 57014).
         """
+        keeps = self._sessions.target.kind is not Kind.SAIL
 
-        def work(spark: Session) -> pa.Table:
-            for version in versions:
-                create_views(spark, sources[version.source], query.reads[version.source], version)
-            try:
-                return spark.sql(query.sql).toArrow()
-            finally:
-                for version in versions:
-                    drop_views(spark, version)
+        def work(spark: Session) -> list[pa.Table]:
+            return job.computed(spark, sources, versions, collect, keeps=keeps)
 
         for last_try in (False,) * (tries - 1) + (True,):
             try:
                 async with self._sessions.acquire() as lease:
-                    table = await lease.run(work, description=description, limit=limit)
-                return await asyncio.to_thread(_typed, table, query)
+                    return await lease.run(work, description=description, limit=limit)
             except SparkUnavailable as error:
                 if last_try or self._sessions.off or self._sessions.stopped:
                     raise
                 log.warning("spark_job_repeated", job=description, error=error.message, detail=error.detail)
         raise AssertionError("unreachable")
-
-    async def _load(
-        self, session: SqlSession, columns: Sequence[Column], names: Sequence[str], table: pa.Table, owner: str
-    ) -> str:
-        """A temporary table with the rows, dropped at the end of the transaction."""
-        name = f"__headwater_staging_{next(_staging_numbers)}"
-        staging = quote("pg_temp", name)
-        chosen = tuple(names) or tuple(column.name for column in columns)
-        declared = ", ".join(f"{quote(n)} {_qualified(c.type)}" for n, c in zip(chosen, columns, strict=True))
-        await session.execute(f"CREATE TEMPORARY TABLE {staging} ({declared}) ON COMMIT DROP")
-        await session.execute(f"GRANT SELECT ON {staging} TO {quote(owner)}")
-        if columns and table.num_rows:
-            await session.copy_in("pg_temp", name, list(chosen), csv_chunks(table))
-        await session.execute(f"ANALYZE {staging}")
-        return staging
 
 
 # Columns with a collation other than the database's own and the ones that compare bytes.
@@ -201,44 +261,6 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid
 async def _collated(session: SqlSession, sources: Sequence[Source]) -> frozenset[tuple[int, str]]:
     oids = "{" + ",".join(str(source.oid) for source in sources) + "}"
     return frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
-
-
-def _qualified(type_: str) -> str:
-    """A type's name that no search_path can redirect; the others are keywords."""
-    return f"pg_catalog.{type_}" if type_ in ("text", "date", "uuid") else type_
-
-
-def _typed(table: pa.Table, query: SparkQuery) -> pa.Table:
-    """The result with exactly the types that were promised; a value that does not fit is an error."""
-    fields = [
-        (f"c{n}", table.schema.field(n).type if column.type == "numeric" else arrow_type(column_type(column.type)))
-        for n, column in enumerate(query.columns)
-    ]
-    table = table.cast(pa.schema(fields))
-    for column in table.columns:
-        if pa.types.is_temporal(column.type) and not _in_years_1_to_9999(column):
-            raise SparkJobFailed("Spark job gave a date outside the years 1 to 9999")
-    return table
-
-
-def _in_years_1_to_9999(column: pa.ChunkedArray) -> bool:
-    """Dates and timestamps outside have no CSV text that PostgreSQL reads back."""
-    extremes = pc.min_max(column.cast(pa.date32()))
-    low, high = extremes["min"].cast(pa.int32()).as_py(), extremes["max"].cast(pa.int32()).as_py()
-    return low is None or (low >= _FIRST_DAY and high <= _LAST_DAY)
-
-
-async def csv_chunks(table: pa.Table) -> AsyncIterator[bytes]:
-    """The table as CSV for COPY: no header, NULL an unquoted empty field, text quoted."""
-    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
-
-    def chunk(batch: pa.RecordBatch) -> bytes:
-        sink = io.BytesIO()
-        pyarrow.csv.write_csv(batch, sink, options)
-        return sink.getvalue()
-
-    for batch in table.to_batches(max_chunksize=CSV_ROWS):
-        yield await asyncio.to_thread(chunk, batch)
 
 
 __all__ = ["NotExpressible", "SparkExecutor", "SparkResult", "csv_chunks"]

@@ -1,8 +1,10 @@
-"""Random FULL stream tables computed on one Spark target; a process of its own, since a process has one Spark.
+"""Random stream tables computed on one Spark target; a process of its own, since a process has one Spark.
 
-    python -m tests.property.on_spark TARGET SOCKET_DIR USER DATABASE EXAMPLES    (the password on standard input)
+    python -m tests.property.on_spark TARGET MODE SOCKET_DIR USER DATABASE EXAMPLES   (the password on standard input)
 
-The database is to be empty. Prints how many refreshes Spark computed and how many it left to PostgreSQL.
+MODE is FULL or DIFFERENTIAL.
+
+The database is to be empty. Prints how many refreshes Spark computed, how many it left to PostgreSQL, and why.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from engine.decision import Action
 from engine.mirror import Mirror
 from engine.on_spark import DatabaseOnSpark
 from engine.pool import DatabasePool
@@ -44,22 +47,24 @@ class Example:
     tables: tuple[Table, ...]
     rows: list[str]
     query: Query
-    changes: list[str]
+    cycles: list[list[str]]
 
 
 @st.composite
 def examples(draw: DrawFn) -> Example:
     tables = tuple(draw(st.lists(st.sampled_from(CLASSIC), min_size=1, max_size=3, unique=True)))
     query = draw(queries(tuple(table.relation for table in tables), 2))
-    return Example(tables, draw(initial_rows(tables)), query, draw(st.lists(changes(tables), min_size=1, max_size=3)))
+    cycle = st.lists(changes(tables), min_size=1, max_size=3)
+    return Example(tables, draw(initial_rows(tables)), query, draw(st.lists(cycle, min_size=1, max_size=2)))
 
 
 def main() -> None:
     """Run the examples; an assertion ends the process."""
-    target, socket_dir, user, database, count = sys.argv[1:]
+    target, mode, socket_dir, user, database, count = sys.argv[1:]
     login = Login(socket_dir, user, sys.stdin.readline().strip())
     laboratory = Laboratory(login, database)  # type: ignore[arg-type]
     executors: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as directory:
         sessions = SparkSessions(target, Path(directory) / "spark")
         pool = DatabasePool(
@@ -80,12 +85,17 @@ def main() -> None:
                 await laboratory.reset(example.tables, example.rows)
                 if not await laboratory.valid(example.query):
                     assume(False)
-                table = await laboratory.create("st0", example.query, "FULL")
-                for statement in example.changes:
-                    await laboratory.run(1, statement)
-                outcome = await laboratory.refresh(0, table)
-                executors[outcome.executor if outcome is not None else "nothing to do"] += 1
-                await laboratory.check(0, table)
+                table = await laboratory.create("st0", example.query, mode)
+                for statements in example.cycles:
+                    for statement in statements:
+                        await laboratory.run(1, statement)
+                    outcome = await laboratory.refresh(0, table)
+                    if outcome is not None and outcome.action is not Action.NO_DATA:
+                        kind = "" if outcome.action is not Action.DIFFERENTIAL else "_delta"
+                        executors[outcome.executor + kind] += 1
+                        if outcome.executor != "spark":
+                            reasons[outcome.executor_reason.rpartition("results: ")[2]] += 1
+                    await laboratory.check(0, table)
 
             laboratory.do(run())
 
@@ -95,6 +105,8 @@ def main() -> None:
             laboratory.do(asyncio.wait_for(sessions.stop(), 60))
             laboratory.do(pool.close())
     laboratory.close()
+    for reason, number in reasons.most_common():
+        print(f"{number:6} {reason}")
     print(" ".join(f"{name}={number}" for name, number in sorted(executors.items())))
 
 

@@ -14,15 +14,15 @@ from psycopg import sql
 from server.embedded import EmbeddedPostgres
 
 
-def run(cluster: EmbeddedPostgres, target: str, examples: int) -> dict[str, int]:
+def run(cluster: EmbeddedPostgres, target: str, examples: int, mode: str = "FULL") -> dict[str, int]:
     """Run the examples in a process; how many refreshes each executor did."""
-    database = sql.Identifier(f"on_{re.sub('[^a-z]', '', target)}")
+    database = sql.Identifier(f"on_{re.sub('[^a-z]', '', target)}_{mode.lower()}")
     with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
         connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.property.on_spark", target),
+            *(sys.executable, "-m", "tests.property.on_spark", target, mode),
             *(str(cluster.socket_dir), cluster.user, database.as_string(None).strip('"'), str(examples)),
         ],
         input=cluster.password + "\n",
@@ -39,8 +39,19 @@ def test_full_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -
     assert run(cluster, "sail", 15).get("spark", 0) > 0
 
 
+def test_differential_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -> None:
+    assert run(cluster, "sail", 15, "DIFFERENTIAL").get("spark_delta", 0) > 0
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", ["sail", "local[2]"])
 def test_full_refreshes_on_spark_equal_their_queries_at_length(cluster: EmbeddedPostgres, target: str) -> None:
     assert run(cluster, target, 600).get("spark", 0) > 100
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("target", ["sail", "local[2]"])
+def test_differential_refreshes_on_spark_equal_their_queries_at_length(cluster: EmbeddedPostgres, target: str) -> None:
+    assert run(cluster, target, 400, "DIFFERENTIAL").get("spark_delta", 0) > 100

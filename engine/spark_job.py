@@ -1,0 +1,83 @@
+"""A job for Spark: views that it makes for itself, and the queries whose rows are wanted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.mirror import MirrorVersion
+from engine.mirror_views import create_views, drop_views
+from engine.spark_sessions import Session
+from sql.columns import Source
+from sql.spark import SparkQuery
+from sql.spark_stages import SparkStages, SparkView
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJob:
+    """``reads`` gives the columns of each source that ``views`` and ``queries`` read."""
+
+    queries: tuple[SparkQuery, ...]
+    reads: Mapping[int, tuple[str, ...]]
+    views: tuple[SparkView, ...] = ()
+
+    @classmethod
+    def of_query(cls, query: SparkQuery) -> SparkJob:
+        """One query."""
+        return cls((query,), query.reads)
+
+    @classmethod
+    def of_stages(cls, stages: SparkStages) -> SparkJob:
+        """The delta of a differential refresh."""
+        return cls(tuple(query for _, query in stages.stages), stages.reads, stages.views)
+
+    def computed(
+        self,
+        spark: Session,
+        sources: Mapping[int, Source],
+        versions: Sequence[MirrorVersion],
+        collect: Callable[[int, SparkQuery, Any], pa.Table],
+        *,
+        keeps: bool,
+    ) -> list[pa.Table]:
+        """What `collect` makes of the queries' frames, over these versions of the sources' mirrors.
+
+        Leaves nothing in the session.
+
+        ``keeps`` says whether Spark can keep the rows of a view, as Sail cannot.
+        """
+        made: list[str] = []
+        kept = []
+        with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
+            try:
+                for version in versions:
+                    create_views(spark, sources[version.source], self.reads[version.source], version)
+                for view in self.views:
+                    frame = spark.sql(view.sql)
+                    # What several queries read Spark would compute once for each.
+                    if view.repeated and keeps:
+                        frame = frame.cache()
+                        kept.append(frame)
+                    elif view.repeated:
+                        file = Path(directory) / f"{view.name}.parquet"
+                        pq.write_table(frame.toArrow(), file)
+                        frame = spark.read.parquet(str(file))
+                    frame.createOrReplaceTempView(view.name)
+                    made.append(view.name)
+                return [collect(n, query, spark.sql(query.sql)) for n, query in enumerate(self.queries)]
+            finally:
+                for frame in reversed(kept):
+                    frame.unpersist()
+                for name in reversed(made):
+                    spark.catalog.dropTempView(name)
+                for version in versions:
+                    drop_views(spark, version)
+
+
+__all__ = ["SparkJob"]

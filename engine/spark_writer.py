@@ -1,0 +1,130 @@
+"""What writes a part of a large result: one COPY into a table of its own.
+
+It runs where the rows are: in the executors of Spark, which get this module's functions by value and need nothing of
+Headwater's, only the packages pyarrow and psycopg.
+
+The table is made in the transaction that fills it, so that COPY can freeze the rows: the refresh reads at a snapshot
+that is older than they are, and would not see them otherwise.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+STAGING_SCHEMA = "pgtrickle_staging"
+
+LOCK_CLASS = 0x68777370
+"""First key of the advisory lock that says that a staging area is in use ("hwsp"); its number is the second."""
+
+CSV_ROWS = 16384
+"""Rows in one chunk of COPY data."""
+
+
+Fields = list[tuple[str, Any]]
+"""Columns of a result with their Arrow types, None where that is as Spark gives it."""
+
+
+class Abandoned(Exception):
+    """The refresh that this part is for has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How the tables of one staging area are made. ``columns`` are SQL: names and types, quoted and qualified."""
+
+    number: int
+    columns: str
+    owner: str
+    """The role that may read them, quoted."""
+
+    def table(self, name: str) -> str:
+        return f'{STAGING_SCHEMA}."{self.number}_{name}"'
+
+    def create(self, name: str) -> list[str]:
+        return [
+            f"CREATE UNLOGGED TABLE {self.table(name)} ({self.columns})",
+            f"GRANT SELECT ON {self.table(name)} TO {self.owner}",
+        ]
+
+
+IN_USE = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+      AND l.classid = {lock_class} AND l.objid = {number}
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))
+"""
+
+
+def csv_chunks(batch: Any) -> Iterator[bytes]:
+    """A record batch as CSV for COPY: no header, NULL an unquoted empty field, text quoted."""
+    import pyarrow.csv
+
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
+    for start in range(0, batch.num_rows, CSV_ROWS):
+        sink = io.BytesIO()
+        pyarrow.csv.write_csv(batch.slice(start, CSV_ROWS), sink, options)
+        yield sink.getvalue()
+
+
+def checked(table: Any, fields: Fields) -> Any:
+    """A table or batch of a result with exactly the types that were promised.
+
+    Raises pyarrow's errors for a value that does not fit, OverflowError for a date or timestamp outside the years 1 to
+    9999, which has no text that PostgreSQL reads back.
+    """
+    import datetime
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = table.cast(pa.schema([(name, type_ or table.schema.field(name).type) for name, type_ in fields]))
+    for column in table.columns:
+        if pa.types.is_temporal(column.type):
+            extremes = pc.min_max(column.cast(pa.date32()))
+            low, high = (extremes[name].cast(pa.int32()).as_py() for name in ("min", "max"))
+            first, last = ((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
+            if low is not None and not (low >= first and high <= last):
+                raise OverflowError("Spark job gave a date outside the years 1 to 9999")
+    return table
+
+
+def writer(part: Part, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A function for `DataFrame.mapInArrow`: writes a partition's batches, gives the table's name and its rows.
+
+    A partition that is computed twice is written twice, under two
+    names; what Spark gives to its driver names one of them. Raises Abandoned.
+    """
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        import uuid
+
+        import psycopg
+        import pyarrow as pa
+
+        rows, name = 0, uuid.uuid4().hex
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return
+        with psycopg.connect(conninfo, application_name="headwater on spark") as connection:
+            for statement in part.create(name):
+                connection.execute(statement.encode())
+            with connection.cursor().copy(f"COPY {part.table(name)} FROM STDIN (FORMAT csv, FREEZE)".encode()) as copy:
+                batch: Any = first
+                while batch is not None:
+                    for chunk in csv_chunks(checked(batch, fields)):
+                        copy.write(chunk)
+                    rows += batch.num_rows
+                    batch = next(filled, None)
+            connection.execute(f"ANALYZE {part.table(name)}".encode())
+            asked = IN_USE.format(lock_class=LOCK_CLASS, number=part.number)
+            row = connection.execute(asked.encode()).fetchone()
+            if row is None or not row[0]:
+                raise Abandoned("the refresh has ended")
+        yield pa.RecordBatch.from_pydict({"part": [name], "rows": [rows]})
+
+    return write

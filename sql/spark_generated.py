@@ -1,0 +1,115 @@
+"""What the compiler writes for PostgreSQL alone, said in plain words before it is rendered for Spark.
+
+The operators' SQL has to name things that only matter where equal values can look different, or that keep PostgreSQL's
+planner from a mistake. Of the types that Spark may group by, equal values look the same, and its numerics are numbers.
+So these rewrites keep the meaning, whoever has written the query.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+_SPECIAL = frozenset({"nan", "infinity", "-infinity"})
+
+
+def simplified(query: exp.Expr) -> exp.Expr:
+    """The query in plain words. Changes its argument.
+
+    >>> import sqlglot
+    >>> print(simplified(sqlglot.parse_one(
+    ...     'SELECT g.a, n.b FROM t AS g CROSS JOIN LATERAL (SELECT g.c + 1 AS b) AS n', read="postgres"
+    ... )).sql("postgres"))
+    SELECT g.a, (g.c + 1) AS "b" FROM t AS g
+    >>> print(simplified(sqlglot.parse_one(
+    ...     'SELECT (array_agg(a.x ORDER BY a.x::text COLLATE "C"))[1] AS x FROM a GROUP BY a.x, a.x::text COLLATE "C"',
+    ...     read="postgres",
+    ... )).sql("postgres"))
+    SELECT a.x AS x FROM a GROUP BY a.x
+    """
+    for select in list(query.find_all(exp.Select)):
+        _without_laterals(select)
+        _without_looks(select)
+    for member in list(query.find_all(exp.In)):
+        _without_special_numbers(member)
+    return query
+
+
+def _without_laterals(select: exp.Select) -> None:
+    """A lateral SELECT without FROM only names expressions: they take the place of the names."""
+    for join in list(select.args.get("joins") or ()):
+        names = _named_expressions(join.this)
+        if names is None or join.args.get("on") or join.args.get("side"):
+            continue
+        alias = join.this.alias
+        join.pop()
+        for column in [c for c in select.find_all(exp.Column) if c.table == alias and c.name in names]:
+            inlined: exp.Expr = exp.paren(names[column.name].copy())
+            if column.parent is select:
+                inlined = exp.alias_(inlined, column.name, quoted=True)
+            column.replace(inlined)
+
+
+def _named_expressions(item: Any) -> dict[str, exp.Expr] | None:
+    if not isinstance(item, exp.Lateral) or not isinstance(item.this, exp.Subquery):
+        return None
+    inner = item.this.this
+    if not isinstance(inner, exp.Select) or not inner.expressions:
+        return None
+    if any(value for part, value in inner.args.items() if part != "expressions"):
+        return None
+    return {expression.alias_or_name: expression.unalias() for expression in inner.expressions}
+
+
+def _without_looks(select: exp.Select) -> None:
+    """Grouping by a value and by what it looks like is grouping by the value, and any of a group's is the value."""
+    group = select.args.get("group")
+    if group is not None:
+        keys = {key.sql("postgres"): key for key in group.expressions}
+        group.set("expressions", [key for key in group.expressions if _looks_of(key) not in keys])
+        for bracket in list(select.find_all(exp.Bracket)):
+            picked = _picked(bracket)
+            if picked is not None and picked.sql("postgres") in keys and bracket.parent_select is select:
+                bracket.replace(picked.copy())
+    for window in list(select.find_all(exp.Window)):
+        by = window.args.get("partition_by") or []
+        texts = {key.sql("postgres") for key in by}
+        window.set("partition_by", [key for key in by if _looks_of(key) not in texts])
+
+
+def _looks_of(key: Any) -> str:
+    """The expression of `(x::text) COLLATE "C"`, empty if it is something else."""
+    key = key.unnest()
+    if not isinstance(key, exp.Collate) or key.expression.name != "C":
+        return ""
+    cast = key.this.unnest()
+    if not isinstance(cast, exp.Cast) or not cast.to.is_type("text"):
+        return ""
+    return str(cast.this.unnest().sql("postgres"))
+
+
+def _picked(bracket: exp.Bracket) -> exp.Expr | None:
+    """The expression of `(array_agg(x ORDER BY ...))[1]`."""
+    inner = bracket.this.unnest()
+    if not isinstance(inner, exp.ArrayAgg) or [index.name for index in bracket.expressions] != ["0"]:
+        return None
+    argument = inner.this
+    picked = argument.this if isinstance(argument, exp.Order) else argument
+    return picked if isinstance(picked, exp.Column) else None
+
+
+def _without_special_numbers(member: exp.In) -> None:
+    """No numeric of Spark's is NaN or infinite."""
+    items = member.expressions
+    if items and all(_is_special(item) for item in items):
+        member.replace(exp.paren(exp.and_(member.this.is_(exp.null()), exp.null())))
+
+
+def _is_special(item: Any) -> bool:
+    return (
+        isinstance(item, exp.Cast)
+        and item.to.is_type("decimal")
+        and isinstance(item.this, exp.Literal)
+        and item.this.name.lower() in _SPECIAL
+    )
