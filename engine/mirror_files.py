@@ -96,7 +96,7 @@ class Location:
     def below(self, *names: str) -> Location:
         return Location("/".join((self.uri.rstrip("/"), *names)), self.options, self.private)
 
-    def _storage(self) -> pyarrow.fs.PyFileSystem:
+    def storage(self) -> pyarrow.fs.PyFileSystem:
         return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
 
     def names(self) -> list[str]:
@@ -104,7 +104,7 @@ class Location:
         try:
             if not self.remote:
                 return sorted(os.listdir(self.uri)) if os.path.isdir(self.uri) else []
-            found = self._storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True))
+            found = self.storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True))
             return sorted({info.path.lstrip("/").split("/")[0] for info in found})
         except OSError as error:
             raise StorageFailed(str(error)) from error
@@ -115,7 +115,7 @@ class Location:
             shutil.rmtree(self.uri, ignore_errors=True)
             return
         try:
-            storage = self._storage()
+            storage = self.storage()
             for info in storage.get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True)):
                 if info.type == pyarrow.fs.FileType.File:
                     storage.delete_file(info.path)
@@ -127,7 +127,7 @@ class Location:
         sizes = {}
         try:
             if self.remote:
-                found = self._storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True))
+                found = self.storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True))
                 return {info.path.lstrip("/"): info.size for info in found}
             for path in paths:
                 try:

@@ -51,8 +51,8 @@ def net_changes(dialect: Dialect, changes: str, columns: Mapping[str, bool], see
     items = [f"{dialect.first}({q(name)}) AS {q(name)}" if real else q(name) for name, real in columns.items()]
     groups = [f"CAST({q(name)} AS STRING)" if real else q(name) for name, real in columns.items()]
     return (
-        f"SELECT {', '.join(items)}, {weight} AS {q(WEIGHT)} FROM {changes} "
-        f"WHERE ({seen_after}) <> ({seen_before}) GROUP BY {', '.join(groups)} HAVING {weight} <> 0"
+        f"SELECT * FROM (SELECT {', '.join(items)}, {weight} AS {q(WEIGHT)} FROM {changes} "
+        f"WHERE ({seen_after}) <> ({seen_before}) GROUP BY {', '.join(groups)}) s WHERE {q(WEIGHT)} <> 0"
     )
 
 
@@ -72,20 +72,20 @@ def rows_as_of(
             f"SELECT {wanted} FROM {base} b LEFT ANTI JOIN (SELECT * FROM {net} WHERE {q(WEIGHT)} < 0) n ON {same} "
             f"UNION ALL SELECT {came} FROM {net} WHERE {q(WEIGHT)} > 0"
         )
-    same = " AND ".join(f"b.{q(name)} IS NOT DISTINCT FROM n.{q(name)}" for name in columns)
+    same = " AND ".join(f"(b.{q(name)} IS NOT DISTINCT FROM n.{q(name)})" for name in columns)
     items = ", ".join(f"b.{q(name)}" for name in columns)
     plain = ", ".join(q(name) for name in columns)
     first = ", ".join(f"{dialect.first}({q(n)}) AS {q(n)}" if real else q(n) for n, real in columns.items())
     groups = ", ".join(f"CAST({q(name)} AS STRING)" if real else q(name) for name, real in columns.items())
     counted = (
-        f"SELECT {first}, SUM({q(WEIGHT)}) AS {q(WEIGHT)} FROM ("
+        f"SELECT {first}, SUM({q(WEIGHT)}) AS __pgt_times FROM ("
         f"SELECT {items}, CAST(1 AS BIGINT) AS {q(WEIGHT)} FROM {base} b LEFT SEMI JOIN {net} n ON {same} "
-        f"UNION ALL SELECT {plain}, {q(WEIGHT)} FROM {net}) t GROUP BY {groups} HAVING SUM({q(WEIGHT)}) > 0"
+        f"UNION ALL SELECT {plain}, {q(WEIGHT)} FROM {net}) t GROUP BY {groups}"
     )
     chosen = ", ".join(f"c.{q(name)}" for name in names)
     shown = ", ".join(q(name) for name in names)
     return (
         f"SELECT {wanted} FROM {base} b LEFT ANTI JOIN {net} n ON {same} "
-        f"UNION ALL SELECT {shown} FROM (SELECT {chosen}, {dialect.repeat.format('c.' + q(WEIGHT))} AS __pgt_n "
-        f"FROM ({counted}) c) r"
+        f"UNION ALL SELECT {shown} FROM (SELECT {chosen}, {dialect.repeat.format('c.__pgt_times')} AS __pgt_n "
+        f"FROM ({counted}) c WHERE c.__pgt_times > 0) r"
     )
