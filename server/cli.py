@@ -138,6 +138,16 @@ def serve(
             help="A property of Spark, for instance spark.executor.memory=4g. Can be repeated.",
         ),
     ] = None,
+    spark_postgres: Annotated[
+        PostgresUrl | None,
+        typer.Option(
+            "--spark-postgres",
+            parser=_postgres,
+            envvar="HEADWATER_SPARK_POSTGRES",
+            metavar="URL",
+            help="The PostgreSQL as Spark's executors reach it. With it they write large results themselves.",
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
@@ -195,6 +205,7 @@ def serve(
         postgres=postgres,
         spark=spark,
         spark_conf=tuple(spark_conf or ()),
+        spark_postgres=spark_postgres,
         tls_cert=tls_cert,
         tls_key=tls_key,
         max_connections=max_connections,

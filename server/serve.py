@@ -48,6 +48,7 @@ class ServeOptions:
     postgres: PostgresUrl | None = None
     spark: str = "local[*]"
     spark_conf: tuple[str, ...] = ()
+    spark_postgres: PostgresUrl | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_connections: int = 1000
@@ -167,7 +168,8 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Ca
     sessions = SparkSessions(options.spark, data.path / "spark", options=parse_conf(options.spark_conf))
     executor = SparkExecutor(sessions, Mirror(data.path / "mirror"))
     try:
-        yield lambda pool: DatabaseOnSpark(executor, pool)
+        conninfo = options.spark_postgres.conninfo if options.spark_postgres is not None else None
+        yield lambda pool: DatabaseOnSpark(executor, pool, conninfo)
     finally:
         await sessions.stop()
 

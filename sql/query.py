@@ -19,14 +19,18 @@ from .operators import (
     Aggregate,
     DistinctOn,
     Expand,
+    Filter,
     Limit,
     Operator,
+    Project,
     Recursion,
+    Rescan,
     Scan,
     Window,
     row_key,
 )
 from .operators.auxiliaries import rescan_strategy
+from .operators.unchanged import Unchanged
 from .plan import Plan
 from .pushdown import pushed_conditions
 from .render import derived, select
@@ -130,7 +134,7 @@ def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
     rows = canonical.strip().rstrip(";")
     names = tuple(column.name for column in output)
     bag = Bag(rows, tuple(output))
-    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), select(["*"], "$staging$"))
+    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), select(["*"], "$staging$ AS s"))
 
 
 def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
@@ -148,12 +152,35 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         for source in sources
     }
     core = Core(shape.rows, tuple(column.name for column in query.output) + shape.computed)
-    staged = select(["*"], "$staging$")
+    staged = select(["*"], "$staging$ AS s")
     if isinstance(shape, Groups):
         core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.auxiliaries)
         staged = shape.finished(staged)
-    tree, strategy, conditions = root.tree(), strategies(root, shape), pushed_conditions(root)
-    return Compiled(shape, sources, used_columns, tree, strategy, core, staged, conditions, bounds(root))
+    return Compiled(
+        shape,
+        sources,
+        used_columns,
+        root.tree(),
+        strategies(root, shape),
+        core,
+        staged,
+        pushed_conditions(root),
+        bounds(root),
+        read_whole(root, shape),
+    )
+
+
+def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
+    """The aggregates, by `id`, that one over all of their groups is made of, which reads them all."""
+    found = set()
+    for operator in root.walk():
+        stored = isinstance(shape, Groups) and operator is shape.aggregate
+        if isinstance(operator, Rescan) and not operator.keys and not stored:
+            below = operator.input
+            while isinstance(below, Project | Filter | Unchanged):
+                below = below.input
+            found.add(id(below))
+    return frozenset(found)
 
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:

@@ -188,7 +188,7 @@ BEGIN
                 RETURN '{"fresh": false}';
             END IF;
         END IF;
-        IF d.readable IS NOT TRUE THEN
+        IF d.readable IS NOT TRUE AND d.cdc_mode IS NOT NULL THEN  -- of others PostgreSQL says it when the query runs
             reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
             IF reason IS NOT NULL THEN
                 denied := denied || reason;
@@ -494,6 +494,28 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
 
 
+-- Drop the staging tables of refreshes whose server was killed: nobody holds the lock on their number (engine/spark_staging).
+CREATE OR REPLACE FUNCTION pgtrickle._remove_staging_leftovers() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    leftover text;
+BEGIN
+    FOR leftover IN
+        SELECT c.relname FROM pg_class c
+        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_[0-9a-f]+$'
+    LOOP
+        IF pg_try_advisory_xact_lock(1752658800, split_part(leftover, '_', 1)::int) THEN
+            BEGIN
+                EXECUTE format('DROP TABLE IF EXISTS pgtrickle_staging.%I', leftover);
+            EXCEPTION WHEN insufficient_privilege THEN
+                NULL;  -- of a role that Spark's executors log in as, and this one is no member of
+            END;
+        END IF;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._remove_staging_leftovers() FROM PUBLIC;
+
+
 -- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
 -- refresh of each stream table stays. For the engine, now and then.
 CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
@@ -502,6 +524,7 @@ DECLARE
     days int := pgtrickle._setting('pg_trickle.history_retention_days', '30')::int;
     removed bigint := 0;
 BEGIN
+    PERFORM pgtrickle._remove_staging_leftovers();
     PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
     IF days > 0 THEN
         DELETE FROM pgtrickle.pgt_refresh_history h

@@ -1,0 +1,117 @@
+"""Large results: written over several connections, seen by a refresh whose snapshot is older, and gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from engine.spark_executor import SparkResult
+from engine.spark_load import Parallel
+from engine.spark_writer import LOCK_CLASS
+from tests.engine.test_spark_executor import Laboratory, laboratory
+
+__all__ = ["laboratory"]
+
+QUERY = "SELECT id, g, v::numeric(12, 2) AS v, date '2024-01-01' + 5 AS day FROM public.t"
+TABLES = "SELECT relname::text FROM pg_class WHERE relnamespace = 'pgtrickle_staging'::regnamespace AND relkind = 'r'"
+
+
+@pytest.fixture(params=["driver", "executors"])
+def parallel(request: pytest.FixtureRequest, dsn: str) -> Callable[..., Parallel]:
+    """Results of 100 rows and more are written in parallel, by this process or by Spark."""
+    conninfo = dsn if request.param == "executors" else None
+    return lambda expected=5000: Parallel(rows=100, expected=expected, conninfo=conninfo)
+
+
+async def tables(laboratory: Laboratory) -> list[str]:
+    other = await laboratory.connect()
+    try:
+        return [name for (name,) in await other.fetch(TABLES)]
+    finally:
+        await other.close()
+
+
+async def staged(laboratory: Laboratory, result: SparkResult, what: str) -> list[tuple[Any, ...]]:
+    return await laboratory.session.fetch(f"SELECT {what} FROM {result.staging} AS s")
+
+
+async def test_rows_written_in_parallel_are_seen_at_an_older_snapshot(
+    laboratory: Laboratory, parallel: Callable[..., Parallel]
+) -> None:
+    async with laboratory.session.transaction():
+        expected = await laboratory.session.fetch(
+            f"SELECT count(*), md5(string_agg(q::text, '' ORDER BY id)) FROM ({QUERY}) q"
+        )
+        result = await laboratory.compute(QUERY, parallel=parallel())
+        assert result.rows == 5000
+        assert await staged(laboratory, result, "count(*), md5(string_agg(s::text, '' ORDER BY id))") == expected
+        assert await tables(laboratory) != []
+    await result.loading.drop()
+    assert await tables(laboratory) == []
+
+
+async def test_few_rows_go_through_a_temporary_table(laboratory: Laboratory, parallel: Callable[..., Parallel]) -> None:
+    async with laboratory.session.transaction():
+        result = await laboratory.compute("SELECT id, g FROM public.t WHERE id < 50", parallel=parallel(expected=49))
+        assert await tables(laboratory) == []
+        assert result.rows == 49
+        assert await staged(laboratory, result, "count(*)") == [(49,)]
+
+
+async def test_no_rows_where_many_were_expected(laboratory: Laboratory, parallel: Callable[..., Parallel]) -> None:
+    async with laboratory.session.transaction():
+        result = await laboratory.compute("SELECT id, g FROM public.t WHERE id < 0", parallel=parallel())
+        assert await staged(laboratory, result, "count(*)") == [(0,)]
+    await result.loading.drop()
+
+
+async def test_only_the_owner_reads_the_rows(laboratory: Laboratory, parallel: Callable[..., Parallel]) -> None:
+    await laboratory.connection.execute("CREATE ROLE staging_owner; CREATE ROLE staging_other")
+    try:
+        async with laboratory.session.transaction():
+            result = await laboratory.compute(QUERY, parallel=parallel(), owner="staging_owner")
+            await laboratory.session.execute("SET LOCAL ROLE staging_owner")
+            assert await staged(laboratory, result, "count(*)") == [(5000,)]
+            await laboratory.session.execute("SET LOCAL ROLE staging_other")
+            with pytest.raises(Exception, match="permission denied"):
+                async with laboratory.connection.transaction():
+                    await staged(laboratory, result, "count(*)")
+        await result.loading.drop()
+    finally:
+        await laboratory.connection.execute("DROP ROLE staging_owner; DROP ROLE staging_other")
+
+
+async def test_failed_job_leaves_no_tables(laboratory: Laboratory, parallel: Callable[..., Parallel]) -> None:
+    overflow = "SELECT id, g, v * 2147483647 AS v FROM public.t"
+    with pytest.raises(Exception, match="Spark job failed"):
+        async with laboratory.session.transaction():
+            await laboratory.compute(overflow, parallel=parallel())
+    assert await tables(laboratory) == []
+
+
+async def test_leftovers_are_removed_and_what_is_in_use_is_not(
+    laboratory: Laboratory, parallel: Callable[..., Parallel]
+) -> None:
+    async with laboratory.session.transaction():
+        result = await laboratory.compute(QUERY, parallel=parallel())
+    other: asyncpg.Connection = await laboratory.connect()
+    await other.execute('CREATE UNLOGGED TABLE pgtrickle_staging."77_0a" (n int)')
+    in_use = await tables(laboratory)
+    await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
+    assert sorted(await tables(laboratory)) == sorted(name for name in in_use if name != "77_0a")
+    assert LOCK_CLASS in [
+        lock for (lock,) in await other.fetch("SELECT classid::bigint FROM pg_locks WHERE locktype = 'advisory'")
+    ]
+    # The server is killed: its connections end.
+    for area in result.loading.areas:
+        area._connection.terminate()
+    while await other.fetchval(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1", LOCK_CLASS
+    ):
+        pass
+    await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
+    assert await tables(laboratory) == []
+    await other.close()
