@@ -185,6 +185,9 @@ async def _refuse_other_operators(session: SqlSession, query: str, search_path: 
 
 def _dependency(described: dict[str, Any]) -> Dependency:
     source, kind, obstacle = _source(described)
+    if kind in TRACKABLE_KINDS and described["denied"] is not None:
+        # A view is read with its owner's rights: who may read it may not therefore read the changes of its tables.
+        obstacle = f"it is read through a view, and its owner's rights: {described['denied']}"
     view = None
     if kind == "VIEW":
         view = View(source.schema, source.name, tuple(c.name for c in source.columns), described["text"])

@@ -380,14 +380,68 @@ def test_change_of_owner_is_followed(db: Any, alice: psycopg.Connection[Any], ro
     assert db.value("SELECT count(*) FROM doubled") == 3
 
 
-def test_view_with_its_own_rights(db: Any, alice: psycopg.Connection[Any]) -> None:
-    """A view shows what its owner may see; a stream table over it would have to read the tables below as alice."""
-    db.run(f"CREATE VIEW window_on AS SELECT id, visible FROM secret; GRANT SELECT ON window_on TO {user(alice)}")
-    try:
-        create(alice, "seen", "SELECT visible FROM window_on")
-    except psycopg.errors.InsufficientPrivilege as error:
-        assert "secret" in str(error)
-    else:
-        db.run("INSERT INTO secret VALUES (6, 'z', 'z')")
+def test_view_with_its_own_rights_is_read_as_a_whole(db: Any, alice: psycopg.Connection[Any]) -> None:
+    """A view shows what its owner may see; the changes of the tables below are not for who may only read the view."""
+    db.run(
+        "CREATE VIEW window_on AS SELECT id, visible FROM secret;"
+        f"CREATE VIEW through AS SELECT visible FROM window_on; GRANT SELECT ON window_on, through TO {user(alice)}"
+    )
+    told: list[str] = []
+    alice.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+    before = db.traces()
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="through a view.*permission denied.*secret"):
+        create(alice, "insisted", "SELECT visible FROM through", "DIFFERENTIAL")
+    assert db.traces() == before
+    assert told == []
+    create(alice, "seen", "SELECT visible FROM through")
+    assert "uses FULL refresh" in told[0]
+    assert "permission denied" in told[0]
+    create(alice, "asked", "SELECT visible FROM window_on", "FULL")
+    create(alice, "joined", "SELECT m.v, w.visible FROM mine m JOIN window_on w USING (id)")
+    assert len(told) == 2
+    db.run("INSERT INTO secret VALUES (6, 'z', 'z'); UPDATE secret SET visible = 'changed' WHERE id = 1")
+    alice.execute("UPDATE mine SET v = 11 WHERE id = 1")
+    for name in ("seen", "asked", "joined"):
+        refresh(alice, name)
+        assert db.last(name)[0] == "FULL"
+    for name in ("seen", "asked"):
+        assert alice.execute(f"SELECT visible FROM {name} ORDER BY 1").fetchall() == [("changed",), ("w",), ("z",)]
+    assert alice.execute("SELECT v, visible FROM joined ORDER BY 1").fetchall() == [(11, "changed"), (20, "w")]
+    # No change of the table below is captured for her.
+    assert db.value("SELECT count(*) FROM pgtrickle.pgt_captures WHERE source_relid = 'secret'::regclass") == 0
+
+
+def test_view_that_may_be_read_no_longer(db: Any, alice: psycopg.Connection[Any]) -> None:
+    db.run(f"CREATE VIEW window_on AS SELECT visible FROM secret; GRANT SELECT ON window_on TO {user(alice)}")
+    create(alice, "seen", "SELECT visible FROM window_on")
+    db.run(f"REVOKE SELECT ON window_on FROM {user(alice)}; INSERT INTO secret VALUES (6, 'z', 'z')")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="window_on"):
         refresh(alice, "seen")
-        assert db.value("SELECT count(*) FROM seen") == 3
+    assert db.value("SELECT count(*) FROM seen") == 2
+    db.run(f"GRANT SELECT ON window_on TO {user(alice)}")
+    refresh(alice, "seen")
+    assert db.value("SELECT count(*) FROM seen") == 3
+
+
+def test_right_to_the_table_below_a_view_is_taken_away(db: Any, alice: psycopg.Connection[Any]) -> None:
+    db.run(
+        "CREATE VIEW window_on AS SELECT id, visible FROM secret;"
+        f"GRANT SELECT ON window_on TO {user(alice)}; GRANT SELECT (id, visible) ON secret TO {user(alice)}"
+    )
+    create(alice, "seen", "SELECT visible FROM window_on", "DIFFERENTIAL")
+    db.run(f"REVOKE SELECT (id, visible) ON secret FROM {user(alice)}; INSERT INTO secret VALUES (6, 'z', 'z')")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="secret"):
+        refresh(alice, "seen")
+    oid = db.value("SELECT 'secret'::regclass::oid")
+    buffer = f"pgtrickle_changes.changes_{oid}"
+    assert db.value(f"SELECT has_any_column_privilege('{user(alice)}', '{buffer}', 'SELECT')") is False
+
+
+def test_view_that_asks_for_its_readers_rights(db: Any, alice: psycopg.Connection[Any]) -> None:
+    db.run(
+        "CREATE VIEW window_on WITH (security_invoker) AS SELECT visible FROM secret;"
+        f"GRANT SELECT ON window_on TO {user(alice)}"
+    )
+    for mode in ("AUTO", "FULL"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="secret"):
+            create(alice, "stolen", "SELECT visible FROM window_on", mode)

@@ -73,38 +73,44 @@ END $$;
 
 
 -- The relations a view reads: views, and what they read in turn, down to what stores rows. An array of what _source_info
--- says of each, with "used" (the columns) and, of a view, "text". A column that a view over a view does not use is
--- still counted: capturing a column too many is harmless.
+-- says of each, with "used" (the columns), of a view "text", and of what a view reads "denied": why the caller may not read
+-- it himself, as he need not. A column that a view over a view does not use is still counted: capturing a column too many
+-- is harmless.
 CREATE OR REPLACE FUNCTION pgtrickle._view_sources(view_relid oid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     relids oid[];
     used jsonb;
+    denied jsonb;
 BEGIN
-    WITH RECURSIVE read(relid, attnum) AS (
-        SELECT d.refobjid, d.refobjsubid
+    WITH RECURSIVE read(relid, attnum, inside) AS (
+        SELECT d.refobjid, d.refobjsubid, false
         FROM pg_rewrite r
         JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
         WHERE r.ev_class = view_relid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
       UNION
-        SELECT d.refobjid, d.refobjsubid
+        SELECT d.refobjid, d.refobjsubid, true
         FROM read v
         JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v'
         JOIN pg_rewrite r ON r.ev_class = v.relid
         JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
         WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
     ), relations AS (
-        SELECT r.relid, coalesce(jsonb_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnum > 0), '[]') AS columns
+        SELECT r.relid, ARRAY(SELECT DISTINCT name FROM unnest(array_agg(a.attname::text) FILTER (WHERE a.attnum > 0)) AS name) AS columns,
+               bool_or(r.inside) AS inside
         FROM read r
         JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f', 'v')
         LEFT JOIN pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
         GROUP BY r.relid
     )
-    SELECT coalesce(array_agg(n.relid ORDER BY n.relid), '{}'), jsonb_object_agg(n.relid, n.columns) INTO relids, used
+    SELECT coalesce(array_agg(n.relid ORDER BY n.relid), '{}'), jsonb_object_agg(n.relid, n.columns),
+           jsonb_object_agg(n.relid, pgtrickle._read_obstacle(pgtrickle._caller(), n.relid, n.columns))
+           FILTER (WHERE n.inside)
+    INTO relids, used, denied
     FROM relations n;
     RETURN (
         SELECT coalesce(jsonb_agg(info || jsonb_build_object(
-                   'used', used->(info->>'oid'),
+                   'used', used->(info->>'oid'), 'denied', denied->>(info->>'oid'),
                    'text', CASE info->>'relkind' WHEN 'v'
                            THEN rtrim(btrim(pg_get_viewdef((info->>'oid')::oid)), ';') END) ORDER BY place), '[]')
         FROM jsonb_array_elements(pgtrickle._source_info(relids)) WITH ORDINALITY AS i(info, place));
