@@ -6,6 +6,7 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,8 +17,9 @@ from sqlglot.errors import SqlglotError
 
 from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
-from .spark_types import BIGINT, NotExpressible, SparkType, column_type
-from .spark_values import Typed, identifier, unify
+from .spark_numbers import Layers, shown
+from .spark_types import BIGINT, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
+from .spark_values import as_type, identifier, kept_scale, unify
 
 __all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
 
@@ -62,12 +64,14 @@ def render_spark(
     *,
     binary_order: bool = False,
     collated: Collection[tuple[int, str]] = (),
+    total_orders: bool = True,
 ) -> SparkQuery:
     """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
 
     ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
     ``binary_order``: the database compares text by its bytes (collation C), all columns but
-    those in ``collated`` (source oid and name), which have a collation of their own. Raises NotExpressible.
+    those in ``collated`` (source oid and name), which have a collation of their own. ``total_orders``: no two rows that
+    differ are peers in the ORDER BY of a LIMIT, as in all that the compiler writes. Raises NotExpressible.
 
     >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
     >>> spark = render_spark("SELECT o.region, sum(o.amount) AS total FROM public.orders o GROUP BY o.region", [orders])
@@ -76,8 +80,8 @@ def render_spark(
     >>> spark.reads, [column.type for column in spark.columns]
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
-    renderer = Renderer(sources, binary_order, frozenset(collated))
-    relation = renderer.query(understood(query), {})
+    renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
+    relation = renderer.given_out(renderer.query(understood(query), {}))
     columns = relation.declared
     for expected, found in zip(output, columns, strict=False):
         if column_type_name(expected.type) != found.type:
@@ -106,16 +110,24 @@ def column_type_name(declared: str) -> str:
 
 
 def _declared(type_: SparkType) -> str:
-    return {"unknown": "text"}.get(type_.name, type_.name)
+    return type_.declared
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A query's text and its columns, called ``c0``, ``c1`` ... in Spark. ``view`` is that of its rows, if any."""
+    """A query's text and its columns, called ``c0``, ``c1`` ... in Spark. ``view`` is that of its rows, if any.
+
+    Beside a numeric ``c0`` whose display scale is kept stands the scale, ``c0s``.
+    """
 
     sql: str
     columns: tuple[tuple[str, SparkType], ...]
     view: str = ""
+
+    @property
+    def item(self) -> str:
+        """The rows in a FROM clause."""
+        return self.view or f"({self.sql})"
 
     @property
     def declared(self) -> tuple[Column, ...]:
@@ -128,14 +140,84 @@ class _From:
     """The items of a FROM clause: its text, and by alias their columns."""
 
     sql: str = ""
-    bindings: dict[str, dict[str, Typed]] = field(default_factory=dict)
+    bindings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    single: str = ""
+    """The alias, if there is one item only."""
 
 
-_SELECT_PARTS = frozenset(("kind", "expressions", "from_", "joins", "where", "group", "having", "distinct", "with_"))
+@dataclass(slots=True)
+class _Select:
+    """The parts of a SELECT in the making; ``layers`` are those of divisions in it."""
+
+    rows: str
+    layers: Layers | None
+    grouped: bool
+    items: list[Typed] = field(default_factory=list)
+    distinct: bool = False
+    where: str = ""
+    where_divides: bool = False
+    keys: str = ""
+    having: str = ""
+    ending: str = ""
+
+    @property
+    def divides(self) -> bool:
+        return self.layers is not None and bool(self.layers.steps)
+
+    def text(self) -> str:
+        """The whole query."""
+        select = "SELECT DISTINCT" if self.distinct else "SELECT"
+        where = f" WHERE {self.where}" if self.where else ""
+        grouping = (f" GROUP BY {self.keys}" if self.keys else "") + (f" HAVING {self.having}" if self.having else "")
+        items = [_named(n, value) for n, value in enumerate(self.items)] or ["TRUE AS c0"]
+        source = f" FROM {self.rows}" if self.rows else ""
+        if self.layers is None or not self.layers.steps:
+            return f"{select} {', '.join(items)}{source}{where}{grouping}{self.ending}"
+        alias = self.layers.alias
+        if not self.grouped:
+            before, after = ("", where) if self.where_divides else (where, "")
+            inner = f"(SELECT {', '.join([f'{alias}.*', *self.layers.steps[0]])}{source}{before}) AS {alias}"
+            return f"{select} {', '.join(items)} FROM {self.layers.around(inner)}{after}{self.ending}"
+        # What divides aggregates is computed around the groups; the others with them.
+        above = [_named(n, v) for n, v in enumerate(self.items)]
+        within = list(self.layers.steps[0])
+        for n, value in enumerate(self.items):
+            if f"{alias}." not in value.sql:
+                within.append(_named(n, value))
+                above[n] = _named(n, _reference(alias, n, value.type))
+            elif set(re.findall(r"\b(r\d+)\.", value.sql)) != {alias} or _AGGREGATE.search(value.sql):
+                raise NotExpressible("avg or division of aggregates together with others")
+        inner = f"(SELECT {', '.join(within)}{source}{where}{grouping}) AS {alias}"
+        return f"{select} {', '.join(above)} FROM {self.layers.around(inner)}{self.ending}"
+
+
+_AGGREGATE = re.compile(r"\b(sum|count|min|max|bool_and|bool_or)\(")
+
+
+_SELECT_PARTS = frozenset(
+    (
+        "kind",
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "distinct",
+        "with_",
+        "order",
+        "limit",
+        "offset",
+    )
+)
 _REFUSED_PARTS = {
-    "windows": "WINDOW", "limit": "LIMIT", "offset": "OFFSET", "order": "ORDER BY", "locks": "FOR UPDATE",
+    "windows": "WINDOW", "locks": "FOR UPDATE",
     "laterals": "LATERAL", "sample": "TABLESAMPLE", "qualify": "QUALIFY",
 }  # fmt: skip
+
+
+Levels = tuple[Mapping[str, Mapping[str, Any]], ...]
+"""The items of FROM clauses by their aliases, that of the query itself first, then those around it."""
 
 
 class Renderer:
@@ -147,7 +229,9 @@ class Renderer:
         binary_order: bool,
         collated: frozenset[tuple[int, str]],
         deltas: Mapping[str, Source] | None = None,
+        total_orders: bool = True,
     ):
+        self._total_orders = total_orders
         self._deltas = deltas or {}
         self._sources = {(source.schema, source.name): source for source in sources}
         self._binary_order = binary_order
@@ -160,16 +244,16 @@ class Renderer:
         return f"r{self._aliases - 1}"
 
     def query(self, node: Any, scope: Mapping[str, Relation]) -> Relation:
-        """A SELECT or UNION ALL, in parentheses or not. `scope` has the WITH queries around it."""
+        """A SELECT or set operation, in parentheses or not. `scope` has the WITH queries around it."""
         if isinstance(node, exp.Subquery) and not node.args.get("joins"):
             return self.query(node.this, scope)
-        if isinstance(node, exp.Union | exp.Select):
+        if isinstance(node, exp.SetOperation | exp.Select):
             scope = self._common_tables(node, scope)
-        if isinstance(node, exp.Union):
-            return self._union(node, scope)
+        if isinstance(node, exp.Union | exp.Except | exp.Intersect):
+            return self._set_operation(node, scope)
         if isinstance(node, exp.Select):
             return self._select(node, scope)
-        raise NotExpressible({"except": "EXCEPT", "intersect": "INTERSECT"}.get(node.key, str(node.key).upper()))
+        raise NotExpressible(str(node.key).upper())
 
     def _common_tables(self, node: exp.Query, scope: Mapping[str, Relation]) -> Mapping[str, Relation]:
         clause = node.args.get("with_")
@@ -184,57 +268,124 @@ class Renderer:
             inner[table.alias] = _renamed(relation, names)
         return inner
 
-    def _union(self, node: exp.Union, scope: Mapping[str, Relation]) -> Relation:
-        _refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
-        if node.args.get("distinct"):
-            raise NotExpressible("UNION")
-        left, right = self.query(node.left, scope), self.query(node.right, scope)
-        types = [unify((a, b), "UNION ALL") for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
-        columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
-        branches = (_cast_columns(branch, types, self._alias()) for branch in (left, right))
-        return Relation(" UNION ALL ".join(branches), columns)
+    def given_out(self, relation: Relation) -> Relation:
+        """The rows as PostgreSQL is to get them: numerics that have a display scale each are written as text."""
+        if any(type_.display is Display.LOST for _, type_ in relation.columns):
+            raise NotExpressible("numeric whose display scale depends on the order of rows")
+        if not any(type_.display is Display.KEPT for _, type_ in relation.columns):
+            return relation
+        alias = self._alias()
+        items = [
+            shown(_reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
+            for n, (_, type_) in enumerate(relation.columns)
+        ]
+        columns = tuple(
+            (name, SparkType("numeral") if type_.display is Display.KEPT else type_) for name, type_ in relation.columns
+        )
+        named = ", ".join(f"{item} AS c{n}" for n, item in enumerate(items))
+        return Relation(f"SELECT {named} FROM {relation.item} AS {alias}", columns)
 
-    def _select(self, node: exp.Select, scope: Mapping[str, Relation]) -> Relation:
+    def _set_operation(self, node: exp.SetOperation, scope: Mapping[str, Relation]) -> Relation:
+        _refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
+        name = {"union": "UNION", "intersect": "INTERSECT", "except": "EXCEPT"}[node.key]
+        distinct = bool(node.args.get("distinct"))
+        left, right = self.query(node.left, scope), self.query(node.right, scope)
+        types = [unify((a, b), name) for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
+        columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
+        if distinct or name != "UNION":
+            for column, type_ in columns:
+                _check_groupable(column, type_)
+        branches = [_cast_columns(branch, types, self._alias()) for branch in (left, right)]
+        if name != "UNION":
+            # INTERSECT binds closer than the others, wherever it stands.
+            branches = [f"({branch})" for branch in branches]
+        return Relation(f" {name}{'' if distinct else ' ALL'} ".join(branches), columns)
+
+    def _select(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels = ()) -> Relation:
+        """A SELECT; ``outer`` are the items of the FROM clauses around it, innermost first, that it may refer to."""
         _refuse_parts(node, _SELECT_PARTS)
         if node.args.get("kind"):
             raise NotExpressible(f"SELECT {node.args['kind']}")
         clause = self._from_clause(node, scope)
-        expressions = Expressions(lambda column: self._resolve(column, clause.bindings))
-        columns: list[tuple[str, SparkType]] = []
-        items: list[str] = []
+        levels = (clause.bindings, *outer)
+        grouped = _is_grouped(node)
+        layers = Layers(self._alias()) if grouped else Layers(clause.single) if clause.single else None
+        expressions = Expressions(lambda column: self._resolve(column, levels), layers=layers)
+        select = _Select(clause.sql, layers, grouped)
+        names = []
         for item in self._items(node, clause):
-            value = expressions.render(item.this if isinstance(item, exp.Alias) else item)
-            name = item.alias if isinstance(item, exp.Alias) else item.name
-            items.append(f"{value.sql} AS c{len(items)}")
-            columns.append((name, value.type))
-        distinct = node.args.get("distinct")
-        if distinct is not None:
+            select.items.append(expressions.render(item.this if isinstance(item, exp.Alias) else item))
+            names.append(item.alias if isinstance(item, exp.Alias) else item.name)
+        columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
+        if distinct := node.args.get("distinct"):
             if distinct.args.get("on"):
                 raise NotExpressible("DISTINCT ON")
             for name, type_ in columns:
                 _check_groupable(name, type_)
-        parts = ["SELECT DISTINCT" if distinct is not None else "SELECT", ", ".join(items) or "TRUE AS c0"]
-        if clause.sql:
-            parts += ["FROM", clause.sql]
+            select.distinct = True
         if where := node.args.get("where"):
-            parts += ["WHERE", expressions.boolean(where.this)]
+            before = layers.size if layers else 0
+            conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
+            select.where = conditional.boolean(where.this)
+            select.where_divides = layers is not None and layers.size > before
         if group := node.args.get("group"):
-            parts += self._group_by(group, expressions)
+            select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            parts += ["HAVING", expressions.boolean(having.this)]
-        return Relation(" ".join(parts), tuple(columns))
+            select.having = Expressions(lambda column: self._resolve(column, levels)).boolean(having.this)
+        select.ending = self._ending(node, expressions, dict(zip(names, range(len(names)), strict=True)), select)
+        return Relation(select.text(), columns)
+
+    def _ending(self, node: exp.Select, expressions: Expressions, names: Mapping[str, int], select: _Select) -> str:
+        """ORDER BY and LIMIT. Without a limit the order means nothing."""
+        limit, offset = (_number(node.args.get(part)) for part in ("limit", "offset"))
+        if limit is None and offset is None:
+            return ""
+        if not self._total_orders:
+            raise NotExpressible("LIMIT over an order that may leave ties")
+        keys = []
+        for item in node.args["order"].expressions if node.args.get("order") else ():
+            key = item.this.unnest()
+            own = names.get(key.name) if isinstance(key, exp.Column) and not key.table else None
+            if own is None and (select.grouped or select.distinct or select.divides):
+                raise NotExpressible("ORDER BY what is not given out")
+            value = select.items[own] if own is not None else expressions.render(key)
+            if not (value.type.ordered and value.type.groupable):
+                raise NotExpressible(f"ORDER BY {value.type.name} under this collation")
+            nulls = "FIRST" if item.args.get("nulls_first") else "LAST"
+            text = f"c{own}" if own is not None else value.sql
+            keys.append(f"{text} {'DESC' if item.args.get('desc') else 'ASC'} NULLS {nulls}")
+        ending = f" ORDER BY {', '.join(keys)}" if keys else ""
+        ending += f" LIMIT {limit}" if limit is not None else ""
+        return ending + (f" OFFSET {offset}" if offset is not None else "")
+
+    def _exists(self, node: Any, scope: Mapping[str, Relation], levels: Levels) -> str:
+        """The query of an EXISTS, which may refer to the query around it."""
+        while isinstance(node, exp.Subquery) and not node.args.get("joins"):
+            node = node.this
+        if isinstance(node, exp.Select):
+            return self._select(node, self._common_tables(node, scope), levels).sql
+        return self.query(node, scope).sql
 
     def _items(self, node: exp.Select, clause: _From) -> list[exp.Expr]:
-        """The select list, with the star of a plan's filter spelled out."""
-        if not any(isinstance(item, exp.Star) for item in node.expressions):
-            return list(node.expressions)
-        return [
-            exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True))
-            for alias, columns in clause.bindings.items()
-            for name in columns
-        ]
+        """The select list, with stars spelled out."""
+        items: list[exp.Expr] = []
+        for item in node.expressions:
+            qualified = isinstance(item, exp.Column) and isinstance(item.this, exp.Star)
+            if not qualified and not isinstance(item, exp.Star):
+                items.append(item)
+                continue
+            star = item.this if qualified else item
+            if any(star.args.values()) or (qualified and item.table not in clause.bindings):
+                raise NotExpressible("*")
+            items += [
+                exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True))
+                for alias, columns in clause.bindings.items()
+                if not qualified or alias == item.table
+                for name in columns
+            ]
+        return items
 
-    def _group_by(self, group: exp.Group, expressions: Expressions) -> list[str]:
+    def _group_by(self, group: exp.Group, expressions: Expressions) -> str:
         _refuse_parts(group, frozenset(("expressions",)))
         keys = []
         for node in group.expressions:
@@ -245,7 +396,7 @@ class Renderer:
             key = expressions.render(node)
             _check_groupable(node.sql("postgres"), key.type)
             keys.append(key.sql)
-        return ["GROUP BY", ", ".join(keys)] if keys else []
+        return ", ".join(keys)
 
     def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> _From:
         clause = _From()
@@ -255,6 +406,12 @@ class Renderer:
                 raise NotExpressible("FROM")
             return clause
         clause.sql = self._item(first.this, scope, clause)
+        if (
+            isinstance(first.this, exp.Table | exp.Subquery)
+            and not node.args.get("joins")
+            and len(clause.bindings) == 1
+        ):
+            clause.single = clause.sql.rpartition(" AS ")[2]
         for join in node.args.get("joins") or ():
             clause.sql += self._join(join, scope, clause)
         return clause
@@ -301,13 +458,11 @@ class Renderer:
 
     def _derived(self, relation: Relation, name: str, clause: _From) -> str:
         alias = self._alias()
-        columns = {
-            column: Typed(f"{alias}.c{position}", type_) for position, (column, type_) in enumerate(relation.columns)
-        }
+        columns = {name: _reference(alias, n, type_) for n, (name, type_) in enumerate(relation.columns)}
         if len(columns) < len(relation.columns):
             raise NotExpressible("a derived table with two columns of one name")
         self._bind(clause, name or alias, columns)
-        return f"{relation.view or f'({relation.sql})'} AS {alias}"
+        return f"{relation.item} AS {alias}"
 
     def _bind(self, clause: _From, name: str, columns: Mapping[str, Any]) -> None:
         if name in clause.bindings:
@@ -325,17 +480,22 @@ class Renderer:
         condition = join.args.get("on")
         if condition is None:
             return f" CROSS JOIN {item}"
-        expressions = Expressions(lambda column: self._resolve(column, clause.bindings))
+        expressions = Expressions(lambda column: self._resolve(column, (clause.bindings,)))
         return f" {side or 'INNER'} JOIN {item} ON {expressions.boolean(condition)}"
 
-    def _resolve(self, column: exp.Column, bindings: Mapping[str, Mapping[str, Any]]) -> Typed:
+    def _resolve(self, column: exp.Column, levels: Levels) -> Typed:
         if column.args.get("db") or isinstance(column.this, exp.Star):
             raise NotExpressible("*" if isinstance(column.this, exp.Star) else f"column {column.sql('postgres')}")
-        items = [bindings[column.table]] if column.table in bindings else [] if column.table else bindings.values()
-        found = [item[column.name] for item in items if column.name in item]
-        if len(found) != 1:
-            raise NotExpressible(f"column {column.sql('postgres')}")
-        return found[0].use() if isinstance(found[0], _SourceColumn) else found[0]
+        for bindings in levels:
+            if column.table and column.table not in bindings:
+                continue
+            items = [bindings[column.table]] if column.table else bindings.values()
+            found = [item[column.name] for item in items if column.name in item]
+            if len(found) == 1:
+                return found[0].use() if isinstance(found[0], _SourceColumn) else found[0]
+            if found or column.table:
+                break
+        raise NotExpressible(f"column {column.sql('postgres')}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,24 +526,63 @@ def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
     return Relation(relation.sql, renamed + kept, relation.view)
 
 
+def _reference(alias: str, number: int, type_: SparkType) -> Typed:
+    """A column of a relation."""
+    return Typed(f"{alias}.c{number}", type_, f"{alias}.c{number}s" if type_.display is Display.KEPT else "")
+
+
 def _cast_columns(branch: Relation, types: Sequence[SparkType], alias: str) -> str:
-    """A branch of a UNION ALL whose columns have exactly these types."""
-    if all(
-        found.spark == wanted.spark
-        for (_, found), wanted in zip(branch.columns, types, strict=True)
-        if found.name != "unknown"
-    ) and all(found.name != "unknown" for _, found in branch.columns):
+    """A branch of a set operation whose columns have exactly these types."""
+    pairs = list(zip((type_ for _, type_ in branch.columns), types, strict=True))
+    if all(a.spark == b.spark and a.display is b.display for a, b in pairs if UNKNOWN not in (a, b)) and all(
+        a != UNKNOWN for a, _ in pairs
+    ):
         return branch.sql
-    items = ", ".join(f"CAST({alias}.c{n} AS {type_.spark}) AS c{n}" for n, type_ in enumerate(types))
-    return f"SELECT {items} FROM ({branch.sql}) AS {alias}"
+    values = [_reference(alias, n, found) for n, (found, _) in enumerate(pairs)]
+    items = [
+        _named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
+        for n, (value, type_) in enumerate(zip(values, types, strict=True))
+    ]
+    return f"SELECT {', '.join(items)} FROM ({branch.sql}) AS {alias}"
+
+
+def _named(number: int, value: Typed) -> str:
+    """An item of a select list, with its display scale if it has one."""
+    scale = f", {value.display} AS c{number}s" if value.type.display is Display.KEPT else ""
+    return f"{value.sql} AS c{number}{scale}"
 
 
 def _check_groupable(name: str, type_: SparkType) -> None:
+    if type_.display is not Display.FIXED:
+        raise NotExpressible(f"grouping by {name}, whose equal values can look different")
     if not type_.groupable:
         raise NotExpressible(
             f"grouping by {name} of type {type_.name}"
             + ("" if type_.name != "text" else ", whose collation is not deterministic")
         )
+
+
+def _number(node: Any) -> int | None:
+    """The literal number of a LIMIT or OFFSET."""
+    if node is None:
+        return None
+    value = node.expression.unnest() if isinstance(node, exp.Limit | exp.Offset) and node.expression else node
+    while isinstance(value, exp.Cast):
+        value = value.this.unnest()
+    if not (isinstance(value, exp.Literal) and value.is_int) or int(value.name) >= 1 << 31:
+        raise NotExpressible("LIMIT or OFFSET of anything but a number")
+    return int(value.name)
+
+
+def _is_grouped(node: exp.Select) -> bool:
+    """Whether a SELECT aggregates."""
+    if node.args.get("group") or node.args.get("having"):
+        return True
+    return any(
+        isinstance(inner, exp.AggFunc) and not isinstance(inner.parent, exp.Window)
+        for item in node.expressions
+        for inner in item.walk(prune=lambda n: isinstance(n, exp.Query | exp.Window))
+    )
 
 
 def _refuse_parts(node: exp.Expression, known: frozenset[str]) -> None:

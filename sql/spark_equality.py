@@ -16,9 +16,22 @@ LITERAL = "literal"
 """A non-negative integer literal: other values of the argument are treated differently by the two systems."""
 
 
+WORDS = "words"
+"""A literal text that is not empty."""
+
+PADDED = frozenset({"octet_length"})
+"""Functions to which the trailing blanks of a char(n) matter."""
+
+SEARCHING = frozenset({"strpos", "replace", "starts_with", "split_part"})
+"""Functions that compare text, as its collation does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER or LITERAL, ``spark`` its rendering."""
+    """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER, LITERAL, WORDS; ``spark`` its rendering.
+
+    A result of type text has the collation of the first argument.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -28,7 +41,6 @@ class Function:
 
 
 FUNCTIONS = (
-    Function("abs", (NUMBER,), NUMBER, "abs({0})", ("abs(i4 / 2)", "abs(n)")),
     Function("length", ("text",), "integer", "char_length({0})", ("length(t)",)),
     Function("char_length", ("text",), "integer", "char_length({0})", ("char_length(t)",)),
     Function("octet_length", ("text",), "integer", "octet_length({0})", ("octet_length(t)",)),
@@ -37,6 +49,25 @@ FUNCTIONS = (
     Function("rtrim", ("text",), "text", "rtrim({0})", ("rtrim(t)",)),
     Function("left", ("text", LITERAL), "text", "left({0}, {1})", ('"left"(t, 2)', '"left"(t, 0)')),
     Function("right", ("text", LITERAL), "text", "right({0}, {1})", ('"right"(t, 2)', '"right"(t, 0)')),
+    Function(
+        "substring",
+        ("text", LITERAL),
+        "text",
+        "substring({0}, greatest({1}, 1))",
+        ("SUBSTRING(t FROM 2)", "SUBSTRING(t FROM 0)", "SUBSTRING(c FROM 2)"),
+    ),
+    Function(
+        "substring",
+        ("text", LITERAL, LITERAL),
+        "text",
+        "substring({0}, greatest({1}, 1), greatest({1} + {2} - greatest({1}, 1), 0))",
+        (
+            "SUBSTRING(t FROM 1 FOR 2)",
+            "SUBSTRING(t FROM 0 FOR 2)",
+            "SUBSTRING(t FROM 0 FOR 0)",
+            "SUBSTRING(c FROM 1 FOR 2)",
+        ),
+    ),
 )
 
 # The part of a timestamp or date, its rendering, the digits before and after the point of the numeric it gives.
@@ -116,6 +147,11 @@ CAST_EXAMPLES = (
     "NULL::integer",
     "'a\\b''c'::text",
     "'é€😀'::text",
+    "c::text",
+    "(n / 3.0)::text",
+    "(n / 3.0)::integer",
+    "(n / 3.0)::numeric(12,3)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END)::text",
 )
 
 OPERATOR_EXAMPLES = (
@@ -139,6 +175,24 @@ OPERATOR_EXAMPLES = (
     "tz < '2013-07-01 12:00:00+00'::timestamp with time zone",
     "tz = tz", "u = '00000000-0000-0000-0000-000000000001'::uuid", "u < 'ffffffff-0000-0000-0000-000000000000'::uuid",
     "f > 0::double precision", "f <> 'NaN'::double precision", "f", "r",
+    "c", "c = 'ab'::bpchar", "c <> 'ab   '::bpchar", "c < 'b'::bpchar", "c ~~ 'ab%'::text", "c ~~ 'ab'::text", "c || 'x'::text",
+    "c = ANY (ARRAY['ab'::bpchar, 'x'::bpchar])", "CASE WHEN b THEN c ELSE 'no'::bpchar END = 'no'::bpchar",
+    "n / 3.0", "n / 7::numeric", "i4::numeric / 3::numeric", "n / NULLIF(n2, 0::numeric)", "1.0 / NULLIF(n, 0::numeric)",
+    "n / 3.0 / 7.00", "0.5 * (n / 3.0) + n2", "n > 0.2 * (n2 / 3.0)", "round(n / 3.0, 2)", "n % NULLIF(n2, 0::numeric)",
+    "i8::numeric / 1000000007::numeric", "CASE WHEN n2 <> 0::numeric THEN n / n2 ELSE NULL::numeric END",
+    "CASE WHEN b THEN n ELSE 0::numeric END", "COALESCE(n, 0::numeric)", "COALESCE(n, n2, 1.2345)", "NULLIF(n, 2.5)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END) * 2.5", "(CASE WHEN b THEN n ELSE 1.234 END) + n2",
+    "- (CASE WHEN b THEN n ELSE 0::numeric END)", "abs(CASE WHEN b THEN n ELSE 0::numeric END)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END) > n2", "trunc(n)", "trunc(n, 1)", "trunc(n2, 5)", "abs(i4 / 2)", "abs(n)",
+    "n = i4::numeric", "n2 >= i2::numeric",
+    "d + '1 mon'::interval > '2000-01-01 00:00:00'::timestamp without time zone",
+    "d - '1 year 1 day'::interval = '2023-02-27 00:00:00'::timestamp without time zone",
+    "ts + '1 mon 1 day 01:02:03.5'::interval > '2013-08-02 13:02:03.4'::timestamp without time zone",
+    "ts - '-1 mon'::interval = '2024-03-29 13:59:59.123456'::timestamp without time zone",
+    "tz + '01:00:00'::interval > '2013-07-01 12:30:00+00'::timestamp with time zone",
+    "d < ts", "ts >= d", "d = '2024-02-29 00:00:00'::timestamp without time zone",
+    "d >= '2020-12-30 12:00:00'::timestamp without time zone",
+    "d < ('2020-11-30'::date + '1 mon'::interval)", "t COLLATE \"C\" < 'b'::text",
 )  # fmt: skip
 
 AGGREGATE_EXAMPLES = (
@@ -147,11 +201,28 @@ AGGREGATE_EXAMPLES = (
     "bool_and(b)", "bool_or(b)",
     "count(*) FILTER (WHERE b)", "sum(i4) FILTER (WHERE (i4 > 0))", "max(i4) FILTER (WHERE (t = 'no such'::text))",
     "count(DISTINCT i4) FILTER (WHERE (i4 > 0))",
+    "avg(i2)", "avg(i4)", "avg(n)", "avg(n2) FILTER (WHERE b)", "avg(DISTINCT n)", "avg(i8 % 1000::bigint)",
+    "sum(CASE WHEN b THEN n ELSE 0::numeric END)", "avg(CASE WHEN b THEN n ELSE 0::numeric END)",
+    "sum(COALESCE(n, 1.2345)) FILTER (WHERE (i4 > 0))", "min(c)", "max(c)", "count(DISTINCT c)",
+    "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
 )  # fmt: skip
 
 # PostgreSQL raises an error for these; Spark must not give a value.
 ERROR_EXAMPLES = (
     "i4 + 2147483647", "i8 * 2::bigint", "i2 + 32767::smallint", "i8 + i8", "i8 - (- 9223372036854775807)", "i4 * i4",
     "i2 * i2", "- i2", "- i4", "- i8", "abs(i2)", "abs(i4)", "abs(i8)", "i4 / 0", "i4 % 0", "i8 / (-1)::bigint",
-    "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)",
+    "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
 )  # fmt: skip
+
+# What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
+LONG_EXAMPLES = (
+    "i8::numeric * i8::numeric * i8::numeric",
+    "i8::numeric * 10000000000000000000.5 * n",
+    "n / 0.00000000000001",
+    "i8::numeric / 3.0",
+    "i8::numeric + 0.00000000000000000000001 * n",
+    "(i8::numeric * i8::numeric) > (n * n2)",
+    "n / 99999999999999.99",
+    "(i8::numeric * i8::numeric) % 7::numeric",
+)
+LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")

@@ -7,13 +7,16 @@ NotExpressible and names itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlglot import exp
 
-from . import spark_equality as equality
+from .spark_aggregates import AGGREGATES
+from .spark_dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
+from .spark_functions import FUNCTIONS
+from .spark_numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
 from .spark_types import (
-    BIGINT,
     BOOLEAN,
     DATE,
     TEXT,
@@ -21,42 +24,60 @@ from .spark_types import (
     UNKNOWN,
     NotExpressible,
     SparkType,
+    Typed,
     column_type,
-    numeric,
     sqlglot_type,
 )
 from .spark_values import (
-    Typed,
-    arithmetic,
     as_type,
     check_comparable,
+    comparable,
     constant,
     converted,
-    date_arithmetic,
+    kept_scale,
     number,
     string,
     unify,
-    wider,
 )
 
 Resolve = Callable[[exp.Column], Typed]
+Subquery = Callable[[Any], str]
 
 _COMPARISONS: dict[type[Any], str] = {
     exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
     exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
 }  # fmt: skip
 _EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
-_FUNCTIONS = {function.name: function for function in equality.FUNCTIONS}
-_NAMES: dict[type[Any], str] = {
-    exp.Abs: "abs", exp.Length: "length", exp.Left: "left", exp.Right: "right", exp.ByteLength: "octet_length",
-}  # fmt: skip
 
 
 class Expressions:
-    """Renders expressions whose columns `resolve` knows."""
+    """Renders expressions whose columns `resolve` knows.
 
-    def __init__(self, resolve: Resolve):
+    ``exists`` renders the query of an EXISTS, where one may stand. ``layers`` take what a division needs, where there
+    may be one. ``clause`` follows an aggregate call: FILTER, OVER.
+    """
+
+    def __init__(
+        self, resolve: Resolve, *, exists: Subquery | None = None, layers: Layers | None = None, clause: str = ""
+    ):
         self._resolve = resolve
+        self._exists_query = exists
+        self._layers = layers
+        self.clause = clause
+
+    def with_clause(self, clause: str) -> Expressions:
+        """The same with another clause after aggregate calls."""
+        return Expressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
+
+    def with_queries(self, exists: Subquery) -> Expressions:
+        """The same where EXISTS may stand."""
+        return Expressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
+
+    def layered(self, what: str) -> Layers:
+        """Where a division's steps go. Raises NotExpressible where there may be none."""
+        if self._layers is None:
+            raise NotExpressible(f"{what} in this place")
+        return self._layers
 
     def render(self, node: Any) -> Typed:
         """The expression in Spark SQL. Raises NotExpressible."""
@@ -104,7 +125,7 @@ class Expressions:
         bare = not node.to.expressions
         declared = sqlglot_type(node.to.sql("postgres"))
         target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
-        if target.is_text:
+        if target.name == "text":
             if not bare:
                 raise NotExpressible(f"cast to {declared}")
             target = TEXT
@@ -122,7 +143,7 @@ class Expressions:
                 else Typed(f"CAST(NULL AS {target.spark})", target)
             )
         if bare and target.name == "numeric" and inner.type.is_number:
-            target = inner.type.as_numeric()
+            return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
         return converted(inner, target)
 
     # Operators
@@ -132,8 +153,12 @@ class Expressions:
         if isinstance(right, exp.Any | exp.All) or (isinstance(right, exp.Anonymous) and right.name.upper() == "ALL"):
             return self._quantified(node, right)
         a, b = self.render(node.left), self.render(right)
-        check_comparable(a.type, b.type, ordering=not isinstance(node, _EQUALITIES))
-        sql = f"({a.sql} {_COMPARISONS[type(node)]} {b.sql})"
+        if (a.type, b.type) == (DATE, TIMESTAMP):
+            a, b = date_beside_timestamp(a, b)
+        elif (a.type, b.type) == (TIMESTAMP, DATE):
+            b, a = date_beside_timestamp(b, a)
+        x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
+        sql = f"({x} {_COMPARISONS[type(node)]} {y})"
         return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
 
     def _quantified(self, node: exp.Binary, member: Any) -> Typed:
@@ -187,19 +212,26 @@ class Expressions:
             raise NotExpressible("LIKE with a pattern that is not a literal without backslashes")
         if not text.type.is_text or not text.type.equatable:
             raise NotExpressible("LIKE under a collation that is not deterministic")
-        return _negated(node, f"({text.sql} LIKE {string(literal.name)})")
+        sql = text.sql
+        if text.type.name == "character":
+            # Here alone the blanks count.
+            sql = f"rpad({sql}, {text.type.precision}, ' ')"
+        return _negated(node, f"({sql} LIKE {string(literal.name)})")
 
     def _dpipe(self, node: exp.DPipe) -> Typed:
-        left, right = self.render(node.left), self.render(node.right)
+        left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
         if not (left.type.is_text and right.type.is_text):
             raise NotExpressible("|| of anything but text")
         return Typed(f"({left.sql} || {right.sql})", unify((left.type, right.type), "||"))
+
+    def _as_text(self, value: Typed) -> Typed:
+        return converted(value, TEXT) if value.type.name == "character" else value
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
         if not this.type.is_number:
             raise NotExpressible(f"- of {this.type.name}")
-        return Typed(f"(- {this.sql})", this.type)
+        return negated(this)
 
     def _add(self, node: exp.Add) -> Typed:
         return self._plus_minus(node, "+")
@@ -208,6 +240,9 @@ class Expressions:
         return self._plus_minus(node, "-")
 
     def _plus_minus(self, node: exp.Binary, operator: str) -> Typed:
+        interval = _interval(node.right)
+        if interval is not None:
+            return moved(self.render(node.left), -interval if operator == "-" else interval)
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
@@ -218,19 +253,12 @@ class Expressions:
 
     def _div(self, node: exp.Div) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
-        if not (left.type.is_integer and right.type.is_integer):
-            raise NotExpressible("division of anything but integers")
-        type_ = wider(left.type, right.type)
-        # Spark's div is a bigint whatever its operands; the cast fails where PostgreSQL's own division overflows.
-        wide = (f"CAST({side.sql} AS BIGINT)" for side in (left, right))
-        return Typed(f"CAST(({' div '.join(wide)}) AS {type_.spark})", type_)
+        if left.type.is_integer and right.type.is_integer:
+            return integer_division(left, right)
+        return quotient(left, right, self.layered("division of numerics"))
 
     def _mod(self, node: exp.Mod) -> Typed:
-        left, right = self.render(node.left), self.render(node.right)
-        if not (left.type.is_integer and right.type.is_integer):
-            raise NotExpressible("remainder of anything but integers")
-        type_ = wider(left.type, right.type)
-        return Typed(f"CAST(({left.sql} % {right.sql}) AS {type_.spark})", type_)
+        return remainder(self.render(node.left), self.render(node.right))
 
     # Conditional expressions
 
@@ -242,11 +270,17 @@ class Expressions:
             values.append(self.render(node.args["default"]))
         type_ = unify([value.type for value in values], "CASE")
         whens = []
-        for branch, value in zip(node.args["ifs"], values, strict=False):
+        for branch in node.args["ifs"]:
             condition = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
-            whens.append(f"WHEN {self.boolean(condition)} THEN {as_type(value, type_)}")
-        default = f" ELSE {as_type(values[-1], type_)}" if node.args.get("default") is not None else ""
-        return Typed(f"(CASE {' '.join(whens)}{default} END)", type_)
+            whens.append(self.boolean(condition))
+
+        def case(texts: Sequence[str]) -> str:
+            branches = [f"WHEN {when} THEN {text}" for when, text in zip(whens, texts, strict=False)]
+            default = f" ELSE {texts[-1]}" if len(texts) > len(whens) else ""
+            return f"(CASE {' '.join(branches)}{default} END)"
+
+        scales = [kept_scale(value, type_) for value in values]
+        return Typed(case([as_type(value, type_) for value in values]), type_, case(scales) if scales[0] else "")
 
     def _coalesce(self, node: exp.Coalesce) -> Typed:
         return self._chosen("coalesce", [node.this, *node.expressions])
@@ -262,143 +296,39 @@ class Expressions:
         type_ = unify([value.type for value in values], name.upper())
         if ordering and not (type_.ordered and type_.groupable):
             raise NotExpressible(f"{name.upper()} of {type_.name}")
-        return Typed(f"{name}({', '.join(as_type(value, type_) for value in values)})", type_)
+        scales = [kept_scale(value, type_) for value in values]
+        if scales[0]:
+            if ordering:
+                raise NotExpressible(f"{name.upper()} of numerics with different scales")
+            whens = [f"WHEN {v.sql} IS NOT NULL THEN {scale}" for v, scale in zip(values, scales, strict=True)]
+            scales[0] = f"(CASE {' '.join(whens)} END)"
+        return Typed(f"{name}({', '.join(as_type(value, type_) for value in values)})", type_, scales[0])
 
     def _nullif(self, node: exp.Nullif) -> Typed:
         left, right = self.render(node.this), self.render(node.expression)
-        check_comparable(left.type, right.type, ordering=False)
-        return Typed(f"nullif({left.sql}, {right.sql})", left.type)
+        one, other = comparable(left, right, ordering=False)
+        return Typed(f"(CASE WHEN {one} = {other} THEN NULL ELSE {left.sql} END)", left.type, left.display)
 
-    # Functions
+    # Queries, and orders of text
 
-    def _trim(self, node: exp.Trim) -> Typed:
-        names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
-        return self._call(names[str(node.args.get("position") or "").upper()], [node.this])
+    def _exists(self, node: exp.Exists) -> Typed:
+        if self._exists_query is None:
+            raise NotExpressible("subquery in an expression")
+        return Typed(f"EXISTS ({self._exists_query(node.this)})", BOOLEAN)
 
-    def _function(self, node: exp.Func) -> Typed:
-        if isinstance(node, exp.Anonymous):
-            return self._call(str(node.name).lower(), node.expressions)
-        arguments = [node.this, node.args.get("expression")]
-        return self._call(_NAMES[type(node)], [argument for argument in arguments if argument is not None])
-
-    def _call(self, name: str, nodes: Sequence[Any]) -> Typed:
-        function = _FUNCTIONS.get(name)
-        if function is None or len(nodes) != len(function.arguments):
-            raise NotExpressible(f"function {name}")
-        rendered = []
-        for wanted, argument in zip(function.arguments, nodes, strict=True):
-            value = self.render(argument)
-            if wanted == equality.LITERAL:
-                if not (isinstance(argument, exp.Literal) and argument.is_int):
-                    raise NotExpressible(f"function {name} with an argument that is not a literal")
-            elif value.type.name != wanted and not (wanted == equality.NUMBER and value.type.is_number):
-                raise NotExpressible(f"function {name} of {value.type.name}")
-            rendered.append(value)
-        result = rendered[0].type if function.result in (equality.NUMBER, "text") else SparkType(function.result)
-        return Typed(function.spark.format(*(value.sql for value in rendered)), result)
-
-    def _round(self, node: exp.Round) -> Typed:
-        this, places = self.render(node.this), node.args.get("decimals")
-        if this.type.name != "numeric" or not (places is None or (isinstance(places, exp.Literal) and places.is_int)):
-            raise NotExpressible(f"round of {this.type.name}, or to places that are not a literal")
-        scale = int(places.name) if places is not None else 0
-        type_ = numeric(this.type.digits + (1 if scale < this.type.scale else 0), scale)
-        return Typed(f"CAST(round({this.sql}, {min(scale, this.type.scale)}) AS {type_.spark})", type_)
-
-    def _ceil(self, node: exp.Ceil) -> Typed:
-        return self._whole(node, "ceil")
-
-    def _floor(self, node: exp.Floor) -> Typed:
-        return self._whole(node, "floor")
-
-    def _whole(self, node: exp.Expression, name: str) -> Typed:
+    def _collate(self, node: exp.Collate) -> Typed:
         this = self.render(node.this)
-        if this.type.name != "numeric":
-            raise NotExpressible(f"{name} of {this.type.name}")
-        type_ = numeric(this.type.digits + 1, 0)
-        return Typed(f"CAST({name}({this.sql}) AS {type_.spark})", type_)
+        if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
+            raise NotExpressible("collate")
+        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
 
-    def _extract(self, node: exp.Extract) -> Typed:
-        part, this = node.this.name.lower(), self.render(node.expression)
-        known = equality.EXTRACT_PARTS.get(part)
-        if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
-            raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
-        template, digits, scale = known
-        type_ = numeric(digits, scale)
-        return Typed(f"CAST({template.format(this.sql)} AS {type_.spark})", type_)
 
-    def _timestamptrunc(self, node: exp.Expression) -> Typed:
-        this, unit = self.render(node.this), node.args["unit"].unnest()
-        while isinstance(unit, exp.Cast):
-            unit = unit.this.unnest()
-        name = unit.name.lower()
-        if this.type != TIMESTAMP or name not in equality.TRUNCATIONS:
-            raise NotExpressible(f"date_trunc('{name}', {this.type.name})")
-        return Typed(equality.TRUNCATIONS[name].format(this.sql), TIMESTAMP)
-
-    # Aggregates
-
-    def _filter(self, node: exp.Filter) -> Typed:
-        aggregate = node.this
-        while isinstance(aggregate, exp.Dot):
-            aggregate = aggregate.expression
-        if not isinstance(aggregate, exp.AggFunc):
-            raise NotExpressible("FILTER")
-        inner = self.render(aggregate)
-        call = inner.sql.removeprefix("CAST(").rpartition(" AS ")[0] if inner.sql.startswith("CAST(") else inner.sql
-        filtered = f"{call} FILTER (WHERE {self.boolean(node.expression.this)})"
-        return Typed(f"CAST({filtered} AS {inner.type.spark})", inner.type)
-
-    def _argument(self, node: Any) -> tuple[str, Typed]:
-        if isinstance(node.this, exp.Distinct):
-            if len(node.this.expressions) != 1 or node.this.args.get("on"):
-                raise NotExpressible("DISTINCT over several columns in an aggregate")
-            value = self.render(node.this.expressions[0])
-            if not value.type.groupable:
-                raise NotExpressible(f"DISTINCT over {value.type.name}")
-            return "DISTINCT ", value
-        return "", self.render(node.this)
-
-    def _count(self, node: exp.Count) -> Typed:
-        if isinstance(node.this, exp.Star):
-            return Typed("count(*)", BIGINT)
-        distinct, value = self._argument(node)
-        return Typed(f"count({distinct}{value.sql})", BIGINT)
-
-    def _sum(self, node: exp.Sum) -> Typed:
-        distinct, value = self._argument(node)
-        if value.type.name in ("smallint", "integer"):
-            return Typed(f"sum({distinct}CAST({value.sql} AS BIGINT))", BIGINT)
-        if not value.type.is_number:
-            raise NotExpressible(f"sum of {value.type.name}")
-        inner = value.type.as_numeric()
-        # Spark adds ten digits for the sum, as many rows as fit a bigint need nine more; beyond 38 it would overflow.
-        type_ = numeric(inner.digits + 10, inner.scale)
-        return Typed(f"CAST(sum({distinct}CAST({value.sql} AS {inner.spark})) AS {type_.spark})", type_)
-
-    def _min(self, node: exp.Min) -> Typed:
-        return self._extremum(node, "min")
-
-    def _max(self, node: exp.Max) -> Typed:
-        return self._extremum(node, "max")
-
-    def _extremum(self, node: exp.AggFunc, name: str) -> Typed:
-        _, value = self._argument(node)
-        if (
-            node.expressions
-            or not (value.type.ordered and value.type.groupable)
-            or value.type.name in ("boolean", "uuid")
-        ):
-            raise NotExpressible(
-                f"{name} of {value.type.name}" + ("" if value.type.ordered else " under this collation")
-            )
-        return Typed(f"{name}({value.sql})", value.type)
-
-    def _logicaland(self, node: exp.LogicalAnd) -> Typed:
-        return Typed(f"bool_and({self.boolean(node.this)})", BOOLEAN)
-
-    def _logicalor(self, node: exp.LogicalOr) -> Typed:
-        return Typed(f"bool_or({self.boolean(node.this)})", BOOLEAN)
+def _interval(node: Any) -> Interval | None:
+    """The value of a literal interval."""
+    node = node.unnest()
+    if isinstance(node, exp.Cast) and node.to.is_type("interval") and isinstance(node.this.unnest(), exp.Literal):
+        return parse_interval(node.this.unnest().name)
+    return None
 
 
 def _negated(node: exp.Expression, sql: str) -> Typed:
@@ -451,20 +381,9 @@ RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, 
     exp.Greatest: (Expressions._greatest, ("this", "expressions", "ignore_nulls")),
     exp.Least: (Expressions._least, ("this", "expressions", "ignore_nulls")),
     exp.Nullif: (Expressions._nullif, _BINARY),
-    exp.Trim: (Expressions._trim, ("this", "position")),
-    exp.Anonymous: (Expressions._function, ("this", "expressions")),
-    **{kind: (Expressions._function, _BINARY) for kind in _NAMES},
-    exp.Round: (Expressions._round, ("this", "decimals")),
-    exp.Ceil: (Expressions._ceil, ("this",)),
-    exp.Floor: (Expressions._floor, ("this",)),
-    exp.Extract: (Expressions._extract, _BINARY),
-    exp.TimestampTrunc: (Expressions._timestamptrunc, ("this", "unit")),
-    exp.Filter: (Expressions._filter, _BINARY),
-    exp.Count: (Expressions._count, ("this",)),
-    exp.Sum: (Expressions._sum, ("this",)),
-    exp.Min: (Expressions._min, ("this",)),
-    exp.Max: (Expressions._max, ("this",)),
-    exp.LogicalAnd: (Expressions._logicaland, ("this",)),
-    exp.LogicalOr: (Expressions._logicalor, ("this",)),
+    exp.Exists: (Expressions._exists, ("this",)),
+    exp.Collate: (Expressions._collate, _BINARY),
+    **FUNCTIONS,
+    **AGGREGATES,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -54,7 +54,7 @@ def render_stages(
     for name, query in refresh.views:
         relation = renderer.query(understood(query), scope)
         scope[name] = Relation(relation.sql, relation.columns, prefix + name.removeprefix("__pgt_"))
-    rendered = [(stage, renderer.query(understood(stage.query), scope)) for stage in refresh.stages]
+    rendered = [(stage, renderer.given_out(renderer.query(understood(stage.query), scope))) for stage in refresh.stages]
     texts = [relation.sql for relation in (*scope.values(), *(relation for _, relation in rendered))]
     views = []
     for relation in scope.values():

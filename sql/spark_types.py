@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from enum import Enum
 
 MAX_PRECISION = 38
 """Digits of Spark's widest decimal."""
@@ -18,13 +19,25 @@ class NotExpressible(Exception):
     """A query that Spark would not answer exactly as PostgreSQL does; the text names what stands in the way."""
 
 
+class Display(Enum):
+    """What is known of the display scale of a numeric's values, the digits that PostgreSQL shows after the point."""
+
+    FIXED = "fixed"
+    """Every value has the type's scale."""
+    KEPT = "kept"
+    """Each value has its own, at most the type's; it is computed beside the value."""
+    LOST = "lost"
+    """Each value has its own, and nobody knows it: the value may be compared and computed with, but not shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class SparkType:
     """What an expression is in both systems.
 
-    ``name`` is PostgreSQL's, without modifier. Of a numeric, ``precision`` bounds the digits and ``scale`` is the
-    display scale that PostgreSQL gives to every value. ``ordered`` is false where `<` may differ (text under a
-    collation other than C), ``equatable`` where `=` may. ``unknown`` marks a NULL or a literal without a type.
+    ``name`` is PostgreSQL's, without modifier. Of a numeric, ``precision`` bounds the digits, ``scale`` those after the
+    point; of a ``character``, whose values are without their trailing blanks, ``precision`` is the length, 0 if there
+    is none. ``ordered`` is false where `<` may differ (text under a collation other than C), ``equatable`` where `=`
+    may. ``unknown`` marks a NULL or a literal without a type, ``numeral`` a numeric written as text.
     """
 
     name: str
@@ -33,6 +46,7 @@ class SparkType:
     equatable: bool = True
     ordered: bool = True
     groupable: bool = True
+    display: Display = Display.FIXED
 
     @property
     def is_integer(self) -> bool:
@@ -44,7 +58,18 @@ class SparkType:
 
     @property
     def is_text(self) -> bool:
-        return self.name == "text"
+        return self.name in ("text", "character")
+
+    @property
+    def declared(self) -> str:
+        """The type as PostgreSQL is told it.
+
+        >>> SparkType("character", 25).declared, SparkType("numeric", 10, 2).declared
+        ('character(25)', 'numeric')
+        """
+        if self.name == "character":
+            return f"character({self.precision})" if self.precision else "bpchar"
+        return {"unknown": "text", "numeral": "numeric"}.get(self.name, self.name)
 
     @property
     def spark(self) -> str:
@@ -67,6 +92,15 @@ class SparkType:
         return self if self.name == "numeric" else numeric(self.digits, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """An expression in Spark SQL and its type; ``display`` is the expression of a kept display scale."""
+
+    sql: str
+    type: SparkType
+    display: str = ""
+
+
 INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
 """Integer types by rising width, with their decimal digits."""
 
@@ -78,6 +112,8 @@ _SPARK_NAMES = {
     "real": "FLOAT",
     "double precision": "DOUBLE",
     "text": "STRING",
+    "character": "STRING",
+    "numeral": "STRING",
     "uuid": "STRING",
     "date": "DATE",
     "timestamp without time zone": "TIMESTAMP_NTZ",
@@ -95,6 +131,7 @@ TIMESTAMPTZ = SparkType("timestamp with time zone")
 UNKNOWN = SparkType("unknown")
 
 _ALIASES = {
+    "bpchar": "character",
     "character varying": "text",
     "varchar": "text",
     "int2": "smallint",
@@ -106,11 +143,21 @@ _ALIASES = {
 }
 
 
-def numeric(digits: int, scale: int) -> SparkType:
-    """A numeric with so many digits before the point and exactly `scale` after it. Raises NotExpressible."""
-    if digits + scale > MAX_PRECISION:
-        raise NotExpressible(f"numeric with more than {MAX_PRECISION} digits")
-    return SparkType("numeric", max(digits + scale, 1), scale)
+MIN_DIGITS = 8
+"""Digits before the point that a type keeps, however many there are after it."""
+
+
+def numeric(digits: int, scale: int, display: Display = Display.FIXED) -> SparkType:
+    """A numeric with so many digits before the point and `scale` after it, as far as Spark's widest decimal reaches.
+
+    Values beyond are an error when they are met. Raises NotExpressible if there is hardly room before the point.
+
+    >>> numeric(40, 6).spark
+    'DECIMAL(38, 6)'
+    """
+    if scale + min(digits, MIN_DIGITS) > MAX_PRECISION:
+        raise NotExpressible(f"numeric with {scale} digits after the point")
+    return SparkType("numeric", max(min(digits + scale, MAX_PRECISION), 1), scale, display=display)
 
 
 def column_type(declared: str, *, faithful: bool = True, binary_order: bool = False) -> SparkType:
@@ -119,8 +166,8 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
     ``faithful``: `=` implies the same bytes (text under a deterministic collation). ``binary_order``: text is compared
     by its UTF-8 bytes (collation C).
 
-    >>> column_type("numeric(12,2)")
-    SparkType(name='numeric', precision=12, scale=2, equatable=True, ordered=True, groupable=True)
+    >>> column_type("numeric(12,2)").spark, column_type("character(25)").precision
+    ('DECIMAL(12, 2)', 25)
     >>> column_type("jsonb")
     Traceback (most recent call last):
     sql.spark_types.NotExpressible: type jsonb
@@ -137,9 +184,9 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
         if not 0 <= scale <= precision <= MAX_PRECISION:
             raise NotExpressible(f"type {declared}")
         return SparkType("numeric", precision, scale)
-    if name not in _SPARK_NAMES:
+    if name not in _SPARK_NAMES or name == "numeral":
         raise NotExpressible(f"type {declared}")
-    result = SparkType(name)
+    result = SparkType(name, int(found[2] or 0) if name == "character" else 0)
     if result.is_text:
         return replace(result, equatable=faithful, ordered=faithful and binary_order, groupable=faithful)
     if name in ("real", "double precision"):
@@ -178,4 +225,5 @@ _SQLGLOT_NAMES = {
     "timestamptz": "timestamp with time zone",
     "varchar": "character varying",
     "double": "double precision",
+    "char": "character",
 }

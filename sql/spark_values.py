@@ -1,36 +1,36 @@
-"""Values in Spark's dialect with their types: literals, casts, arithmetic, what may be compared or unified.
-
-Decimals are written with explicit casts, so that Spark never derives a scale of its own. Integer arithmetic is done one
-size larger and cast back, since not every Spark finds an overflow by itself.
-"""
+"""Values in Spark's dialect with their types: literals, casts, what may be compared or unified."""
 
 from __future__ import annotations
 
 import datetime
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from . import spark_equality as equality
+from .spark_numbers import scale_of, shown
 from .spark_types import (
-    BIGINT,
-    DATE,
-    INTEGER,
-    INTEGERS,
     TEXT,
     UNKNOWN,
+    Display,
     NotExpressible,
     SparkType,
+    Typed,
     numeric,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """An expression in Spark SQL and its type."""
-
-    sql: str
-    type: SparkType
+__all__ = [
+    "Typed",
+    "as_type",
+    "check_comparable",
+    "comparable",
+    "constant",
+    "converted",
+    "identifier",
+    "number",
+    "string",
+    "unify",
+]
 
 
 def string(text: str) -> str:
@@ -53,7 +53,7 @@ _WHOLE = ("smallint", "integer", "bigint")
 def unify(types: Sequence[SparkType], what: str) -> SparkType:
     """The common type of a CASE's branches or a column of a UNION ALL. Raises NotExpressible.
 
-    Numerics must have one scale: PostgreSQL keeps each value's own.
+    Each value of a numeric keeps its own display scale, as in PostgreSQL.
     """
     known = [type_ for type_ in types if type_ != UNKNOWN]
     if not known:
@@ -61,13 +61,20 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
     if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
         # Whole numbers have one representation in all these types: the widest holds them all.
         return max(known, key=lambda type_: (*_WHOLE, "numeric").index(type_.name))
+    if any(type_.name == "numeral" for type_ in known) and all(type_.scale == 0 for type_ in known):
+        return SparkType("numeral")
+    if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
+        known = [type_.as_numeric() for type_ in known]
     first = known[0]
     if any(type_.name != first.name for type_ in known):
         raise NotExpressible(f"{what} of different types")
     if first.name == "numeric":
-        if len({type_.scale for type_ in known}) > 1:
-            raise NotExpressible(f"{what} of numerics with different scales")
-        first = numeric(max(type_.digits for type_ in known), first.scale)
+        display = Display.KEPT if len({type_.scale for type_ in known}) > 1 else Display.FIXED
+        for kind in (Display.KEPT, Display.LOST):
+            display = kind if any(type_.display is kind for type_ in known) else display
+        first = numeric(max(type_.digits for type_ in known), max(type_.scale for type_ in known), display)
+    if first.name == "character" and any(type_.precision != first.precision for type_ in known):
+        first = replace(first, precision=0)
     return replace(
         first,
         equatable=all(t.equatable for t in known),
@@ -81,6 +88,10 @@ def converted(inner: Typed, target: SparkType) -> Typed:
     source = inner.type
     if source.name == target.name and source.name != "numeric":
         return inner
+    if source.name == "character" and target.is_text:
+        return Typed(inner.sql, replace(source, name="text", precision=0))
+    if source.name == "numeric" and target.is_text:
+        return Typed(shown(inner), target)
     if source.is_number and target.is_number:
         if source.name == "numeric" and target.scale < source.scale:
             # PostgreSQL rounds half away from zero; Spark's cast to an integer would truncate.
@@ -100,6 +111,8 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
             return converted(value, value.type.as_numeric())
         if target.is_number:
             return converted(number(text.strip()), target)
+        if target.name == "character" and not target.precision:
+            return Typed(string(text.rstrip(" ")), target)
         if target.name == "date":
             return Typed(f"DATE '{datetime.date.fromisoformat(text)}'", target)
         if target.name.startswith("timestamp"):
@@ -140,55 +153,21 @@ def number(text: str) -> Typed:
 
 def as_type(value: Typed, type_: SparkType) -> str:
     """The value with exactly this type, for branches that Spark would otherwise unify by itself."""
-    if value.type == UNKNOWN or type_.name == "numeric":
+    if value.type == UNKNOWN or value.type.spark != type_.spark:
         return f"CAST({value.sql} AS {type_.spark})"
     return value.sql
 
 
-def wider(left: SparkType, right: SparkType) -> SparkType:
-    """The integer type of an operation on two."""
-    return max((SparkType(left.name), SparkType(right.name)), key=lambda t: list(INTEGERS).index(t.name))
-
-
-def arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
-    """``+``, ``-`` or ``*`` of two numbers. Raises NotExpressible."""
-    a, b = left.type, right.type
-    if not (a.is_number and b.is_number):
-        raise NotExpressible(f"{a.name} {operator} {b.name}")
-    if a.is_integer and b.is_integer:
-        type_ = wider(a, b)
-        roomy = "DECIMAL(19, 0)" if type_ == BIGINT else "BIGINT"
-        operation = f"CAST({left.sql} AS {roomy}) {operator} CAST({right.sql} AS {roomy})"
-        return Typed(f"CAST(({operation}) AS {type_.spark})", type_)
-    a, b = a.as_numeric(), b.as_numeric()
-    if operator == "*":
-        type_ = numeric(a.digits + b.digits, a.scale + b.scale)
-        if a.precision + b.precision + 1 > 38:  # what Spark derives before our cast
-            raise NotExpressible("product of numerics with more than 37 digits")
-    else:
-        type_ = numeric(max(a.digits, b.digits) + 1, max(a.scale, b.scale))
-    operation = f"CAST({left.sql} AS {a.spark}) {operator} CAST({right.sql} AS {b.spark})"
-    return Typed(f"CAST(({operation}) AS {type_.spark})", type_)
-
-
-def date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
-    """A date plus or minus days, or a difference of dates. Raises NotExpressible."""
-    if right.type == DATE and operator == "-":
-        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER)
-    # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
-    literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
-    if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:
-        return Typed(f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})", DATE)
-    raise NotExpressible(f"date {operator} anything but a date or an integer literal")
+def kept_scale(value: Typed, type_: SparkType) -> str:
+    """The display scale that a value has beside others of a common type, "" if the type has one for all."""
+    if type_.display is not Display.KEPT:
+        return ""
+    return "0" if value.type == UNKNOWN else scale_of(value)
 
 
 def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
     """Raises NotExpressible unless ``=`` (with `ordering` also ``<``) means the same in both systems."""
-    if UNKNOWN in (a, b):
-        return
-    if a.is_number and b.is_number:
-        x, y = a.as_numeric(), b.as_numeric()
-        numeric(max(x.digits, y.digits), max(x.scale, y.scale))
+    if UNKNOWN in (a, b) or (a.is_number and b.is_number):
         return
     if a.name != b.name:
         raise NotExpressible(f"comparison of {a.name} with {b.name}")
@@ -196,3 +175,15 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
         raise NotExpressible("comparison under a collation that is not deterministic")
     if ordering and not (a.ordered and b.ordered):
         raise NotExpressible("order of text under a collation other than C")
+
+
+def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
+    """Two values as they can be compared in Spark. Raises NotExpressible."""
+    check_comparable(a.type, b.type, ordering=ordering)
+    if "numeric" in (a.type.name, b.type.name) and UNKNOWN not in (a.type, b.type):
+        x, y = a.type.as_numeric(), b.type.as_numeric()
+        common = numeric(max(x.digits, y.digits), max(x.scale, y.scale))
+        if common.digits < max(x.digits, y.digits):
+            # Spark itself would compare rounded values.
+            return as_type(a, common), as_type(b, common)
+    return a.sql, b.sql

@@ -1,0 +1,130 @@
+"""Dates, timestamps and intervals in Spark's dialect."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from calendar import monthrange
+from dataclasses import dataclass
+
+from .spark_types import DATE, INTEGER, TIMESTAMP, TIMESTAMPTZ, NotExpressible, Typed
+
+_UNITS = {
+    "year": 12, "years": 12, "mon": 1, "mons": 1, "month": 1, "months": 1, "day": 0, "days": 0,
+}  # fmt: skip
+_PART = re.compile(r"\s*(?:([+-]?\d+) (years?|mons?|months?|days?)|([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)(?=\s|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """PostgreSQL's interval: what is added as months, then as days, then as microseconds."""
+
+    months: int = 0
+    days: int = 0
+    microseconds: int = 0
+
+    def __neg__(self) -> Interval:
+        return Interval(-self.months, -self.days, -self.microseconds)
+
+
+def parse_interval(text: str) -> Interval:
+    """An interval as PostgreSQL writes it. Raises NotExpressible.
+
+    >>> parse_interval("1 year 2 mons -3 days -04:05:06.7")
+    Interval(months=14, days=-3, microseconds=-14706700000)
+    """
+    months = days = microseconds = position = 0
+    while position < len(text):
+        found = _PART.match(text, position)
+        if found is None:
+            raise NotExpressible(f"interval '{text}'")
+        position = found.end()
+        if found[1]:
+            months += int(found[1]) * _UNITS[found[2]]
+            days += int(found[1]) if found[2].startswith("day") else 0
+        else:
+            seconds = (int(found[4]) * 60 + int(found[5])) * 60 + int(found[6])
+            microseconds += (seconds * 1_000_000 + int((found[7] or "").ljust(6, "0"))) * (-1 if found[3] == "-" else 1)
+    return Interval(months, days, microseconds)
+
+
+def moved(value: Typed, interval: Interval) -> Typed:
+    """A date or timestamp plus an interval. Raises NotExpressible."""
+    known = _constant(value)
+    if known is not None:
+        return timestamp(_moved(known, interval))
+    if value.type == TIMESTAMPTZ:
+        if interval.months or interval.days:
+            raise NotExpressible("days or months on timestamp with time zone, which depend on the session's time zone")
+        return Typed(f"({value.sql} {_time(interval.microseconds)})", TIMESTAMPTZ)
+    if value.type not in (DATE, TIMESTAMP):
+        raise NotExpressible(f"{value.type.name} with an interval")
+    sql = value.sql if value.type == TIMESTAMP else f"CAST({value.sql} AS TIMESTAMP_NTZ)"
+    if interval.months:
+        sign, months = _sign(interval.months)
+        sql = f"({sql} {sign} INTERVAL '{months}' MONTH)"
+    if interval.days:
+        sign, days = _sign(interval.days)
+        sql = f"({sql} {sign} INTERVAL '{days}' DAY)"
+    if interval.microseconds:
+        sql = f"({sql} {_time(interval.microseconds)})"
+    return Typed(sql, TIMESTAMP)
+
+
+def _sign(number: int) -> tuple[str, int]:
+    if abs(number) > 1_000_000:
+        raise NotExpressible("very long interval")
+    return ("-", -number) if number < 0 else ("+", number)
+
+
+def _time(microseconds: int) -> str:
+    sign, rest = ("-", -microseconds) if microseconds < 0 else ("+", microseconds)
+    seconds, fraction = divmod(rest, 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{sign} INTERVAL '{days} {hours:02}:{minutes:02}:{seconds:02}.{fraction:06}' DAY TO SECOND"
+
+
+_LITERAL = re.compile(r"(DATE|TIMESTAMP_NTZ) '([^']+)'")
+
+
+def _constant(value: Typed) -> datetime.datetime | None:
+    """The value of a literal date or timestamp without time zone."""
+    found = _LITERAL.fullmatch(value.sql)
+    return datetime.datetime.fromisoformat(found[2]) if found else None
+
+
+def _moved(moment: datetime.datetime, interval: Interval) -> datetime.datetime:
+    try:
+        years, month = divmod(moment.month - 1 + interval.months, 12)
+        year = moment.year + years
+        day = min(moment.day, monthrange(year, month + 1)[1])
+        whole = moment.replace(year=year, month=month + 1, day=day)
+        return whole + datetime.timedelta(days=interval.days, microseconds=interval.microseconds)
+    except (ValueError, OverflowError):
+        raise NotExpressible("date outside the years 1 to 9999") from None
+
+
+def timestamp(moment: datetime.datetime) -> Typed:
+    """A literal timestamp without time zone."""
+    return Typed(f"TIMESTAMP_NTZ '{moment.isoformat(' ', 'microseconds')}'", TIMESTAMP)
+
+
+def date_beside_timestamp(date: Typed, other: Typed) -> tuple[Typed, Typed]:
+    """A date and a timestamp without time zone, to be compared. The date stays what it is beside a literal midnight."""
+    moment = _constant(other)
+    if moment is not None and moment.time() == datetime.time():
+        return date, Typed(f"DATE '{moment.date()}'", DATE)
+    return Typed(f"CAST({date.sql} AS TIMESTAMP_NTZ)", TIMESTAMP), other
+
+
+def date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
+    """A date plus or minus days, or a difference of dates. Raises NotExpressible."""
+    if right.type == DATE and operator == "-":
+        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER)
+    # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
+    literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
+    if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:
+        return Typed(f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})", DATE)
+    raise NotExpressible(f"date {operator} anything but a date or an integer literal")
