@@ -101,7 +101,15 @@ def same_key(fields: Sequence[Described], left: str, right: str) -> str:
 def _compare(function: str, fields: Sequence[Described], left: str, right: str) -> str:
     if not fields:
         return "TRUE"
-    return f"pg_catalog.{function}(ROW({', '.join(_columns(fields, left))}), ROW({', '.join(_columns(fields, right))}))"
+    lefts = _columns(fields, left)
+    if function == "record_eq":
+        # Two columns of different collations have none in common. Where equal texts look the same, any will do.
+        lefts = [f'{c} COLLATE "C"' if _is_text(f) else c for c, f in zip(lefts, fields, strict=True)]
+    return f"pg_catalog.{function}(ROW({', '.join(lefts)}), ROW({', '.join(_columns(fields, right))}))"
+
+
+def _is_text(field: Described) -> bool:
+    return faithful(field) and base_type(field.type) in ("text", "character varying", "character")
 
 
 def content_groups(fields: Sequence[Described], alias: str | None = None) -> tuple[list[str], list[str]]:

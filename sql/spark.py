@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
+from .spark_generated import repeated_by, simplified
 from .spark_numbers import Layers, shown
 from .spark_types import BIGINT, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
 from .spark_values import as_type, identifier, kept_scale, unify
@@ -96,7 +97,8 @@ def understood(query: str | exp.Expr) -> exp.Expr:
     """A query as `Renderer.query` wants it. Raises NotExpressible."""
     try:
         parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
-        return sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
+        parsed = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
+        return simplified(parsed)
     except SqlglotError as error:
         raise NotExpressible("syntax that is not understood") from error
 
@@ -474,6 +476,10 @@ class Renderer:
         side, kind = (join.args.get(part) or "" for part in ("side", "kind"))
         if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
             raise NotExpressible(f"{side} {kind} JOIN".strip())
+        if (copies := repeated_by(join.this)) is not None:
+            expressions = Expressions(lambda column: self._resolve(column, (clause.bindings,)))
+            number = expressions.render(copies).sql
+            return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self._alias()} AS x"
         item = self._item(join.this, scope, clause)
         if _has_joins(join.this):
             item = f"({item})"

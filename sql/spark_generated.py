@@ -62,6 +62,25 @@ def _named_expressions(item: Any) -> dict[str, exp.Expr] | None:
     return {expression.alias_or_name: expression.unalias() for expression in inner.expressions}
 
 
+def repeated_by(item: Any) -> exp.Expr | None:
+    """The number in an item of FROM that `render.repeated` has written, None if it is another one."""
+    if not isinstance(item, exp.Lateral) or not isinstance(item.this, exp.Subquery):
+        return None
+    inner = item.this.this
+    if not isinstance(inner, exp.Select) or inner.expressions or not inner.args.get("limit"):
+        return None
+    number = inner.args["limit"].expression
+    source = inner.args["from_"].this if inner.args.get("from_") else None
+    fills = list(source.find_all(exp.Anonymous)) if source is not None else []
+    arrays = list(source.find_all(exp.Array)) if source is not None else []
+    parts = {part for part, value in inner.args.items() if value} - {"limit", "from_"}
+    if parts or [fill.name for fill in fills] != ["array_fill"] or len(arrays) != 1:
+        return None
+    cast = arrays[0].expressions[0]
+    same = isinstance(cast, exp.Cast) and cast.this.unnest() == number.unnest()
+    return number if same else None
+
+
 def _without_looks(select: exp.Select) -> None:
     """Grouping by a value and by what it looks like is grouping by the value, and any of a group's is the value."""
     group = select.args.get("group")

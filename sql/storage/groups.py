@@ -45,6 +45,21 @@ class Groups(Keyed):
         return (*hidden_keys(self.aggregate.keys, self.key, self.output), *self.auxiliaries)
 
     @property
+    def hidden_columns(self) -> list[Column]:
+        extrema = {
+            auxiliary.name: argument
+            for part in self.maintained
+            for auxiliary in part.auxiliaries
+            if part.call.function in ("min", "max") and (argument := part.call.argument) is not None
+        }
+        keys = {column.name: column for column in self.key}
+        return [
+            keys.get(name)
+            or Column(name, *((f.type, False, f.hashable, f.faithful) if (f := extrema.get(name)) else ("",)))
+            for name in self.hidden
+        ]
+
+    @property
     def filtered(self) -> bool:
         """Whether there is a HAVING."""
         return any(isinstance(operator, Filter) for operator in top(self.root))

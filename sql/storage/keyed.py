@@ -34,6 +34,11 @@ class Keyed(Shape):
     def hidden(self) -> tuple[str, ...]:
         return ()
 
+    @property
+    def hidden_columns(self) -> list[Column]:
+        """The hidden columns, with their types as far as these matter to a comparison."""
+        return [Column(name, "") for name in self.hidden]
+
     def row_id(self, alias: str) -> str:
         """The row id of rows that have the user's columns."""
         return key_hash(self.key, alias) if self.key else "1::bigint"
@@ -72,7 +77,7 @@ class Keyed(Shape):
     def update(self, plan: Plan, storage: str, target: str, condition: str | None = None) -> str:
         """Update the rows that `target` (alias n) has with the same key; those that differ, unless told which."""
         # Of hidden columns the values count: a sum's own display scale depends on what it has been.
-        hidden = [Column(name, "") for name in self.hidden]
+        hidden = self.hidden_columns
         differs = f"NOT ({same_content(self.output, 's', 'n')} AND {same_key(hidden, 's', 'n')})"
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
         return plan.modification(
