@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sql
 from catalog.session import SqlError, SqlSession
 from engine.transactions import PINNED_PATH, quoted
 from sql import Column, Source, View
@@ -161,7 +162,10 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
         inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
         canonical = str(inner["definition"])
         output = tuple(c for c in output if c.name in visible)
-    elif any(use.user_defined for use in functions):
+    again = sql.without_positions(canonical)
+    if again != canonical:
+        canonical = str((await analysed(session, again, ("definition",)))["definition"])
+    if len(visible) == len(output) and any(use.user_defined for use in functions):
         await _refuse_other_operators(session, text, search_path, canonical)
     if not output:
         raise SqlError("42P16", "the defining query has no columns")

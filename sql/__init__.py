@@ -32,6 +32,7 @@ The refresh is one statement: it takes the frontier as ``$1`` (jsonb) and return
 
 from .columns import Column, Source
 from .compiled import Compiled, Core
+from .constant_keys import without_positions
 from .errors import NotDifferentiable
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
@@ -56,4 +57,5 @@ __all__ = [
     "rejected",
     "rewrites",
     "topk",
+    "without_positions",
 ]

@@ -82,3 +82,29 @@ def test_operators_that_canonical_text_names(db: Any) -> None:
     db.create("groups", "SELECT name, count(*) AS n FROM t GROUP BY name")
     db.run("UPDATE t SET name = lower(name::text) WHERE id % 2 = 0")
     db.assert_refreshed("same", "groups")
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT - '1.00'::numeric AS a, - '1'::int AS b FROM told ORDER BY 1, 2", [(-1, -1)] * 3),
+        ("SELECT - '7'::bigint AS a, count(*) AS b FROM told GROUP BY - '7'::bigint", [(-7, 3)]),
+    ],
+)
+def test_negated_constant_to_sort_or_group_by(db: Any, query: str, rows: list[tuple[int, int]]) -> None:
+    """PostgreSQL's canonical text is `(- 1)` there, which it reads as a position in the select list."""
+    db.run("CREATE TABLE told (id int PRIMARY KEY); INSERT INTO told VALUES (1), (2)")
+    db.create("st", query, refresh_mode="DIFFERENTIAL")
+    db.run("INSERT INTO told VALUES (3)")
+    db.refresh("st")
+    assert db.rows("SELECT a, b FROM st") == rows
+
+
+def test_reason_of_a_probe_that_fails_is_said(db: Any) -> None:
+    db.run("CREATE TABLE told (id int PRIMARY KEY, v text)")
+    query = "SELECT count(*) AS n FROM (SELECT DISTINCT ROW(id, v) AS r FROM told) AS q"
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="pseudo-type record"):
+        db.create("st", query, refresh_mode="DIFFERENTIAL")
+    db.create("st", query)
+    said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('st')"))
+    assert "pseudo-type record" in said["Fallback Reason"]

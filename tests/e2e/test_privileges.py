@@ -389,7 +389,7 @@ def test_view_with_its_own_rights_is_read_as_a_whole(db: Any, alice: psycopg.Con
     told: list[str] = []
     alice.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
     before = db.traces()
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="through a view.*permission denied.*secret"):
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"through a view.*permission denied.*secret"):
         create(alice, "insisted", "SELECT visible FROM through", "DIFFERENTIAL")
     assert db.traces() == before
     assert told == []
