@@ -2,6 +2,7 @@
 
 - ``EXISTS`` and ``NOT IN`` as conditions of WHERE, HAVING and ON are semi-joins and anti-joins, see `semi_joins`.
 - A scalar aggregate over the rows that are equal to the outer row is one aggregate for all, see `keyed_aggregates`.
+- A comparison with a scalar aggregate without outer columns is a semi-join with its one row, unless it is ``=``.
 - Any other scalar subquery is unnested, and its column joined in on D. An aggregate without GROUP BY has a row for each
   outer row, so an inner join will do; otherwise it is a left join, and several rows for one outer row are an error.
 - ``EXISTS`` anywhere else is the scalar ``count(*) > 0``; without outer columns a relation of one row.
@@ -56,13 +57,14 @@ def attached(
         subplan = builder.subplan(int(call.expressions[0].name))
         arguments = call.expressions[2:]
         asked = _guard(result, call)
-        within = base if _known(base, [*arguments, *asked]) else operator
-        # A guard that depends on other subqueries makes the tree twice as large.
-        worth = several_rows(subplan, builder.special) or (within is base and may_raise(subplan))
-        if asked and worth:
+        # A guard that depends on other subqueries, as any use of their results, makes the tree four times as large.
+        known = _known(base, [*arguments, *asked])
+        if asked and (several_rows(subplan, builder.special) or (known and may_raise(subplan))):
+            within: Operator = base if known else operator
             within = Filter(within, exp.and_(*asked, wrap=True), within.columns)
             operator, values = _value(builder, within, operator, subplan, arguments, guarded=True)
         else:
+            within = base if _known(base, arguments) else operator
             operator, values = _value(builder, within, operator, subplan, arguments, required=required)
         text = _text(call)
         result = [_replaced(e, text, values) for e in result]
@@ -201,9 +203,31 @@ def filtered(builder: Builder, operator: Operator, conditions: Sequence[exp.Expr
             operator = Filter(operator, found if wanted else exp.Not(this=exp.paren(found)), operator.columns)
     results: list[exp.Expr] = []
     for condition in rest:
+        compared = _compared(builder, operator, condition)
+        if compared is not None:
+            operator = compared
+            continue
         operator, over = attached(builder, operator, [condition], base, required=_required(condition))
         results += over
     return Filter(operator, exp.and_(*results, wrap=True), operator.columns) if results else operator
+
+
+def _compared(builder: Builder, operator: Operator, condition: exp.Expr) -> Operator | None:
+    """The rows of an operator that compare well with the one row of an aggregate, as ``x > (SELECT avg(y) FROM …)``.
+
+    A semi-join, of which a change of that row touches the rows alone that compare differently now. With ``=`` it would
+    gain nothing.
+    """
+    calls = [c for c in condition.find_all(exp.Anonymous) if placeholder(c)]
+    if len(calls) != 1 or isinstance(condition.unnest(), exp.EQ):
+        return None
+    subplan = builder.subplan(int(calls[0].expressions[0].name))
+    plain = subplan.kind is Kind.SCALAR and not subplan.parameters and subplan.reads_tables
+    if not (plain and one_row(subplan.query, builder.special)):
+        return None
+    relation = builder.query(subplan.query, subplan.scope)
+    over = _replaced(condition, _text(calls[0]), [reference(f) for _, f in relation.output])
+    return SemiJoin(operator, Settled(relation.operator), (over,))
 
 
 def _required(condition: exp.Expr) -> bool:

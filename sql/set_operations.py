@@ -8,6 +8,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from .build import Builder, CommonTable, Relation, require_groupable
+from .collations import agreed, refuse_unclear
 from .columns import Column, Field
 from .columns import field as described
 from .dialect_rows import ValuesQuery
@@ -23,7 +24,9 @@ NOTHING = Plan(frozenset())
 def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:
     """UNION [ALL]. Within a UNION it makes no difference whether a branch gives its rows once."""
     distinct = bool(query.args.get("distinct"))
-    branches = [_branch(builder, node, scope, distinct=distinct) for node in (query.left, query.right)]
+    nodes = agreed([query.left, query.right], builder.fresh)
+    branches = [_branch(builder, node, scope, distinct=distinct) for node in nodes]
+    refuse_unclear(nodes, [[f.type for f in _fields(branch)] for branch in branches])
     columns = _common_columns(builder, branches, output)
     union = UnionAll(tuple(b.operator for b in branches), tuple(_fields(b) for b in branches), columns)
     relation = Relation(union, tuple(zip([name for name, _ in branches[0].output], columns, strict=True)))
@@ -43,7 +46,9 @@ def build_set_operation(
 ) -> Relation:
     """INTERSECT [ALL] and EXCEPT [ALL]."""
     kind = type(query).__name__.upper()
-    branches = [builder.query(node, scope) for node in (query.left, query.right)]
+    nodes = agreed([query.left, query.right], builder.fresh)
+    branches = [builder.query(node, scope) for node in nodes]
+    refuse_unclear(nodes, [[f.type for f in _fields(branch)] for branch in branches])
     columns = _common_columns(builder, branches, output)
     require_groupable(columns, kind)
     side = Field(builder.fresh("side"), "integer", not_null=True)

@@ -149,3 +149,19 @@ def test_first_distinct_rows_in_the_order_of_a_subquery(laboratory: Laboratory) 
         "DELETE FROM a WHERE id = 1",
         kinds="int loose",
     )
+
+
+def test_set_operation_of_which_one_branch_says_collate(laboratory: Laboratory) -> None:
+    for branch in (
+        'r2.s COLLATE "C"',
+        "least(to_char('2026-02-01'::date, 'YYYY-MM'), CASE WHEN (r2.s IS NULL) THEN r2.s ELSE r2.s END COLLATE \"C\")",
+    ):
+        check(
+            laboratory,
+            ["INSERT INTO a (id, n, s) VALUES (0, 'NaN', 'x'), (5, 1.0, ''), (7, 1.00, 'Y'), (2, NULL, NULL)"],
+            "(SELECT DISTINCT r1.n AS c0, r1.s AS c1 FROM a AS r1)"
+            f" INTERSECT ALL (SELECT r2.n AS c0, {branch} AS c1 FROM a AS r2)",
+            "INSERT INTO a (id, n, s) VALUES (1, 2.5, 'x'), (3, 1.0, 'x')",
+            "DELETE FROM a WHERE id IN (0, 5)",
+            kinds="loose text",
+        )
