@@ -327,7 +327,12 @@ class _Extraction:
                     columns.pop(id(column), None)
                 node.replace(parameters.column(node))
         for column in columns.values():
-            column.replace(parameters.column(column))
+            value: exp.Expr = parameters.column(column)
+            if isinstance(column.parent, exp.Select) and column.arg_key == "expressions":
+                value = exp.alias_(
+                    value, exp.to_identifier(column.name, quoted=True)
+                )  # it has given the column its name
+            column.replace(value)
 
     def _offers(self, select: exp.Select, name: str) -> bool:
         """Whether a name without a table can be a column of a query's own FROM."""

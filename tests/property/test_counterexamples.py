@@ -165,3 +165,17 @@ def test_set_operation_of_which_one_branch_says_collate(laboratory: Laboratory) 
             "DELETE FROM a WHERE id IN (0, 5)",
             kinds="loose text",
         )
+
+
+def test_lateral_subquery_that_gives_out_an_outer_column_under_its_own_name(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id, k) VALUES (1, 1), (2, 1), (3, NULL)", "INSERT INTO c (k) VALUES (1), (2), (2)"],
+        "SELECT r2.id AS c0, r3.k AS c1 FROM a AS r1 JOIN LATERAL (SELECT r1.id FROM c WHERE c.k = r1.id) AS r2 ON true"
+        " LEFT JOIN LATERAL (SELECT DISTINCT r1.k FROM c WHERE c.k <= r1.k) AS r3 ON true",
+        "INSERT INTO a (id, k) VALUES (4, 4), (5, 1)",
+        "INSERT INTO c (k) VALUES (3), (4)",
+        "UPDATE a SET k = 3",
+        "DELETE FROM c WHERE k > 1",
+        kinds="int int",
+    )
