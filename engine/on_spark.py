@@ -55,7 +55,7 @@ class DatabaseOnSpark:
                 session,
                 query=core.query,
                 names=core.names,
-                **await self._circumstances(session, context, plan, expected),
+                **await self._circumstances(session, context, plan, "full", expected),
             )
         return SparkRows(
             result.staging, result.snapshot, result.rows, result.detail, cold, partial(self._release, result.loading)
@@ -76,7 +76,7 @@ class DatabaseOnSpark:
                 refresh=refresh,
                 changed=changed,
                 since=context.frontier or {},
-                **await self._circumstances(session, context, plan),
+                **await self._circumstances(session, context, plan, "differential"),
             )
         statement = refresh.applied(result.stagings)
         return SparkDelta(statement, result.snapshot, result.detail, cold, partial(self._release, result.loading))
@@ -89,7 +89,7 @@ class DatabaseOnSpark:
             dropping.add_done_callback(self._dropping.discard)
 
     async def _circumstances(
-        self, session: SqlSession, context: RefreshContext, plan: PlanInputs, expected: int = 0
+        self, session: SqlSession, context: RefreshContext, plan: PlanInputs, kind: str, expected: int = 0
     ) -> dict[str, Any]:
         settings = settings_of(context)
         conninfo = self._conninfo and self._conninfo(self._pool.database)
@@ -99,7 +99,7 @@ class DatabaseOnSpark:
             "connect": self._pool.connect,
             "sources": plan.sources,
             "owner": context.owner,
-            "description": f"refresh of stream table {context.schema}.{context.name}",
+            "description": f"{kind} refresh of stream table {context.schema}.{context.name}",
             "binary_order": bool(binary_order),
             "limit": settings.spark_timeout or None,
             "tries": 2 if settings.spark_failure_policy == "retry" else 1,

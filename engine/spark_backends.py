@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -214,7 +215,11 @@ class ClassicBackend:
         ):
             java_import(gateway.jvm, name)
         conf = SparkConf(_jvm=gateway.jvm).setAll(list(self._conf.items()))
-        self._root = SparkSession(SparkContext(gateway=gateway, conf=conf))
+        context = SparkContext(gateway=gateway, conf=conf)
+        # What runs the parts of a job that are written in Python.
+        own = sys.executable if not self._masters else "python3"
+        context.pythonExec = self._conf.get("spark.pyspark.python", own)
+        self._root = SparkSession(context)
 
     def _await_master(self) -> None:
         """Raises the last OSError if no master can be reached; Spark itself would try for a minute, in a JVM."""

@@ -61,6 +61,7 @@ class SparkResult:
         return (
             f"{self.read} rows in the mirror ({self.extracted} copied anew),"
             f" extract {self.extract_ms:.0f} ms, compute {self.compute_ms:.0f} ms, load {self.load_ms:.0f} ms"
+            + self.loading.described
         )
 
 

@@ -107,6 +107,12 @@ class Loading:
         await session.execute(f"ANALYZE {staging}")
         return staging
 
+    @property
+    def described(self) -> str:
+        """How the rows came, for the history; empty for the ordinary way."""
+        parts = sum(area.parts for area in self.areas)
+        return f" in {parts} parts, by {'the executors' if self._written else 'the server'}" if self.areas else ""
+
     async def drop(self) -> None:
         """Drop the areas, once the transaction that reads them has ended: this waits for it."""
         areas, self.areas = self.areas, []

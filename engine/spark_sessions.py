@@ -226,6 +226,8 @@ class SparkLease:
         after a timeout) and SparkUnavailable (58000) if Spark died meanwhile.
         """
         tag = f"headwater-{uuid.uuid4().hex}"
+        # All that Spark Connect says of a job is its tags, which must not hold a comma.
+        named = f"{description.replace(',', ' ')} {tag}"
         # A classic session keeps its tags per thread, so that no other thread can interrupt them: use a job group.
         classic = getattr(self._session, "_sc", None)
 
@@ -233,12 +235,12 @@ class SparkLease:
             if classic is not None:
                 classic.setJobGroup(tag, description, interruptOnCancel=True)
                 return work(self._session)
-            self._session.addTag(tag)
+            self._session.addTag(named)
             try:
                 return work(self._session)
             finally:
                 with suppress(Exception):
-                    self._session.removeTag(tag)
+                    self._session.removeTag(named)
 
         def body() -> T:
             try:
@@ -254,7 +256,7 @@ class SparkLease:
         try:
             return await asyncio.wait_for(asyncio.shield(job), limit)
         except (asyncio.CancelledError, TimeoutError) as error:
-            await asyncio.shield(self._interrupt(tag, job))
+            await asyncio.shield(self._interrupt(tag if classic is not None else named, job))
             if isinstance(error, TimeoutError):
                 raise SparkJobFailed(
                     f"Spark job timed out after {limit:g} s: {description}", sqlstate="57014"

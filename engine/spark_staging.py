@@ -100,6 +100,10 @@ class StagingArea:
                 await connection.close()
 
     @property
+    def parts(self) -> int:
+        return len(self._names)
+
+    @property
     def source(self) -> str:
         """For FROM, followed by an alias."""
         parts = [f"SELECT * FROM {self.part.table(name)}" for name in self._names]

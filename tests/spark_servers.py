@@ -111,8 +111,11 @@ def _without_vector_module(java: Java, work_dir: Path) -> Path:
 class StandaloneCluster:
     """A standalone master, and workers with one core each."""
 
-    def __init__(self, work_dir: Path, workers: int = 2, environment: Mapping[str, str] | None = None):
+    def __init__(
+        self, work_dir: Path, workers: int = 2, environment: Mapping[str, str] | None = None, memory: str = "1g"
+    ):
         self._work_dir = work_dir
+        self._memory = memory
         self._environment = environment
         self.workers: list[SparkProgram] = []
         master = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
@@ -128,7 +131,7 @@ class StandaloneCluster:
     def add_worker(self) -> SparkProgram:
         """One more worker, registered at the master."""
         name = f"worker{len(self.workers)}"
-        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+        options = ["--host", "127.0.0.1", "--cores", "1", "--memory", self._memory, "--webui-port", "0"]
         options += ["--work-dir", str(self._work_dir / name / "work")]
         arguments = ["org.apache.spark.deploy.worker.Worker", *options, self.url]
         worker = SparkProgram(self._work_dir, name, arguments, self._environment)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from tests.e2e.test_cli import environment, headwater
+from tests.spark_servers import SparkProgram
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,6 +50,15 @@ def test_compose_has_postgres_spark_and_headwater(compose: dict[str, Any]) -> No
 def test_compose_runs_the_spark_that_is_locked(compose: dict[str, Any]) -> None:
     images = {s["image"] for s in compose["services"].values() if "spark" in str(s.get("image"))}
     assert images == {f"apache/spark:{locked('pyspark')}"}
+
+
+@pytest.mark.xdist_group("jvm")
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker-1"])
+def test_spark_accepts_the_options_of_compose(compose: dict[str, Any], tmp_path: Path, name: str) -> None:
+    script, *arguments = compose["services"][name]["command"]
+    assert script == "/opt/spark/bin/spark-class"
+    program = SparkProgram(tmp_path, name, [*arguments, "--help"])
+    assert program.process.wait(120) == 0, program.log  # 1 if it does not understand what comes before --help
 
 
 def test_compose_passes_options_that_exist(compose: dict[str, Any], serve_help: str) -> None:

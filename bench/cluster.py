@@ -1,0 +1,207 @@
+"""TPC-H refreshes on a standalone Spark cluster of 1 and 2 workers with one core each: what part of them scales.
+
+    python bench/cluster.py [--scale 0.1] [--changed 1] [--rounds 1] [--workers 1 2] [--only q01 ...]
+
+The cluster's processes are real and on this machine; so is PostgreSQL, so with fewer cores than processes at work the
+second worker has less than a core. Every query is a stream table refreshed in full and one refreshed differentially,
+both asked to be computed on Spark. A round is changes in all tables, as in bench/tpch.py, then all refreshes; the
+first round warms up. Shown are medians of what each refresh says of itself: extraction (PostgreSQL to the mirror, once
+for all that read a table), computation on Spark, write-back (Spark to a staging table), and the rest (applying it in
+PostgreSQL). What PostgreSQL had to compute itself is listed with the reason. At the end every stream table is held
+against its query.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import conninfo
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from bench.tpch import change, differs, refresh  # noqa: E402
+from tests.spark_servers import StandaloneCluster, conf_options  # noqa: E402
+from tests.tpch.database import QUERIES, TABLES, create, load  # noqa: E402
+
+Connection = psycopg.Connection[Any]
+MODES = ("full", "differential")
+PARTS = ("extract", "compute", "load", "apply")
+CONF = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "1g",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass
+class Measured:
+    """Milliseconds of a stream table's refreshes with so many workers, by part."""
+
+    parts: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+
+    def median(self, part: str) -> float:
+        return statistics.median(self.parts[part])
+
+
+@contextmanager
+def served(data: Path, spark: str, conf: dict[str, str]) -> Iterator[Connection]:
+    """A server on the data directory, and a connection through it to a database that nobody refreshes but by hand."""
+    command = [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark]
+    with (data.parent / "server.log").open("a") as log:
+        process = subprocess.Popen(
+            [*command, *conf_options(conf)], stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+        )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().removeprefix("ready: ")
+        user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+        dsn = conninfo.make_conninfo(url, user=user, password=password)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(
+                "ALTER DATABASE postgres SET pg_trickle.enabled = off;"
+                "ALTER DATABASE postgres SET pg_trickle.spark_min_rows = 0;"
+                "ALTER DATABASE postgres SET pg_trickle.differential_max_change_ratio = 1"
+            )
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            yield connection
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+def last(connection: Connection, name: str) -> tuple[str, str, str]:
+    """Action, executor and reason of the last refresh."""
+    row = connection.execute(
+        "SELECT action, executor, executor_reason FROM pgtrickle.pgt_refresh_history"
+        " WHERE pgt_id = pgtrickle._resolve(%s) ORDER BY refresh_id DESC LIMIT 1",
+        [name],
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1], row[2]
+
+
+def parts_of(reason: str, elapsed: float) -> dict[str, float]:
+    """How long each part took, from what the history says of a refresh on Spark."""
+    found = {name: float(ms) for name, ms in re.findall(r"(extract|compute|load) (\d+) ms", reason)}
+    return found | {"apply": max(0.0, elapsed - sum(found.values()))}
+
+
+def create_all(connection: Connection, only: list[str]) -> dict[str, str]:
+    """The stream tables, empty; returns why some are not there."""
+    missing: dict[str, str] = {}
+    for name in only:
+        for mode in MODES:
+            try:
+                connection.execute(
+                    "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, false)",
+                    [f"{name}_{mode}", QUERIES[name], mode.upper()],
+                )
+            except psycopg.Error as error:
+                missing[f"{name}_{mode}"] = str(error).splitlines()[0]
+    return missing
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--scale", type=float, default=0.1)
+    parser.add_argument("--changed", type=float, default=1, help="percent")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
+    options = parser.parse_args()
+
+    console = Console()
+    measured: dict[tuple[str, int], Measured] = {}
+    elsewhere: dict[str, str] = {}
+    seed = 0
+    with (
+        tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory,
+        Progress(console=console, transient=True) as progress,
+    ):
+        data = Path(directory) / "data"
+        steps = len(options.workers) * (options.rounds + 1) * len(options.only) * len(MODES)
+        task = progress.add_task("loading", total=steps)
+        with served(data, "off", {}) as connection:
+            create(connection)
+            load(connection, options.scale)
+            missing = create_all(connection, options.only)
+        names = [f"{name}_{mode}" for name in options.only for mode in MODES if f"{name}_{mode}" not in missing]
+        for workers in options.workers:
+            work_dir = Path(directory) / f"cluster{workers}"
+            work_dir.mkdir()
+            cluster = StandaloneCluster(work_dir, workers, memory="2g")
+            try:
+                with served(data, cluster.url, CONF) as connection:
+                    for n in range(options.rounds + 1):
+                        seed += 1
+                        change(connection, options.scale, options.changed, seed)
+                        for source in TABLES:
+                            connection.execute(f"ANALYZE {source}")
+                        for name in names:
+                            progress.update(task, description=f"{workers} workers, round {n}: {name}", advance=1)
+                            elapsed = refresh(connection, name)
+                            action, executor, reason = last(connection, name)
+                            if executor != "spark":
+                                elsewhere[name] = f"{action}: {reason}"
+                            elif n and (action == "DIFFERENTIAL") == name.endswith("differential"):
+                                found = measured.setdefault((name, workers), Measured())
+                                for part, ms in parts_of(reason, elapsed).items():
+                                    found.parts[part].append(ms)
+                    for name in names:
+                        if differs(connection, name, QUERIES[name.split("_")[0]]):
+                            raise SystemExit(f'stream table "{name}" differs from its query')
+            finally:
+                cluster.stop()
+    report(console, measured, options)
+    for name, reason in sorted((missing | elsewhere).items()):
+        console.print(f"not on Spark: {name}: {reason}", highlight=False, soft_wrap=True)
+
+
+def report(console: Console, measured: dict[tuple[str, int], Measured], options: argparse.Namespace) -> None:
+    """A table for each mode: the parts of every query with each number of workers, and how far computation scales."""
+    few, many = options.workers[0], options.workers[-1]
+    for mode in MODES:
+        names = [f"{name}_{mode}" for name in options.only if (f"{name}_{mode}", many) in measured]
+        names = [name for name in names if (name, few) in measured]
+        table = Table(
+            title=f"{mode} refreshes at scale {options.scale:g}, {options.changed:g} % changed: milliseconds with"
+            f" {' and '.join(str(n) for n in options.workers)} workers of one core"
+        )
+        table.add_column("query")
+        for part in PARTS:
+            for workers in options.workers:
+                table.add_column(f"{part} {workers}", justify="right")
+        table.add_column(f"compute {few}:{many}", justify="right")
+        for name in names:
+            cells = [f"{measured[name, n].median(part):.0f}" for part in PARTS for n in options.workers]
+            ratio = measured[name, few].median("compute") / max(measured[name, many].median("compute"), 1)
+            table.add_row(name.split("_")[0], *cells, f"{ratio:.2f}")
+        if names:
+            sums = {(p, n): sum(measured[x, n].median(p) for x in names) for p in PARTS for n in options.workers}
+            cells = [f"{sums[part, n]:.0f}" for part in PARTS for n in options.workers]
+            table.add_row("sum", *cells, f"{sums['compute', few] / max(sums['compute', many], 1):.2f}", style="bold")
+        console.print(table)
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    main()
+    print(f"{time.monotonic() - began:.0f} s in all")
