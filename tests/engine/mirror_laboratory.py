@@ -97,6 +97,11 @@ class Laboratory:
             version = self.mirror.at(self.connect, "lab", source, names, Snapshot(row[0], row[1]), since)
             yield await stack.enter_async_context(version)
 
+    async def rows_in_mirror(self, *names: str, table: str = "t") -> int:
+        """Have a table mirrored."""
+        async with self.at(*names, table=table) as version:
+            return version.rows
+
     async def rows(
         self,
         *names: str,
