@@ -62,6 +62,8 @@ class Compiled:
     """Conditions on the pending changes of sources, see `pushdown`."""
     bounds: Mapping[int, Sequence[Bound]] = field(default_factory=dict)
     """What bounds the deltas of operators, see `bounds`."""
+    whole: frozenset[int] = frozenset()
+    """Aggregates of which all groups are read, see `operators.addition`."""
     _cache: dict[tuple[str, frozenset[int]], str] = field(default_factory=dict)
 
     @property
@@ -135,7 +137,7 @@ class Compiled:
 
     def _refresh(self, storage: str, changed: frozenset[int]) -> str:
         used = [source for source in self.sources if source.oid in changed]
-        plan = Plan(changed, self._streamed(), bounds=self.bounds)
+        plan = Plan(changed, self._streamed(), bounds=self.bounds, whole=self.whole)
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)

@@ -101,11 +101,13 @@ def same_key(fields: Sequence[Described], left: str, right: str) -> str:
 def _compare(function: str, fields: Sequence[Described], left: str, right: str) -> str:
     if not fields:
         return "TRUE"
-    lefts = _columns(fields, left)
+    sides = [_columns(fields, left), _columns(fields, right)]
     if function == "record_eq":
         # Two columns of different collations have none in common. Where equal texts look the same, any will do.
-        lefts = [f'{c} COLLATE "C"' if _is_text(f) else c for c, f in zip(lefts, fields, strict=True)]
-    return f"pg_catalog.{function}(ROW({', '.join(lefts)}), ROW({', '.join(_columns(fields, right))}))"
+        sides = [
+            [f'{c} COLLATE "C"' if _is_text(f) else c for c, f in zip(side, fields, strict=True)] for side in sides
+        ]
+    return f"pg_catalog.{function}(ROW({', '.join(sides[0])}), ROW({', '.join(sides[1])}))"
 
 
 def _is_text(field: Described) -> bool:

@@ -109,6 +109,10 @@ class Plan:
     """Deltas of operators, by `id`, that a storage shape has found in its own way."""
     bounds: Mapping[int, Sequence[Bound]] = field(default_factory=dict)
     """By the `id` of operators, what bounds their deltas, see `operators.bound`."""
+    whole: frozenset[int] = frozenset()
+    """Aggregates, by `id`, of which all groups are read in any case, see `operators.addition`."""
+    groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """What `operators.addition` has put into common table expressions."""
     elsewhere: bool = False
     views: list[tuple[str, str]] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)

@@ -24,7 +24,6 @@ from .operators import (
     Operator,
     Project,
     Recursion,
-    Rescan,
     Scan,
     Window,
     row_key,
@@ -175,7 +174,7 @@ def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
     found = set()
     for operator in root.walk():
         stored = isinstance(shape, Groups) and operator is shape.aggregate
-        if isinstance(operator, Rescan) and not operator.keys and not stored:
+        if isinstance(operator, Aggregate) and not operator.keys and not stored:
             below = operator.input
             while isinstance(below, Project | Filter | Unchanged):
                 below = below.input

@@ -5,7 +5,8 @@ now, once. What they were before is that less what the delta adds up to, so
 
     ΔQ(A) = result(parts(new(A))) - result(parts(new(A)) - parts(ΔA))
 
-without putting together the old rows, which the general rule of `rescan` does. A group goes back to that rule where a
+without putting together the old rows, which the general rule of `rescan` does. Where all groups are read in any case
+(the only one; those under a maximum of all) they are computed once, for the delta and for the new state. A group goes back to that rule where a
 difference is not exact: with NaN or infinity among what is added, or if what has come is the extremum now.
 """
 
@@ -19,7 +20,7 @@ from ..plan import Plan
 from ..render import any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
 from .bound import bounded
-from .operator import W, names
+from .operator import W, names, restricted
 
 if TYPE_CHECKING:
     from .aggregate import Aggregate
@@ -47,14 +48,20 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
             having=["pg_catalog.count(*) > 0"],
         ),
     )
-    members = aggregate.input_new(plan, aggregate.at(summed))
     doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
-    if doubts:
-        members = select(["*"], plan.cte(plan.fresh("members"), members))
-    if not keys:
-        # Nothing restricts the rows: they are read only if there is a change at all.
-        members = select(["*"], derived(members, "m"), where=[f"EXISTS (SELECT FROM {summed})"])
-    now = state(keys, parts, members, grouped=aggregate.grouped)
+    members = None
+    if reads_all(aggregate, plan):
+        every, members = all_groups(aggregate, parts, plan)
+        only, columns = aggregate.at(summed), names(keys) + [quote(a.name) for a in made_of]
+        # Where nothing restricts the rows they are read only if there is a change at all.
+        now = select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
+        if only:
+            now = restricted(plan, select(["*"], every), columns, only, [k.name for k in keys if not k.not_null])
+    else:
+        members = aggregate.input_new(plan, aggregate.at(summed))
+        if doubts:
+            members = select(["*"], plan.cte(plan.fresh("members"), members))
+        now = state(keys, parts, members, grouped=aggregate.grouped)
     both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
     sure = ["NOT __pgt_doubt"]
     old_size = f"{both}.{_old(Auxiliary.size())}"
@@ -67,9 +74,32 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     branches = [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
     if doubts:
         doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
-        again = select(["*"], plan.cte(plan.fresh("members"), aggregate.within(plan, members, doubtful)))
+        if members is None:
+            members = aggregate.input_new(plan, aggregate.at(doubtful), rare=True)
+        else:
+            members = aggregate.within(plan, members, doubtful)
+        again = select(["*"], plan.cte(plan.fresh("members"), members))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
+
+
+def reads_all(aggregate: Aggregate, plan: Plan) -> bool:
+    """Whether a refresh needs all groups as they are now: the only one, or those that the only one above is made of."""
+    needed = not aggregate.keys or id(aggregate) in plan.whole
+    return needed and aggregate.changed(plan) and not (plan.elsewhere or plan.stages)
+
+
+def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:
+    """What all groups are made of now, computed once in a statement: a CTE. And the input's rows, if it is cheap."""
+    known = plan.groups.get(id(aggregate))
+    if known is None:
+        rows = aggregate.input.new(plan)
+        if not aggregate.keys and any(a.netted for a in auxiliaries(parts)):
+            # An extremum that goes or comes asks for them once more.
+            rows = select(["*"], plan.cte(plan.fresh("members"), rows))
+        every = plan.cte(plan.fresh("all"), state(aggregate.keys, parts, rows, grouped=aggregate.grouped))
+        known = plan.groups[id(aggregate)] = every, None if aggregate.keys else rows
+    return known
 
 
 def _beside(keys: Sequence[Field], made_of: Sequence[Auxiliary], now: str, summed: str, doubt: str) -> str:

@@ -14,9 +14,10 @@ from ..columns import Field
 from ..identity import any_alike
 from ..plan import Plan
 from ..render import derived, quote, select
-from .addition import addable, delta_by_addition
+from .addition import addable, all_groups, delta_by_addition, reads_all
+from .auxiliaries import results
 from .call import Call
-from .operator import names
+from .operator import Restriction, names
 from .rescan import Rescan
 
 
@@ -47,6 +48,13 @@ class Aggregate(Rescan):
             columns.append(f"{written} AS {quote(call.column.name)}")
         by = [f"a.{name}" for name in names(self.keys)]
         return select(columns, derived(chosen.added(rows), "a"), group_by=by if self.grouped else None)
+
+    def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        only = only and only.to(self.keys)
+        parts = addable(self) if only is None and reads_all(self, plan) else None
+        if parts is None:
+            return Rescan.new(self, plan, only)
+        return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
 
     def delta(self, plan: Plan) -> str:
         parts = addable(self)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
+from ..columns import WEIGHT, Field
 from ..dialect import generate
 from ..plan import Plan
 from ..render import all_of, derived, quote, select
@@ -142,10 +142,11 @@ class Match:
         equal = {mine.name: theirs.name for mine, theirs in (*self.agreements, *self.equal_columns)}
         return only.of(tuple((equal[name], key) for name, key in only.pairs if name in equal))
 
-    def matched(self, plan: Plan, operator: Operator, rows: str) -> str:
+    def matched(self, plan: Plan, operator: Operator, rows: str, *, single: bool = False) -> str:
         """The left ``operator``'s new rows that match at least one of some rows of the right, each once.
 
-        With equalities it reads along an index, where there is one: the distinct values come first.
+        With equalities it reads along an index, where there is one: the distinct values come first. ``single``: these
+        rows are the changes of a relation of one row, and wanted are the rows whose match has changed.
         """
         only = self.keys(plan, rows) if operator.barrier or self.agreements else None
         columns = [f"l.{quote(f.name)}" for f in self.left]
@@ -155,6 +156,9 @@ class Match:
             left = restricted(plan, left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
+        if single and not plan.elsewhere:
+            before, now = (f"({self._with_values(rows, sign)}) IS TRUE" for sign in "<>")
+            where = [f"EXISTS ({select([], derived(rows, 'r'))})", f"({before}) <> ({now})"]
         if self.pairs:
             values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
             known = [f"{pair.right} IS NOT NULL" for pair in self.pairs]
@@ -163,6 +167,19 @@ class Match:
             equal = [f"{pair.left} = k.k{i}" for i, pair in enumerate(self.pairs)]
             where = equal if self.equalities_only else equal + where
         return select(columns, source, where=where)
+
+    def _with_values(self, rows: str, sign: str) -> str:
+        """The conditions as an expression over the left's columns, the right's being those of one of some rows."""
+        right = {f.name for f in self.right}
+        parts = []
+        for condition in self.conditions:
+            result = exp.Paren(this=condition.copy())
+            for column in list(result.find_all(exp.Column)):
+                if column.name in right:
+                    value = select([quote(column.name)], derived(rows, "r"), where=[f"{quote(WEIGHT)} {sign} 0"])
+                    column.replace(exp.Var(this=f"({value})"))
+            parts.append(generate(result))
+        return all_of(parts)
 
 
 def _column(side: exp.Expr) -> str:

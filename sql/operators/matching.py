@@ -17,15 +17,18 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
+from ..columns import Field, faithful
 from ..expressions import equated
 from ..identity import content_partition
 from ..netting import netted
 from ..plan import Plan
 from ..render import all_of, derived, quote, select, union_all
+from .aggregate import Aggregate
 from .match import Match
 from .operator import Operator, Restriction, W, names
+from .project import Project
 from .shared import shared_delta
+from .unchanged import Unchanged
 
 N = quote("__pgt_n")
 
@@ -83,7 +86,7 @@ class Matching(Operator):
             ["*"], plan.cte(plan.fresh("changes"), netted(shared_delta(plan, self.right), match.right_used))
         )
         columns = names(self.left.columns)
-        state = derived(match.matched(plan, self.left, changes), "l")
+        state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
         if left is not None:
             candidates.append(select([*columns, W], derived(left, "l")))
@@ -91,11 +94,12 @@ class Matching(Operator):
         numbers = [] if self._told_by(plan) != [N] else [f"{_rank(match.left_used) if match.left_used else '1'} AS {N}"]
         rows = plan.cte(plan.fresh("rows"), select(["u.*", *numbers], every))
         counts = self._counts(plan, rows, changes)
-        before, now = ("was", "now") if self.wanted else ("NOT was", "NOT now")
+        before, now = ("was", "now") if self.wanted else ("was IS NOT TRUE", "now IS NOT TRUE")
         weight = f"coalesce(c.{W}, ({now})::integer - ({before})::integer)"
+        # A NULL that is compared for equality finds no counts, and no match.
         return select(
             [*(f"c.{name}" for name in columns), f"{weight} AS {W}"],
-            f"{rows} AS c JOIN {counts} AS m ON {self._agree(plan, 'm', 'c')}",
+            f"{rows} AS c LEFT JOIN {counts} AS m ON {self._agree(plan, 'm', 'c')}",
             where=[f"CASE WHEN c.{W} IS NULL THEN was <> now ELSE {before} END"],
         )
 
@@ -103,7 +107,7 @@ class Matching(Operator):
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
         match, told_by = self.match, self._told_by(plan)
         columns = list(dict.fromkeys([*told_by, *names(match.left_used)]))
-        each = "" if plan.elsewhere else f"ON ({N}) "
+        each = f"ON ({N}) " if told_by == [N] and not plan.elsewhere else ""
         distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT {each}{', '.join(columns)} FROM {rows}")
         contents = [f"d.{name}" for name in told_by]
         changed = select(
@@ -138,11 +142,20 @@ class Matching(Operator):
         )
 
     def _told_by(self, plan: Plan) -> list[str]:
-        """The columns that tell apart the contents that decide: their number, which PostgreSQL joins by best."""
-        return names(self.match.left_used) if plan.elsewhere and self.match.left_used else [N]
+        """The columns that tell apart the contents that decide; a number where PostgreSQL could not join by them."""
+        used = self.match.left_used
+        return names(used) if used and (plan.elsewhere or self._plain) else [N]
+
+    @property
+    def _plain(self) -> bool:
+        """Whether contents that decide differ in the sense of ``=``, or hold a NULL and match nothing."""
+        equal = {pair.left_field for pair in self.match.pairs}
+        return all(
+            f.hashable and f.builtin and faithful(f) and (f.not_null or f in equal) for f in self.match.left_used
+        )
 
     def _agree(self, plan: Plan, left: str, right: str) -> str:
-        operator = "=" if self._told_by(plan) == [N] else "IS NOT DISTINCT FROM"
+        operator = "=" if self._told_by(plan) == [N] or not plan.elsewhere else "IS NOT DISTINCT FROM"
         return all_of([f"{left}.{name} {operator} {right}.{name}" for name in self._told_by(plan)])
 
 
@@ -173,6 +186,13 @@ class AntiJoin(Matching):
 
     def describe(self) -> str:
         return "Anti-join"
+
+
+def _one_row(operator: Operator) -> bool:
+    """Whether an operator has one row, whatever its input, so that its delta has two at most."""
+    while isinstance(operator, Project | Unchanged):
+        operator = operator.input
+    return isinstance(operator, Aggregate) and not operator.grouped
 
 
 def _rank(fields: tuple[Field, ...]) -> str:

@@ -1,0 +1,34 @@
+"""WITH queries that are read several times: the same operators under other names, so that they are computed once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from .expressions import named
+from .operators import Project
+from .operators.once import Once
+
+if TYPE_CHECKING:
+    from .build import Builder, Relation
+
+
+def references(query: exp.Expr, name: str) -> int:
+    """How often a query reads something under a plain name, by and large: another scope may have the name, too.
+
+    >>> from sqlglot import parse_one
+    >>> references(parse_one("SELECT 1 FROM a, b.a, (SELECT 1 FROM a AS c) AS d"), "a")
+    2
+    """
+    return sum(not table.db and table.name == name for table in query.find_all(exp.Table))
+
+
+def another(builder: Builder, relation: Relation) -> Relation:
+    """A relation as it is read in one of several places: its columns have names of their own there."""
+    fields = tuple(dict.fromkeys(f for _, f in relation.output))
+    # A column that is read twice is not the same column: a row of one reference goes with any row of the other.
+    renamed = {f.name: replace(f, name=builder.fresh(f.name), origin=None) for f in fields}
+    operator = Project(Once(relation.operator), tuple(map(named, fields)), tuple(renamed.values()))
+    return replace(relation, operator=operator, output=tuple((name, renamed[f.name]) for name, f in relation.output))
