@@ -23,12 +23,22 @@ class SqlError(Exception):
     ``message`` is lower case, has no full stop and quotes names; ``hint`` says what to do, where there is a way out.
     """
 
-    def __init__(self, sqlstate: str, message: str, *, detail: str | None = None, hint: str | None = None):
+    def __init__(
+        self,
+        sqlstate: str,
+        message: str,
+        *,
+        detail: str | None = None,
+        hint: str | None = None,
+        context: str | None = None,
+    ):
         super().__init__(message)
         self.sqlstate = sqlstate
         self.message = message
         self.detail = detail
         self.hint = hint
+        self.context = context
+        """Where PostgreSQL was, such as the line of a COPY."""
 
 
 class SqlSession(Protocol):
@@ -49,6 +59,13 @@ class SqlSession(Protocol):
 
 class RequestSession(SqlSession, Protocol):
     """The session on which an engine request is carried out, in the transaction of the requesting statement."""
+
+    async def copy_from(self, command: str, source: AsyncIterable[bytes]) -> int:
+        """Run a COPY … FROM STDIN with these bytes; returns the rows written. Raises SqlError with its `context`."""
+        ...
+
+    tag: str | None
+    """The tag that completes the client's statement, where it is not to be PostgreSQL's own."""
 
     @property
     def database(self) -> str:

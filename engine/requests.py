@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -42,7 +42,7 @@ class Request:
 
     def check(self) -> None:
         """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
-        texts = ("name", "query") if self.kind == "create" else ("name",)
+        texts = {"create": ("name", "query"), "copy": ("statement",)}.get(self.kind, ("name",))
         if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in texts):
             raise SqlError("22023", f"malformed {self.kind} request")
         if self.kind in ("create", "alter"):
@@ -99,6 +99,8 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
             await alter(session, request, spark)
         case "resume":
             await resume(session, request)
+        case "copy":
+            raise SqlError("0A000", "COPY from a file works on connections through the server only")
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
 
@@ -191,7 +193,26 @@ async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
     await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
 
 
-async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:
+class Loader(Protocol):
+    """What carries out COPY from files (`engine.loading.FileLoader`)."""
+
+    async def load(self, session: RequestSession, statement: str, search_path: str) -> int:
+        """Load the files with the rights of the session's user; returns the number of rows. Raises SqlError."""
+        ...
+
+
+async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
+    """Carry out a COPY from files. Triggers and defaults run with it, so the session itself must be who asks."""
+    request.check()
+    if request.session_role != request.requested_by:
+        raise SqlError("42501", "cannot COPY from a file inside a security definer function")
+    if loader is None:
+        raise SqlError("58000", "COPY from a file needs Spark", hint="Start the server with --spark sail or local[*].")
+    rows = await loader.load(session, request.arguments["statement"], request.search_path)
+    session.tag = f"COPY {rows}"
+
+
+async def carry_out_all(session: RequestSession, spark: Spark, loader: Loader | None = None) -> list[int]:
     """Carry out every pending request of a relayed statement; returns the stream tables it created.
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
@@ -203,11 +224,14 @@ async def carry_out_all(session: RequestSession, spark: Spark) -> list[int]:
         request.kind == "create" and request.arguments.get("initialize", True) for request in requests
     )
     alone = session.autocommit and len(requests) == 1
-    created = [
-        pgt_id
-        for request in requests
-        if (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)) is not None
-    ]
+    created = []
+    for request in requests:
+        if request.kind == "copy":
+            await copy(session, request, loader)
+            continue
+        pgt_id = await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)
+        if pgt_id is not None:
+            created.append(pgt_id)
     return created if two_steps else []
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -23,7 +23,7 @@ from engine.placement import NoSpark, Spark
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.refresh import Initiator
 from engine.repair import CaptureBroken, prepare
-from engine.requests import Request
+from engine.requests import Loader, Request
 from engine.scheduler import Scheduler, Turn
 from engine.transactions import acting_as
 
@@ -40,14 +40,31 @@ CONTENTION = frozenset({"55P03", "40001", "40P01"})
 IN_TRANSACTION = NoSpark("inside a transaction block")
 
 
+class Keeper(Protocol):
+    """Keeps the mirrors of one database (`mirror_keeper`), as the engine sees it."""
+
+    def wake(self) -> None:
+        """A transaction that changed data has committed."""
+        ...
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        ...
+
+    async def forget(self) -> None:
+        """The database is gone."""
+        ...
+
+
 @dataclass(slots=True)
 class _Database:
     """A database in which the catalog is installed."""
 
     pool: DatabasePool
     scheduler: Scheduler
-    task: asyncio.Task[None]
+    tasks: list[asyncio.Task[None]]
     spark: Spark
+    keeper: Keeper | None
 
 
 @dataclass(slots=True)
@@ -61,6 +78,10 @@ class Engine:
     connect_arguments: Callable[[str], ConnectArguments]
     spark_for: Callable[[DatabasePool], Spark]
     maintenance_database: str = "postgres"
+    keeper_for: Callable[[DatabasePool], Keeper] | None = None
+    """Gives the keeper of a database's mirrors, where there are mirrors."""
+    loader: Loader | None = None
+    """Carries out COPY from files; None without Spark."""
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
@@ -120,8 +141,11 @@ class Engine:
             await self._carry_out_strays(pool, spark)
 
         scheduler = Scheduler(pool, refresh, strays)
-        task = asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")
-        self._databases[name] = _Database(pool, scheduler, task, spark)
+        tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
+        keeper = self.keeper_for(pool) if self.keeper_for else None
+        if keeper is not None:
+            tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))
+        self._databases[name] = _Database(pool, scheduler, tasks, spark, keeper)
 
     async def release_database(self, database: str) -> None:
         """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
@@ -130,13 +154,28 @@ class Engine:
         """
         self._released[database] = time.monotonic() + RELEASE_SECONDS
         async with self._opened(database):  # after a connection that is just being made
-            await self._let_go(database)
-        self._in_background(self._return_to(database))
+            entry = await self._let_go(database)
+        self._in_background(self._return_to(database, entry.keeper if entry else None))
 
-    async def _return_to(self, database: str) -> None:
+    async def _return_to(self, database: str, keeper: Keeper | None) -> None:
         await asyncio.sleep(RELEASE_SECONDS)
         if database not in self._databases and await self._has_catalog(database):
             await self.database_ready(database)
+        elif keeper is not None and not await self._exists(database):
+            await keeper.forget()
+
+    async def _exists(self, database: str) -> bool:
+        """Whether there is such a database; True if that cannot be found out."""
+        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
+        try:
+            async with pool.session() as session:
+                query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1::text)"
+                ((found,),) = await session.fetch(query, database)
+            return bool(found)
+        except SqlError:
+            return True
+        finally:
+            await pool.close()
 
     def _opened(self, database: str) -> asyncio.Lock:
         """Held while connections to a database are opened for the first time, or all closed."""
@@ -145,25 +184,30 @@ class Engine:
     def _is_released(self, database: str) -> bool:
         return self._released.get(database, 0.0) > time.monotonic()
 
-    async def _let_go(self, database: str) -> None:
+    async def _let_go(self, database: str) -> _Database | None:
         entry = self._databases.pop(database, None)
         if entry is not None:
-            entry.task.cancel()
-            with suppress(asyncio.CancelledError):
-                await entry.task
+            for task in entry.tasks:
+                task.cancel()
+            for task in entry.tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
             await entry.pool.close()
+        return entry
 
     def committed(self, database: str) -> None:
-        """A transaction that changed data has committed: let the scheduler look."""
+        """A transaction that changed data has committed: let the scheduler and the keeper of the mirrors look."""
         entry = self._databases.get(database)
         if entry is not None:
             entry.scheduler.wake()
+            if entry.keeper is not None:
+                entry.keeper.wake()
 
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         entry = await self._entry(session.database)
         spark: Spark = entry.spark if session.autocommit else IN_TRANSACTION
-        created = await requests.carry_out_all(session, spark)
+        created = await requests.carry_out_all(session, spark, self.loader)
         if not created:
             return
         await session.restart()

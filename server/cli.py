@@ -50,6 +50,25 @@ def _spark_conf(words: list[str] | None) -> list[str]:
     return words or []
 
 
+def _mirror(value: str | None) -> str | None:
+    from engine.mirror_location import MirrorLocationError, parse_uri
+
+    try:
+        return None if value is None else parse_uri(value)
+    except MirrorLocationError as error:
+        raise typer.BadParameter(f"{error}; use a path or s3://BUCKET/PATH") from error
+
+
+def _mirror_options(words: list[str] | None) -> list[str]:
+    from engine.mirror_location import MirrorLocationError, parse_options
+
+    try:
+        parse_options(words or [])
+    except MirrorLocationError as error:
+        raise typer.BadParameter(f"{error}; use NAME=VALUE") from error
+    return words or []
+
+
 def _postgres(value: str) -> PostgresUrl:
     try:
         return PostgresUrl.parse(value)
@@ -148,6 +167,28 @@ def serve(
             help="The PostgreSQL as Spark's executors reach it. With it they write large results themselves.",
         ),
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_MIRROR",
+            metavar="URI",
+            callback=_mirror,
+            show_default="DIR/mirror",
+            help="Where the columnar copy of the tables that Spark reads is kept: a path that Spark and all servers "
+            "of this PostgreSQL see, or s3://BUCKET/PATH.",
+        ),
+    ] = None,
+    mirror_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mirror-option",
+            envvar="HEADWATER_MIRROR_OPTION",
+            metavar="NAME=VALUE",
+            callback=_mirror_options,
+            help="An option of the mirror's object store, for instance AWS_REGION=eu-west-1; others are taken from "
+            "the environment. Can be repeated.",
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option(
@@ -206,6 +247,8 @@ def serve(
         spark=spark,
         spark_conf=tuple(spark_conf or ()),
         spark_postgres=spark_postgres,
+        mirror=mirror,
+        mirror_options=tuple(mirror_option or ()),
         tls_cert=tls_cert,
         tls_key=tls_key,
         max_connections=max_connections,

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -25,6 +24,7 @@ from server.protocol.batches import Batch
 from server.protocol.framing import CONTINUATION
 from server.protocol.lexer import databases_touched, split
 from server.protocol.traffic import TOO_LATE, Attention
+from server.protocol.uri_copy import as_request
 from server.protocol.values import codec
 from server.request_session import CLEAR, NAME, BackendError, RelayedSession
 
@@ -76,6 +76,18 @@ class Conductor:
         self._cancelled = False
         self._work: asyncio.Task[None] | None = None
         self._injected: RelayedSession | None = None
+
+    # -- the client's statements -------------------------------------------------------------------------------
+
+    @property
+    def backslashes(self) -> bool:
+        """Whether a backslash escapes in plain strings."""
+        return self.traffic.parameters.get("standard_conforming_strings") == "off"
+
+    def as_sent(self, text: bytes) -> bytes:
+        """A statement as PostgreSQL gets it: a COPY from files that Spark reads becomes a request."""
+        request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+        return text if request is None else request
 
     # -- answers -----------------------------------------------------------------------------------------------
 
@@ -215,6 +227,8 @@ class Conductor:
         else:
             self.changed = True
             self._injected = None
+            if session.tag is not None:
+                self.held = m.message(m.COMMAND_COMPLETE, session.tag.encode() + b"\0")
             return True
         finally:
             self._work = None
@@ -233,7 +247,7 @@ class Conductor:
     async def _fail(self, session: RelayedSession, error: SqlError) -> None:
         """Report an error of the engine; PostgreSQL itself makes the response, and so aborts the transaction."""
         if session.status == m.IN_TRANSACTION:
-            with suppress(SqlError):
+            try:
                 await session.fetch(
                     "SELECT pgtrickle._raise($1::pg_catalog.text, $2::pg_catalog.text, $3::pg_catalog.text,"
                     " $4::pg_catalog.text)",
@@ -242,10 +256,14 @@ class Conductor:
                     error.detail,
                     error.hint,
                 )
-        if not isinstance(error, BackendError):
-            made = session.last_error
-            if made is not None and made.sqlstate == error.sqlstate and made.message == error.message:
-                error = made
+            except BackendError as made:
+                if not isinstance(error, BackendError) and (made.sqlstate, made.message) == (
+                    error.sqlstate,
+                    error.message,
+                ):
+                    error = made
+            except SqlError:
+                pass
         await self.report(error)
         self.dialogue.pinned = False
         self.status = session.status

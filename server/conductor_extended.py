@@ -83,6 +83,8 @@ class ExtendedConductor(Conductor):
         self._follow(kind, data)
         if kind in (m.COPY_DATA, m.COPY_DONE, m.COPY_FAIL):
             return  # stray: PostgreSQL ignores it
+        if kind == m.PARSE:
+            data = self._parse_as_sent(data)
         if kind == m.PARSE and m.text_at(data, 5) in self.parsed:
             await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
             return
@@ -106,6 +108,15 @@ class ExtendedConductor(Conductor):
         """Keep what the fast path keeps about prepared statements."""
         if kind in (m.PARSE, m.BIND, m.CLOSE):
             self.traffic.look(kind, data, 0, len(data))
+            self.traffic.attention = None  # we are attending
+
+    def _parse_as_sent(self, parse: bytes) -> bytes:
+        """A Parse as PostgreSQL gets it."""
+        name = m.text_at(parse, 5)
+        statement = self.traffic.statements.get(name)
+        if statement is None or Mention.LOAD not in statement.mention:
+            return parse
+        return m.parse(name, self.as_sent(statement.text))
 
     def _to_be_wrapped(self, execute: bytes) -> bool:
         if self.own or self.status != m.IDLE:
@@ -113,7 +124,7 @@ class ExtendedConductor(Conductor):
         if self.everything:
             return True
         bound = self.traffic.portals.get(m.text_at(execute, 5))
-        if bound is None or Mention.REQUEST not in bound.mention:
+        if bound is None or bound.mention is Mention.DATABASE:
             return False
         statements = split(bound.text)
         words = statements[0].words if statements else ()

@@ -47,8 +47,7 @@ class SimpleConductor(Conductor):
         await self.run_statements(text, statements)
 
     def split(self, text: bytes) -> list[Statement]:
-        backslashes = self.traffic.parameters.get("standard_conforming_strings") == "off"
-        return split(text, backslashes=backslashes, encoding=self.dialogue.client_encoding)
+        return split(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
 
     async def run_statements(self, text: bytes, statements: list[Statement]) -> None:
         """Run all statements and end the batch."""
@@ -57,6 +56,8 @@ class SimpleConductor(Conductor):
             await self.release()
             alone = len(statements) == 1
             part = text if alone else text[statement.start : statement.end]
+            if statement.words[0] == "COPY":
+                part = self.as_sent(part)
             going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), number)
             if not going:
                 break

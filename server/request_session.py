@@ -47,7 +47,8 @@ class BackendError(SqlError):
 
     def __init__(self, response: bytes):
         fields = {k: v.decode("utf-8", "replace") for k, v in m.report_fields(response[5:]).items()}
-        super().__init__(fields.get("C", "XX000"), fields.get("M", ""), detail=fields.get("D"), hint=fields.get("H"))
+        sqlstate, message = fields.get("C", "XX000"), fields.get("M", "")
+        super().__init__(sqlstate, message, detail=fields.get("D"), hint=fields.get("H"), context=fields.get("W"))
         self.response = response
 
 
@@ -69,6 +70,7 @@ class RelayedSession:
         self.status = status
         """Transaction status after the last statement."""
         self.autocommit = False
+        self.tag: str | None = None
         self.last_error: BackendError | None = None
         self.busy = False
         """Whether PostgreSQL works on a statement of ours."""
@@ -87,11 +89,15 @@ class RelayedSession:
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         names = ", ".join(_quoted(name) for name in columns)
-        sql = f"COPY {_quoted(schema)}.{_quoted(table)} ({names}) FROM STDIN (FORMAT csv)"
+        return await self.copy_from(
+            f"COPY {_quoted(schema)}.{_quoted(table)} ({names}) FROM STDIN (FORMAT csv)", source
+        )
+
+    async def copy_from(self, command: str, source: AsyncIterable[bytes]) -> int:
         self._check()
         self.busy = True
         try:
-            start = [CLEAR, m.parse(NAME, sql.encode()), m.bind(NAME, NAME), m.execute(NAME)]
+            start = [CLEAR, m.parse(NAME, command.encode()), m.bind(NAME, NAME), m.execute(NAME)]
             await self._dialogue.to_backend(b"".join(start) + m.FLUSH_MESSAGE)
             while True:
                 kind, data = await self._dialogue.next_from_backend()

@@ -25,7 +25,8 @@ import uvloop
 
 from engine.placement import NoSpark, Spark
 from engine.pool import DatabasePool
-from engine.service import Engine
+from engine.requests import Loader
+from engine.service import Engine, Keeper
 from server import __version__
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
@@ -49,6 +50,8 @@ class ServeOptions:
     spark: str = "local[*]"
     spark_conf: tuple[str, ...] = ()
     spark_postgres: PostgresUrl | None = None
+    mirror: str | None = None
+    mirror_options: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_connections: int = 1000
@@ -132,7 +135,10 @@ async def _run(
 ) -> int:
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
-        engine = Engine(storage.login, await stack.enter_async_context(_spark(options, data)), storage.database)
+        parts = await stack.enter_async_context(_spark(options, data))
+        engine = Engine(
+            storage.login, parts.spark_for, storage.database, loader=parts.loader, keeper_for=parts.keeper_for
+        )
         stack.push_async_callback(engine.stop)
         await engine.start()
         limits = Limits(max_connections=options.max_connections)
@@ -152,24 +158,43 @@ async def _run(
         return await _until_stopped(stopping, storage)
 
 
+@dataclass(frozen=True, slots=True)
+class SparkParts:
+    """What the engine is given of a Spark, or of none."""
+
+    spark_for: Callable[[DatabasePool], Spark]
+    loader: Loader | None = None
+    keeper_for: Callable[[DatabasePool], Keeper] | None = None
+
+
 @asynccontextmanager
-async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Callable[[DatabasePool], Spark]]:
-    """The Spark of this server, for each database; it is started by the first refresh that needs it."""
+async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[SparkParts]:
+    """The Spark of this server, for each database and for COPY from files; what needs it first starts it."""
     if options.spark == "off":
         switched_off = NoSpark("the server runs with --spark off")
-        yield lambda pool: switched_off
+        yield SparkParts(lambda pool: switched_off)
         return
+    from engine.loading import FileLoader
     from engine.mirror import Mirror  # with Arrow and Delta, which a server without Spark need not load
+    from engine.mirror_keeper import MirrorKeeper
+    from engine.mirror_location import location, spark_properties
     from engine.on_spark import DatabaseOnSpark
     from engine.spark_backends import parse_conf
     from engine.spark_executor import SparkExecutor
     from engine.spark_sessions import SparkSessions
 
-    sessions = SparkSessions(options.spark, data.path / "spark", options=parse_conf(options.spark_conf))
-    executor = SparkExecutor(sessions, Mirror(data.path / "mirror"))
+    place = location(options.mirror, options.mirror_options, data.path / "mirror")
+    properties = spark_properties(place, options.spark) | parse_conf(options.spark_conf)
+    sessions = SparkSessions(options.spark, data.path / "spark", options=properties)
+    mirror = Mirror(place)
+    executor = SparkExecutor(sessions, mirror)
     try:
         conninfo = options.spark_postgres.conninfo if options.spark_postgres is not None else None
-        yield lambda pool: DatabaseOnSpark(executor, pool, conninfo)
+        yield SparkParts(
+            lambda pool: DatabaseOnSpark(executor, pool, conninfo),
+            FileLoader(sessions),
+            lambda pool: MirrorKeeper(mirror, pool),
+        )
     finally:
         await sessions.stop()
 

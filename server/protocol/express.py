@@ -39,6 +39,8 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
         text = data.lower()
         if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
             return False
+        if b"://" in text:
+            return False
     if kind == _QUERY:
         if length + 1 != end:
             return False

@@ -87,7 +87,9 @@ def kind_of(words: tuple[str, ...]) -> Kind:
     return Kind.BLOCK if first in ("DO", "CALL") else Kind.OTHER
 
 
-def split(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> list[Statement]:
+def split(
+    text: bytes, *, backslashes: bool = False, encoding: str = "UTF8", words_kept: int = _WORDS_KEPT
+) -> list[Statement]:
     """The statements of a query string, without empty ones.
 
     ``backslashes`` is true where ``standard_conforming_strings`` is off; ``encoding`` is the ``client_encoding``.
@@ -129,7 +131,7 @@ def split(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> 
             if group == "word":
                 blocks, atomic = _body_depth(token.upper(), words, blocks, atomic)
             parentheses = max(0, parentheses + (token == b"(") - (token == b")"))
-            if len(words) < _WORDS_KEPT:
+            if len(words) < words_kept:
                 words.append(_word(token, group))
         position = end
     if words:

@@ -56,6 +56,8 @@ TOO_LATE = m.error_response(
 class Attention(Enum):
     NAMED_REQUEST = auto()
     """The next client message is a Query or Execute that names a request function."""
+    LOAD = auto()
+    """The next client message is a Parse that may be a COPY from files."""
     DATABASE = auto()
     """The next client message is a Query or Execute that may drop, alter or copy a database."""
     REQUEST_MADE = auto()
@@ -216,13 +218,16 @@ class Traffic:
         self.outstanding.append(batch)
 
     def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        """Follow which statement and portal mentions something; True in front of an Execute that does."""
+        """Follow which statement and portal mentions something; True in front of a message that needs attention."""
         at = position + 5
         if kind == m.PARSE:
             name = m.text_at(data, at)
             found = mentions(data[at:following]) if following <= len(data) else NOTHING
             if found is not NOTHING:
                 self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
+                if Mention.LOAD in found:
+                    self.attention = Attention.LOAD
+                    return True
             elif self.statements:
                 self.statements.pop(name, None)
         elif kind == m.BIND:
@@ -393,4 +398,4 @@ class Traffic:
 
 
 def _reason(found: Mention) -> Attention:
-    return Attention.NAMED_REQUEST if Mention.REQUEST in found else Attention.DATABASE
+    return Attention.DATABASE if found is Mention.DATABASE else Attention.NAMED_REQUEST

@@ -16,6 +16,8 @@ class Mention(Flag):
     """Names a function that makes an engine request."""
     DATABASE = auto()
     """May create, alter or drop a database, which PostgreSQL refuses while the engine is connected to it."""
+    LOAD = auto()
+    """May be a COPY from files that Spark reads (``uri_copy``)."""
 
 
 NOTHING = Mention.NOTHING
@@ -23,6 +25,7 @@ NOTHING = Mention.NOTHING
 _REQUEST = re.compile(rb"(?:create|replace|create_or_replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
 _CHANGE = re.compile(rb"\b(?:create|alter|drop)\b")
 _DATABASE = re.compile(rb"\bdatabase\b")
+_LOAD = re.compile(rb"\bcopy\b.+\bfrom\b\s*'[a-z0-9]+://", re.DOTALL)
 
 
 def mentions(text: bytes) -> Mention:
@@ -31,11 +34,15 @@ def mentions(text: bytes) -> Mention:
     <Mention.REQUEST: 1>
     >>> mentions(b"SELECT current_database()")
     <Mention.NOTHING: 0>
+    >>> mentions(b"copy t from 's3://lake/t.parquet'")
+    <Mention.LOAD: 4>
     """
     lowered = text.lower()
-    if b"stream_table" not in lowered and b"database" not in lowered:
+    if b"stream_table" not in lowered and b"database" not in lowered and b"://" not in lowered:
         return NOTHING
     found = NOTHING
+    if b"://" in lowered and _LOAD.search(lowered):
+        found |= Mention.LOAD
     if b"stream_table" in lowered and _REQUEST.search(lowered):
         found |= Mention.REQUEST
     if b"database" in lowered:

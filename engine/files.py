@@ -1,0 +1,86 @@
+"""Files in a directory or an object store, listed by Arrow and read by Spark, one file at a time."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote as percent
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from catalog.session import SqlError
+from engine.spark_sessions import Session
+
+_WILDCARDS = re.compile(r"[*?\[]")
+_HIDDEN = ("_", ".")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file: its whole URI, and its size in bytes."""
+
+    uri: str
+    size: int
+
+
+def list_files(uri: str) -> list[DataFile]:
+    """The files that a URI names, in the order of their names: one, those of a directory, or those a pattern matches.
+
+    ``*``, ``?`` and ``[…]`` match within one part of the path. In a directory, and everywhere below it, names that
+    begin with ``_`` or ``.`` are left out, as writers of Parquet expect. Raises SqlError 58P01 if there are none,
+    58030 if it cannot be looked at, 22023.
+    """
+    parts = urlsplit(uri)
+    path = unquote(parts.netloc + parts.path) if parts.scheme != "file" else unquote(parts.path)
+    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+        raise SqlError("22023", f'"{uri}" names a host', hint="Write file:///path with three slashes.")
+    fixed = _WILDCARDS.search(path)
+    start = path[: fixed.start()].rpartition("/")[0] if fixed else path
+    try:
+        system, root = fs.FileSystem.from_uri(_uri(parts.scheme, start or "/"))
+        found = [system.get_file_info(root)] if not fixed else []
+        if fixed or found[0].type == fs.FileType.Directory:
+            found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    except (OSError, pa.ArrowException) as error:
+        raise SqlError("58030", f'could not look at "{uri}": {str(error).splitlines()[0]}') from error
+    files = [info for info in found if info.type == fs.FileType.File]
+    if fixed:
+        files = [info for info in files if _matches(info.path, path)]
+    elif len(found) != 1 or found[0].path.rstrip("/") != root.rstrip("/"):
+        files = [info for info in files if not _hidden(info.path[len(root) :])]
+    if not files:
+        raise SqlError("58P01", f'no file at "{uri}"')
+    return [DataFile(_uri(parts.scheme, info.path), info.size) for info in sorted(files, key=lambda info: info.path)]
+
+
+def _uri(scheme: str, path: str) -> str:
+    return f"{scheme}://{percent(path)}"
+
+
+def _hidden(relative: str) -> bool:
+    return any(part.startswith(_HIDDEN) for part in relative.strip("/").split("/"))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    """
+    >>> _matches("/data/2026/a.csv", "/data/*/?.csv"), _matches("/data/2026/a.csv", "/data/*.csv")
+    (True, False)
+    """
+    parts, wanted = path.strip("/").split("/"), pattern.strip("/").split("/")
+    return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+def read_parquet(spark: Session, uri: str) -> pa.Table:
+    """The rows of a Parquet file, in its order."""
+    return spark.read.parquet(uri).toArrow()
+
+
+def read_lines(spark: Session, uri: str) -> Sequence[str]:
+    """The lines of a text file, in its order, without their ends."""
+    column = spark.read.option("lineSep", "\n").text(uri).toArrow().column(0)
+    lines: list[str] = column.to_pylist()
+    return lines

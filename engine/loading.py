@@ -1,0 +1,280 @@
+"""`COPY table FROM 'scheme://…'`: files that Spark reads, loaded by COPY, one COPY a file.
+
+CSV and text files go to PostgreSQL line by line as they are, so that what they mean is what PostgreSQL's COPY says they
+mean. Of Parquet and JSON files, whose values have names, each value goes into the column of its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from catalog.session import RequestSession, SqlError
+from engine.files import DataFile, list_files, read_lines, read_parquet
+from engine.spark_sessions import SparkJobFailed, SparkSessions
+from engine.transactions import local_setting
+from sql.load import Load, LoadError, parse_load
+from sql.render import quote
+
+log = structlog.get_logger(__name__)
+
+CHUNK_ROWS = 16384
+"""Rows in one piece of COPY data."""
+
+_JSON_LIST = msgspec.json.Decoder(list[Any], float_hook=Decimal)
+_JSON_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+_ROW = re.compile(r"COPY [^\n]*?, line (\d+)(?:, column ([^\n:]+))?")
+
+# The columns that a COPY without a column list would fill, with their types' categories.
+_TABLE = """
+SELECT n.nspname::text, c.relname::text, a.attname::text, t.typcategory::text
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
+JOIN pg_catalog.pg_attribute a ON a.attrelid OPERATOR(pg_catalog.=) c.oid AND a.attnum OPERATOR(pg_catalog.>) 0
+    AND NOT a.attisdropped AND a.attgenerated OPERATOR(pg_catalog.=) ''
+JOIN pg_catalog.pg_type t ON t.oid OPERATOR(pg_catalog.=) a.atttypid
+WHERE c.oid OPERATOR(pg_catalog.=) $1::pg_catalog.int8::pg_catalog.oid
+ORDER BY a.attnum
+"""
+
+
+class FileLoader:
+    """Carries out COPY from files, on the sessions of one Spark target."""
+
+    def __init__(self, sessions: SparkSessions):
+        self._sessions = sessions
+
+    async def load(self, session: RequestSession, statement: str, search_path: str) -> int:
+        """Load the files into the table, in the session's transaction and with the rights of its user.
+
+        Returns the number of rows. Raises SqlError: what PostgreSQL's COPY raises, with the file and the row in its
+        detail; 42501 if the user may not read the server's files; 42703 for a value without a column; 22P04 for a
+        line that is no JSON object; 58P01, 58030, 58000, 38000.
+        """
+        try:
+            load = parse_load(statement)
+        except LoadError as error:
+            raise SqlError(error.sqlstate, str(error), hint=error.hint) from error
+        ((allowed,),) = await session.fetch(
+            "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_server_files', 'USAGE')"
+        )
+        if not allowed:
+            raise SqlError(
+                "42501",
+                "permission denied to COPY from a file",
+                detail='Only roles with privileges of the "pg_read_server_files" role may COPY from a file.',
+                hint="Anyone can COPY from stdin. psql's \\copy command also works for anyone.",
+            )
+        target = await _target(session, load, search_path)
+        rows = 0
+        for file in list_files(load.uri):
+            loaded = await self._load_file(session, load, target, file)
+            log.info("loaded", table=target.name, file=file.uri, rows=loaded)
+            rows += loaded
+        return rows
+
+    async def _load_file(self, session: RequestSession, load: Load, target: Target, file: DataFile) -> int:
+        content: _Parquet | _Json | _Lines
+        if load.format == "parquet":
+            content = _Parquet(await self._read(read_parquet, file, target), target, file)
+        elif load.format == "json":
+            content = _Json(await self._read(read_lines, file, target), target, file)
+        else:
+            content = _Lines(await self._read(read_lines, file, target), load.columns)
+        names = f" ({', '.join(quote(name) for name in content.columns)})" if content.columns else ""
+        if not content.columns and load.format in ("parquet", "json"):
+            return 0  # not one value in it
+        command = f"COPY {target.name}{names} FROM STDIN ({load.copy_options})"
+        try:
+            return await session.copy_from(command, _pieces(content.chunks()))
+        except SqlError as error:
+            found = _ROW.search(error.context or "")
+            if found is None:
+                raise
+            where = f'row {found[1]} of file "{file.uri}"' + (f', column "{found[2]}"' if found[2] else "")
+            detail = f"{error.detail}\n{where}" if error.detail else where
+            raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
+
+    async def _read(self, read: Callable[[Any, str], Any], file: DataFile, target: Target) -> Any:
+        try:
+            async with self._sessions.acquire() as lease:
+                return await lease.run(
+                    lambda spark: read(spark, file.uri), description=f"COPY {target.name} FROM {file.uri}"
+                )
+        except SparkJobFailed as error:
+            raise SqlError(
+                error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.detail or error.message
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that is loaded: its quoted name, its columns with their types' categories, the list that was given."""
+
+    name: str
+    columns: dict[str, str]
+    given: tuple[str, ...]
+
+    def column(self, name: str, file: DataFile, row: int | None = None) -> str | None:
+        """The column for a value of that name, None if the column list leaves it out. Raises SqlError 42703."""
+        if self.given and name not in self.given:
+            return None
+        if name not in self.columns:
+            where = f'row {row} of file "{file.uri}"' if row else f'file "{file.uri}"'
+            raise SqlError(
+                "42703",
+                f'column "{name}" of relation {self.name} does not exist',
+                detail=where,
+                hint="Name the columns to be loaded: COPY table (column, ...) FROM ...",
+            )
+        return name
+
+
+async def _target(session: RequestSession, load: Load, search_path: str) -> Target:
+    async with local_setting(session, "search_path", search_path):
+        ((oid,),) = await session.fetch("SELECT $1::pg_catalog.text::pg_catalog.regclass::pg_catalog.int8", load.table)
+    rows = await session.fetch(_TABLE, oid)
+    if not rows:
+        raise SqlError("42809", f"cannot copy to relation {load.table}")
+    schema, name = rows[0][:2]
+    columns = {str(column): str(category) for _, _, column, category in rows}
+    return Target(quote(schema, name), columns, load.columns)
+
+
+class _Lines:
+    """A CSV or text file, as it is."""
+
+    def __init__(self, lines: Sequence[str], columns: tuple[str, ...]):
+        self._lines = lines
+        self.columns = columns
+
+    def chunks(self) -> Iterator[bytes]:
+        for start in range(0, len(self._lines), CHUNK_ROWS):
+            yield "".join(f"{line}\n" for line in self._lines[start : start + CHUNK_ROWS]).encode()
+
+
+class _Json:
+    """A file with one JSON object a line. A value is loaded as its text, a string as what it says."""
+
+    def __init__(self, lines: Sequence[str], target: Target, file: DataFile):
+        decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        self._rows: list[dict[str, msgspec.Raw]] = []
+        columns: dict[str, None] = {}
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise SqlError("22P04", "empty line in a JSON file", detail=f'row {number} of file "{file.uri}"')
+            try:
+                row = decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise SqlError(
+                    "22P04", f"not a JSON object: {error}", detail=f'row {number} of file "{file.uri}"'
+                ) from error
+            for name in row.keys() - columns.keys():
+                if target.column(name, file, number) is not None:
+                    columns[name] = None
+            self._rows.append(row)
+        self.columns = target.given or tuple(name for name in target.columns if name in columns)
+        self._arrays = frozenset(name for name in self.columns if target.columns.get(name) == "A")
+
+    def chunks(self) -> Iterator[bytes]:
+        for start in range(0, len(self._rows), CHUNK_ROWS):
+            lines = ("\t".join(self._cells(row)) for row in self._rows[start : start + CHUNK_ROWS])
+            yield "".join(f"{line}\n" for line in lines).encode()
+
+    def _cells(self, row: dict[str, msgspec.Raw]) -> Iterator[str]:
+        for name in self.columns:
+            raw = bytes(row.get(name, b"null"))
+            if raw == b"null":
+                yield "\\N"
+            elif raw[:1] == b'"':
+                yield _escaped(msgspec.json.decode(raw))
+            elif raw[:1] == b"[" and name in self._arrays:
+                yield _escaped(array_text(_JSON_LIST.decode(raw)))
+            else:
+                yield _escaped(raw.decode())
+
+
+class _Parquet:
+    """A Parquet file's rows."""
+
+    def __init__(self, table: pa.Table, target: Target, file: DataFile):
+        names = [name for name in table.column_names if target.column(name, file) is not None]
+        missing = [name for name in target.given if name not in names]
+        if missing:
+            raise SqlError("42703", f'column "{missing[0]}" does not exist in the file', detail=f'file "{file.uri}"')
+        self.columns = tuple(names)
+        self._table = table.select(names)
+        self._arrays = frozenset(name for name in names if target.columns.get(name) == "A")
+
+    def chunks(self) -> Iterator[bytes]:
+        for batch in self._table.to_batches(max_chunksize=CHUNK_ROWS):
+            cells = [self._texts(name, batch.column(name)) for name in self.columns]
+            lines = pc.binary_join_element_wise(*cells, pa.scalar("\t", pa.large_string()))
+            yield "".join(f"{line}\n" for line in lines.to_pylist()).encode()
+
+    def _texts(self, name: str, values: pa.Array) -> pa.Array:
+        """The texts of values for COPY's text format."""
+        kind = values.type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+            texts = pa.array([None if v is None else "\\x" + v.hex() for v in values.to_pylist()], pa.large_string())
+        elif pa.types.is_nested(kind):
+            texts = pa.array([self._nested(name, v) for v in values.to_pylist()], pa.large_string())
+        else:
+            texts = values.cast(pa.large_string())
+        if not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)):
+            for plain, escaped in _ESCAPES:
+                texts = pc.replace_substring(texts, plain, escaped)
+        return pc.fill_null(texts, "\\N")
+
+    def _nested(self, name: str, value: Any) -> str | None:
+        if value is None:
+            return None
+        if isinstance(value, list) and name in self._arrays:
+            return array_text(value)
+        return _JSON_ENCODER.encode(value).decode()
+
+
+_ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+
+
+def _escaped(text: str) -> str:
+    """A value in COPY's text format."""
+    for plain, escaped in _ESCAPES:
+        text = text.replace(plain, escaped)
+    return text
+
+
+def array_text(values: Sequence[Any]) -> str:
+    """A list as the text of a PostgreSQL array.
+
+    >>> array_text([1, None, 'a "b"', [True]])
+    '{1,NULL,"a \\\\"b\\\\"",{"true"}}'
+    """
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, list):
+        return array_text(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, bytes):
+        value = "\\x" + value.hex()
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+async def _pieces(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk

@@ -1,0 +1,39 @@
+"""`COPY table FROM 'scheme://…'`: a statement of ours, which PostgreSQL gets as one that makes an engine request.
+
+In its place goes a DO block: like COPY it has no parameters and no result, so that Parse and Describe are answered by
+PostgreSQL. The completion that the client sees is the engine's, ``COPY n``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import pairwise
+
+from server.protocol.lexer import split
+from sql.load import SCHEMES
+
+_URI = re.compile(r"'([a-z0-9]+)://", re.IGNORECASE)
+
+
+def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> bytes | None:
+    """The request in the place of a statement, None if it is not a COPY from files that we read.
+
+    >>> as_request(b"copy t from 's3://lake/t.parquet';")
+    b"DO $hw0$BEGIN PERFORM pgtrickle._request_copy($hw1$copy t from 's3://lake/t.parquet'$hw1$); END$hw0$"
+    >>> as_request(b"copy t from stdin -- from 's3://lake/t.parquet'")
+    """
+    statements = split(text, backslashes=backslashes, encoding=encoding, words_kept=sys.maxsize)
+    if len(statements) != 1 or statements[0].words[0] != "COPY":
+        return None
+    words = statements[0].words
+    uris = (_URI.match(after) for word, after in pairwise(words) if word == "FROM")
+    if not any(uri is not None and uri[1].lower() in SCHEMES for uri in uris):
+        return None
+    statement = text[statements[0].start : statements[0].end].rstrip()
+    number = 0
+    while b"$hw%d$" % number in statement or b"$hw%d$" % (number + 1) in statement:
+        number += 1
+    outer, inner = b"$hw%d$" % number, b"$hw%d$" % (number + 1)
+    call = b"PERFORM pgtrickle._request_copy(" + inner + statement + inner + b")"
+    return b"DO " + outer + b"BEGIN " + call + b"; END" + outer
