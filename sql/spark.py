@@ -17,10 +17,11 @@ from sqlglot.errors import SqlglotError
 
 from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
-from .spark_generated import repeated_by, simplified
+from .spark_generated import looks_of, repeated_by, simplified
 from .spark_numbers import Layers, shown
 from .spark_types import BIGINT, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
 from .spark_values import as_type, identifier, kept_scale, unify
+from .spark_windows import sort_key
 
 __all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
 
@@ -291,10 +292,13 @@ class Renderer:
         _refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
         name = {"union": "UNION", "intersect": "INTERSECT", "except": "EXCEPT"}[node.key]
         distinct = bool(node.args.get("distinct"))
+        if name != "UNION" and not distinct:
+            # Sail does not count duplicates.
+            raise NotExpressible(f"{name} ALL")
         left, right = self.query(node.left, scope), self.query(node.right, scope)
         types = [unify((a, b), name) for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
         columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
-        if distinct or name != "UNION":
+        if distinct:
             for column, type_ in columns:
                 _check_groupable(column, type_)
         branches = [_cast_columns(branch, types, self._alias()) for branch in (left, right)]
@@ -311,6 +315,8 @@ class Renderer:
         clause = self._from_clause(node, scope)
         levels = (clause.bindings, *outer)
         grouped = _is_grouped(node)
+        if grouped and any(item.find(exp.Window) for item in node.expressions):
+            raise NotExpressible("window function over aggregates")
         layers = Layers(self._alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = Expressions(lambda column: self._resolve(column, levels), layers=layers)
         select = _Select(clause.sql, layers, grouped)
@@ -350,12 +356,8 @@ class Renderer:
             own = names.get(key.name) if isinstance(key, exp.Column) and not key.table else None
             if own is None and (select.grouped or select.distinct or select.divides):
                 raise NotExpressible("ORDER BY what is not given out")
-            value = select.items[own] if own is not None else expressions.render(key)
-            if not (value.type.ordered and value.type.groupable):
-                raise NotExpressible(f"ORDER BY {value.type.name} under this collation")
-            nulls = "FIRST" if item.args.get("nulls_first") else "LAST"
-            text = f"c{own}" if own is not None else value.sql
-            keys.append(f"{text} {'DESC' if item.args.get('desc') else 'ASC'} NULLS {nulls}")
+            given = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
+            keys.append(sort_key(given, item))
         ending = f" ORDER BY {', '.join(keys)}" if keys else ""
         ending += f" LIMIT {limit}" if limit is not None else ""
         return ending + (f" OFFSET {offset}" if offset is not None else "")
@@ -389,15 +391,20 @@ class Renderer:
 
     def _group_by(self, group: exp.Group, expressions: Expressions) -> str:
         _refuse_parts(group, frozenset(("expressions",)))
-        keys = []
+        keys: list[str] = []
+        values = {node.sql("postgres") for node in group.expressions}
+        looks = {looks_of(node) for node in group.expressions}
         for node in group.expressions:
-            if isinstance(node, exp.Tuple) and not node.expressions:
+            if (isinstance(node, exp.Tuple) and not node.expressions) or looks_of(node) in values:
                 continue
             if isinstance(node, exp.Literal):
                 raise NotExpressible("GROUP BY a position")
             key = expressions.render(node)
-            _check_groupable(node.sql("postgres"), key.type)
             keys.append(key.sql)
+            if key.type.display is Display.KEPT and node.sql("postgres") in looks:
+                keys.append(key.display)
+            else:
+                _check_groupable(node.sql("postgres"), key.type)
         return ", ".join(keys)
 
     def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> _From:

@@ -55,7 +55,13 @@ def _sum(expressions: Expressions, node: exp.Sum) -> Typed:
 
 
 def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
-    """The count of values of each display scale, as the number that `auxiliaries.scale_digits` sums up: in text."""
+    """The count of values of each display scale, as the number that `auxiliaries.scale_digits` sums up: in text.
+
+    In a delta each value counts by its weight, or that negated, of which there are only positive ones then.
+    """
+    weight = None
+    if isinstance(node, exp.Mul):
+        weight, node = expressions.with_clause("").render(node.expression), node.this.unnest()
     scales = [call for call in node.find_all(exp.Anonymous) if call.name.lower() == "scale" and call.expressions]
     column = scales[0].expressions[0] if scales else None
     if not isinstance(column, exp.Column):
@@ -65,11 +71,13 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
         return None
     value = expressions.with_clause("").render(column)
     scale = scale_of(value)
-    counts = [
-        f"lpad(CAST(count(CASE WHEN {value.sql} IS NOT NULL AND {scale} = {n} THEN 1 END){expressions.clause}"
-        " AS STRING), 20, '0')"
-        for n in range(value.type.scale, -1, -1)
-    ]
+    counts = []
+    for n in range(value.type.scale, -1, -1):
+        which = f"CASE WHEN {value.sql} IS NOT NULL AND {scale} = {n} THEN"
+        count = f"count({which} 1 END){expressions.clause}"
+        if weight is not None:
+            count = f"coalesce(sum({which} {weight.sql} END){expressions.clause}, CAST(0 AS BIGINT))"
+        counts.append(f"lpad(CAST({count} AS STRING), 20, '0')")
     number = f"concat({', '.join(counts)})"
     return Typed(f"CASE WHEN count({value.sql}){expressions.clause} > 0 THEN {number} END", SparkType("numeral"))
 

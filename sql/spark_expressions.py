@@ -39,6 +39,7 @@ from .spark_values import (
     string,
     unify,
 )
+from .spark_windows import WINDOWS
 
 Resolve = Callable[[exp.Column], Typed]
 Subquery = Callable[[Any], str]
@@ -124,11 +125,15 @@ class Expressions:
     def _cast(self, node: exp.Cast) -> Typed:
         bare = not node.to.expressions
         declared = sqlglot_type(node.to.sql("postgres"))
+        if declared.startswith("character varying") and isinstance(node.this.unnest(), exp.Null):
+            bare = True
         target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
         if target.name == "text":
             if not bare:
                 raise NotExpressible(f"cast to {declared}")
             target = TEXT
+        elif target.name == "character":
+            target = SparkType("character", target.precision)
         value = node.this.unnest()
         if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal) and not value.this.is_string:
             value = exp.Literal.string("-" + value.this.name)
@@ -385,5 +390,6 @@ RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, 
     exp.Collate: (Expressions._collate, _BINARY),
     **FUNCTIONS,
     **AGGREGATES,
+    **WINDOWS,
 }
 """By construct: how it is rendered, and the parts of it that the rendering looks at."""

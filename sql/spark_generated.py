@@ -23,8 +23,7 @@ def simplified(query: exp.Expr) -> exp.Expr:
     ... )).sql("postgres"))
     SELECT g.a, (g.c + 1) AS "b" FROM t AS g
     >>> print(simplified(sqlglot.parse_one(
-    ...     'SELECT (array_agg(a.x ORDER BY a.x::text COLLATE "C"))[1] AS x FROM a GROUP BY a.x, a.x::text COLLATE "C"',
-    ...     read="postgres",
+    ...     'SELECT (array_agg(a.x ORDER BY a.x::text COLLATE "C"))[1] AS x FROM a GROUP BY a.x', read="postgres"
     ... )).sql("postgres"))
     SELECT a.x AS x FROM a GROUP BY a.x
     """
@@ -74,7 +73,7 @@ def repeated_by(item: Any) -> exp.Expr | None:
     fills = list(source.find_all(exp.Anonymous)) if source is not None else []
     arrays = list(source.find_all(exp.Array)) if source is not None else []
     parts = {part for part, value in inner.args.items() if value} - {"limit", "from_"}
-    if parts or [fill.name for fill in fills] != ["array_fill"] or len(arrays) != 1:
+    if parts or [fill.name.lower() for fill in fills] != ["array_fill"] or len(arrays) != 1:
         return None
     cast = arrays[0].expressions[0]
     same = isinstance(cast, exp.Cast) and cast.this.unnest() == number.unnest()
@@ -82,11 +81,10 @@ def repeated_by(item: Any) -> exp.Expr | None:
 
 
 def _without_looks(select: exp.Select) -> None:
-    """Grouping by a value and by what it looks like is grouping by the value, and any of a group's is the value."""
+    """Partitions by a value and by what it looks like are those by the value, and any of a group's is the value."""
     group = select.args.get("group")
     if group is not None:
         keys = {key.sql("postgres"): key for key in group.expressions}
-        group.set("expressions", [key for key in group.expressions if _looks_of(key) not in keys])
         for bracket in list(select.find_all(exp.Bracket)):
             picked = _picked(bracket)
             if picked is not None and picked.sql("postgres") in keys and bracket.parent_select is select:
@@ -94,10 +92,10 @@ def _without_looks(select: exp.Select) -> None:
     for window in list(select.find_all(exp.Window)):
         by = window.args.get("partition_by") or []
         texts = {key.sql("postgres") for key in by}
-        window.set("partition_by", [key for key in by if _looks_of(key) not in texts])
+        window.set("partition_by", [key for key in by if looks_of(key) not in texts])
 
 
-def _looks_of(key: Any) -> str:
+def looks_of(key: Any) -> str:
     """The expression of `(x::text) COLLATE "C"`, empty if it is something else."""
     key = key.unnest()
     if not isinstance(key, exp.Collate) or key.expression.name != "C":

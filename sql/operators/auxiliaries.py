@@ -167,7 +167,7 @@ def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, 
         special = f"{{}} IN {_SPECIAL}"
         if argument.scale is None:
             scales = f"{prefix}_scales"
-            auxiliaries.append(_scales(column, clause, scales))
+            auxiliaries.append(_scales(call, column, scales))
             totals = [_with_scale(total, quote(scales), i) for i, total in enumerate(totals, 1)]
     small = argument.base_type in ("smallint", "integer")
     for i in range(power):
@@ -201,13 +201,22 @@ def scale_digits(column: str) -> str:
     return f"CASE WHEN {scale} > {_MAX_SCALE} THEN 'NaN'::numeric ELSE ('1e' || {_DIGITS} * {scale})::numeric END"
 
 
-def _scales(column: str, clause: str, name: str) -> Auxiliary:
-    one = scale_digits(column)
-    return Auxiliary.added(
+def _scales(call: Call, column: str, name: str) -> Auxiliary:
+    one, stored = scale_digits(column), quote(name)
+    come, gone = f"{name}_come", f"{name}_gone"
+    sums = (
+        Part(come, f"coalesce(pg_catalog.sum({one} * {W}){call.filter_sql(f'{W} > 0')}, 0)"),
+        Part(gone, f"coalesce(pg_catalog.sum({one} * -{W}){call.filter_sql(f'{W} < 0')}, 0)"),
+    )
+    special = " OR ".join(f"{part} = 'NaN'::numeric" for part in ("{}", f"d.{quote(come)}", f"d.{quote(gone)}"))
+    return Auxiliary(
         name,
-        f"coalesce(pg_catalog.sum({one}){clause}, 0)",
-        f"coalesce(pg_catalog.sum({one} * {W}){clause}, 0)",
-        "{} = 'NaN'::numeric",
+        f"coalesce(pg_catalog.sum({one}){call.filter_sql()}, 0)",
+        sums,
+        f"coalesce(s.{stored}, 0) + d.{quote(come)} - d.{quote(gone)}",
+        special.format(f"s.{stored}"),
+        before=f"coalesce(n.{stored}, 0) - d.{quote(come)} + d.{quote(gone)}",
+        doubt=special.format(f"n.{stored}"),
     )
 
 

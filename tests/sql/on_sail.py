@@ -1,4 +1,4 @@
-"""Differential refreshes whose delta Sail computes, without an engine: views from PostgreSQL's rows, staging by hand."""
+"""Differential refreshes whose delta Sail computes, without an engine: rows from PostgreSQL, staging by hand."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from psycopg.types.json import Jsonb
 
 from engine.mirror_copy import arrow_type
@@ -28,6 +29,7 @@ class OnSail:
 
     def __init__(self, directory: Path):
         self._runner = asyncio.Runner()
+        self._directory = directory
         self._sessions = SparkSessions("sail", directory)
 
     def close(self) -> None:
@@ -37,6 +39,8 @@ class OnSail:
     def refresh(self, table: StreamTable) -> dict[str, Any]:
         """A differential refresh. Raises NotExpressible before anything was done."""
         changed = table.changed()
+        if not changed:
+            return {}
         refresh = table.compiled.elsewhere(table.storage, changed)
         stages = render_stages(refresh, table.compiled.sources, changed, binary_order=True)
         relations = {}
@@ -59,7 +63,9 @@ class OnSail:
     async def _compute(self, relations: dict[str, pa.Table], stages: SparkStages) -> list[pa.Table]:
         def work(spark: Session) -> list[pa.Table]:
             for name, rows in relations.items():
-                spark.createDataFrame(rows).createOrReplaceTempView(name)
+                file = self._directory / f"{name}.parquet"
+                pq.write_table(rows, file)
+                spark.read.parquet(str(file)).createOrReplaceTempView(name)
             for view in stages.views:
                 spark.sql(view.sql).createOrReplaceTempView(view.name)
             return [spark.sql(query.sql).toArrow() for _, query in stages.stages]
