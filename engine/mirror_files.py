@@ -68,10 +68,20 @@ class Committed:
     version: int
     metadata: Mapping[str, Any]
     files: tuple[StoredFile, ...]
+    table_id: str = ""
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
+
+    def same(self, table: DeltaTable, files: tuple[StoredFile, ...]) -> bool:
+        """Whether it is this version; tables that were made anew, or put back, have other files or another id."""
+        return self.version == table.version() and self.files == files and self.table_id == str(table.metadata().id)
+
+
+_known: dict[str, Committed] = {}
+"""The version of each table that was last found whole. Of an object store it is not looked at again: files there do not
+change, and deltalake holds the GIL while it waits for what they say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +152,20 @@ class Location:
         """The table's last version, None if there is none that is whole. Raises StorageFailed."""
         try:
             table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            files = self._files(table)
+            known = _known.get(self.uri)
+            if self.remote and known and known.same(table, files):
+                return Committed(table, table.version(), known.metadata, files, known.table_id)
             metadata = _metadata(table)
             if metadata is None:
                 raise ValueError("the last commit is not ours")
-            files = self._files(table)
             sizes = self.sizes([file.path for file in files])
             for file in files:
                 if sizes.get(file.path) != file.size:
                     raise ValueError(f"{file.path} is not there or has another size")
-            return Committed(table, table.version(), metadata, files)
+            found = Committed(table, table.version(), metadata, files, str(table.metadata().id))
+            _known[self.uri] = found
+            return found
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, KeyError, TypeError, ValueError) as error:
