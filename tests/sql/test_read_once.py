@@ -1,0 +1,89 @@
+"""Comparisons with a scalar aggregate, WITH queries read several times, aggregates over all groups of another."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from .conftest import Workspace
+from .harness import StreamTable
+from .test_random_changes import statements
+
+SUMS = "WITH sums AS (SELECT grp, sum(val) AS s, count(*) AS n, min(label) AS m FROM item GROUP BY grp)"
+QUERIES = {
+    "above the average": "SELECT id, val FROM item WHERE val > (SELECT avg(val) FROM item WHERE grp IS NOT NULL)",
+    "aggregate on the left": "SELECT id FROM item WHERE (SELECT count(*) FROM tag) <= val AND grp >= 1",
+    "in an expression": "SELECT id FROM item WHERE coalesce((SELECT max(rank) FROM tag WHERE grp > 1), 0) + 1 > val",
+    "nothing to compare with": "SELECT id FROM item"
+    " WHERE val < (SELECT min(rank) FROM tag WHERE grp = 3) OR val IS NULL",
+    "two comparisons": "SELECT id FROM item WHERE val >= (SELECT min(rank) FROM tag)"
+    " AND val <= (SELECT max(rank) FROM tag) AND NOT EXISTS (SELECT FROM tag t WHERE t.grp = item.grp AND t.rank = 1)",
+    "between": "SELECT id FROM item WHERE val BETWEEN (SELECT min(rank) FROM tag) AND (SELECT max(rank) FROM tag)",
+    "having": "SELECT grp, sum(val) AS s FROM item GROUP BY grp HAVING sum(val) > (SELECT avg(rank) FROM tag)",
+    "counted": "SELECT count(*) AS n, sum(val) AS s FROM item WHERE val <> (SELECT count(DISTINCT rank) FROM tag)",
+    "no columns of its own": "SELECT id FROM item WHERE 2 < (SELECT count(*) FROM tag)",
+    "largest sum": f"{SUMS} SELECT t.rank, sums.s, sums.m FROM tag t JOIN sums USING (grp)"
+    " WHERE sums.s = (SELECT max(s) FROM sums)",
+    "above the average sum": f"{SUMS} SELECT grp, s FROM sums WHERE s >= (SELECT avg(s) FROM sums)",
+    "with itself": f"{SUMS} SELECT a.grp, b.grp AS other FROM sums a JOIN sums b ON a.s < b.s AND a.n = b.n",
+    "in and not in": f"{SUMS} SELECT id FROM item WHERE grp IN (SELECT grp FROM sums WHERE n > 1)"
+    " AND NOT EXISTS (SELECT FROM sums WHERE s = item.val)",
+    "in the select list": f"{SUMS} SELECT id, (SELECT s FROM sums WHERE sums.grp = item.grp) AS s,"
+    " (SELECT sum(n) FROM sums) AS n FROM item",
+    "both sides of a union": f"{SUMS} SELECT s FROM sums WHERE n > 1"
+    " UNION ALL SELECT n FROM sums LEFT JOIN tag USING (grp)",
+    "groups of groups": "SELECT max(n) AS n, sum(n) AS s FROM (SELECT grp, count(*) AS n FROM item GROUP BY grp) g,"
+    " tag WHERE tag.grp = 1 AND tag.rank > 0",
+    "over all groups": "SELECT t.rank, m.* FROM tag t, (SELECT max(s) AS most, count(*) AS n, avg(s) AS a FROM"
+    " (SELECT grp, sum(val) AS s FROM item GROUP BY grp) g) m WHERE t.rank <= m.n",
+    "distinct values counted": "SELECT t.grp, c.n FROM tag t,"
+    " (SELECT count(*) AS n FROM (SELECT DISTINCT val FROM item) d) c",
+}
+
+
+@pytest.fixture(scope="module")
+def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
+    """A stream table for every query."""
+    return {name: shared_workspace.stream(f"st {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    before=st.lists(statements(), min_size=4, max_size=10),
+    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
+)
+def test_stream_tables_equal_their_queries(
+    shared_workspace: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
+) -> None:
+    shared_workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
+    for stream in streams.values():
+        stream.reset()
+    for batch in batches:
+        shared_workspace.execute(*batch)
+        for name, stream in streams.items():
+            stream.refresh()
+            assert stream.difference() == [], name
+
+
+def test_comparisons_are_semi_joins_but_for_equality(streams: dict[str, StreamTable]) -> None:
+    trees = {name: stream.compiled.tree for name, stream in streams.items()}
+    assert "Semi-join" in trees["above the average"] and "Join" not in trees["above the average"].replace(
+        "Semi-join", ""
+    )
+    assert trees["two comparisons"].count("Semi-join") == 2
+    assert "Semi-join" not in trees["largest sum"]
+
+
+def test_query_that_is_read_twice_is_read_once(streams: dict[str, StreamTable]) -> None:
+    compiled = streams["largest sum"].compiled
+    statement = compiled.refresh_sql("st", frozenset(source.oid for source in compiled.sources))
+    names = set(re.findall(r'"(__pgt_all_\d+)" AS MATERIALIZED', statement))
+    assert len(names) == 2  # the sums, and the largest of them
