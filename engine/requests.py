@@ -12,13 +12,17 @@ from catalog.session import RequestSession, SqlError, SqlSession
 from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
-from engine.placement import Spark
+from engine.placement import NoSpark, Spark
 from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.repair import CaptureBroken, must_be_repaired, repair
 from engine.stored import set_refresh_mode
 from engine.transactions import acting_as, local_setting
 
 logger = structlog.get_logger(__name__)
+
+
+ABOVE_READ_COMMITTED = NoSpark("in a transaction above READ COMMITTED")
+"""What Spark reads is read by other transactions, of which a serializable one would know nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,8 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
             await drop(session, request)
         case "refresh":
             context = may_be_refreshed(await lock_requested(session, request))
+            if context.one_snapshot:
+                spark = ABOVE_READ_COMMITTED
             await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
         case "alter":
             await alter(session, request, spark)

@@ -31,6 +31,9 @@ from engine.spark_jvm import JvmFailed
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+IDLE_SECONDS = 600.0
+"""So long a session is kept for another job. A Spark Connect server forgets one that was idle for an hour."""
+
 SESSION_SECONDS = 60.0
 """Within this time a Spark that runs must give a new session."""
 
@@ -91,7 +94,8 @@ class SparkSessions:
         self._slots = asyncio.Semaphore(concurrency)
         self._starting = asyncio.Lock()
         self._backend: Backend | None = None
-        self._idle: list[Session] = []
+        self._idle: list[tuple[float, Session]] = []
+        """Sessions to be used again, and until when."""
         self._stopped = False
         self.started_in: float | None = None
         """Seconds that the last start took, None if there was none."""
@@ -189,9 +193,8 @@ class SparkSessions:
             if backend is None:
                 raise SparkUnavailable("Spark has been stopped")
             try:
-                if self._idle:
-                    session = self._idle.pop()
-                else:
+                session = self._reusable()
+                if session is None:
                     session = await asyncio.wait_for(self._blocking(backend.new_session), SESSION_SECONDS)
             except Exception as error:
                 await self._discard()
@@ -199,7 +202,14 @@ class SparkSessions:
             lease = SparkLease(self, backend, session)
             yield lease
             if not lease.void and backend is self._backend:
-                self._idle.append(session)
+                self._idle.append((self._clock() + IDLE_SECONDS, session))
+
+    def _reusable(self) -> Session | None:
+        while self._idle:
+            until, session = self._idle.pop()
+            if self._clock() < until:
+                return session
+        return None
 
     async def stop(self) -> None:
         """End everything this factory started, also in the middle of a start or a job. Idempotent."""

@@ -88,6 +88,27 @@ def test_refresh_moves_to_the_executor_that_was_faster(on_sail: Database) -> Non
     assert "FULL on spark: " in explain["Executor Costs"]
 
 
+def test_transaction_blocks_and_higher_isolation_stay_in_postgresql(on_sail: Database) -> None:
+    db = on_sail
+    db.create("stays", QUERY, schedule="1h", refresh_mode="FULL")
+    session = db.connect()
+    session.execute("SET pg_trickle.spark_min_rows = 0")
+    reasons = []
+    for before, after in (("", ""), ("BEGIN", "COMMIT"), ("SET default_transaction_isolation = 'serializable'", "")):
+        change(db)
+        for statement in (before, "SELECT pgtrickle.refresh_stream_table('stays')", after):
+            if statement:
+                session.execute(statement)  # type: ignore[arg-type]
+        last = db.history("stays")[-1]
+        reasons.append((last["executor"], last["executor_reason"].split("; ")[1]))
+    assert [executor for executor, _ in reasons] == ["spark", "postgres", "postgres"]
+    assert [reason for _, reason in reasons[1:]] == [
+        "inside a transaction block",
+        "in a transaction above READ COMMITTED",
+    ]
+    db.assert_current("stays")
+
+
 def test_settings_that_are_none_are_refused(on_sail: Database) -> None:
     db = on_sail
     db.create("refused", QUERY, schedule="1h", refresh_mode="FULL")

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import psutil
 import pytest
 
+from engine.spark_backends import parse_conf
 from engine.spark_jvm import find_java
 from engine.spark_sessions import SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
 
@@ -127,6 +128,50 @@ async def test_unreachable_connect_server_is_reported_and_starts_nothing(tmp_pat
         assert refusal.value.hint
         assert not sessions.warm
         await sessions.stop()
+
+
+async def test_unreachable_master_starts_no_jvm_and_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    now = [0.0]
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        url = f"spark://127.0.0.1:{reserved.getsockname()[1]}"
+        sessions = SparkSessions(url, tmp_path, patience=0.1, rest=30.0, clock=lambda: now[0])
+        with pytest.raises(SparkUnavailable, match="could not reach Spark") as first:
+            await sessions.warm_up()
+        assert "refused" in (first.value.detail or "")
+        now[0] = 29.0
+        with pytest.raises(SparkUnavailable) as second:
+            await sessions.warm_up()
+        assert second.value is first.value
+        now[0] = 31.0
+        with pytest.raises(SparkUnavailable) as third:
+            await sessions.warm_up()
+        assert third.value is not first.value
+        assert not (tmp_path / "spark.log").exists()
+        await sessions.stop()
+
+
+async def test_session_that_was_idle_for_long_is_not_used_again(tmp_path: Path) -> None:
+    now = [0.0]
+    sessions = SparkSessions("sail", tmp_path, clock=lambda: now[0])
+
+    async def used(at: float) -> int:
+        now[0] = at
+        async with sessions.acquire() as lease:
+            return await lease.run(id, description="which session")
+
+    first = await used(0.0)
+    assert await used(599.0) == first
+    assert await used(1300.0) != first
+    await sessions.stop()
+
+
+@pytest.mark.parametrize(
+    "word", ["spark.executor.memory", "executor.memory=1g", "spark.sql.ansi.enabled=false", "spark.master=local"]
+)
+def test_properties_that_are_none_or_not_to_be_changed_are_refused(word: str) -> None:
+    with pytest.raises(SparkTargetError, match="invalid Spark property"):
+        parse_conf([word])
 
 
 async def test_sail_runs_jobs_side_by_side_and_stops(tmp_path: Path) -> None:
