@@ -62,7 +62,7 @@ def _on_scan(scan: Scan, above: Operator | None) -> list[str]:
         return []
     columns = {f.name: f for f in scan.columns}
     found = [implied for condition in conditions if (implied := _implied(condition, columns)) is not None]
-    return [f"({_over_buffer(condition, columns)})" for condition in found]
+    return [_over_buffer(condition, columns) for condition in found]
 
 
 def _implied(condition: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr | None:
@@ -98,7 +98,7 @@ def _harmless(node: exp.Expr, columns: Mapping[str, Field]) -> bool:
 
 
 def _over_buffer(condition: exp.Expr, columns: Mapping[str, Field]) -> str:
-    result = condition.copy()
+    result = exp.Paren(this=condition.copy())
     for column in list(result.find_all(exp.Column)):
         origin = columns[column.name].origin
         assert origin is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from .conftest import Workspace
-from .harness import StreamTable
+from .harness import StreamTable, source
 
 
 def pushed(workspace: Workspace, stream: StreamTable) -> dict[str, str]:
@@ -61,6 +61,20 @@ def test_change_that_fails_the_condition_before_or_after(workspace: Workspace) -
         for stream in streams:
             stream.refresh()
             assert stream.difference() == []
+
+
+def test_condition_that_is_a_column(workspace: Workspace) -> None:
+    workspace.execute("CREATE TABLE flag (id int PRIMARY KEY, grp int, ok boolean)")
+    sources = (*workspace.sources, source(workspace.connection, "flag"))
+    query = "SELECT f.id, t.rank FROM flag f JOIN tag t USING (grp) WHERE f.ok"
+    stream = StreamTable(workspace.connection, "st", query, sources)
+    assert list(stream.compiled.conditions.values()) == ['((c."ok"))']
+    workspace.execute("INSERT INTO tag VALUES (1, '{}', 1)", "INSERT INTO flag VALUES (1, 1, true), (2, 1, NULL)")
+    stream.refresh()
+    assert stream.difference() == []
+    workspace.execute("UPDATE flag SET ok = NOT coalesce(ok, false)")
+    stream.refresh()
+    assert stream.difference() == []
 
 
 def test_row_that_came_and_went_raises_no_error(workspace: Workspace) -> None:
