@@ -320,10 +320,11 @@ class Renderer:
         layers = Layers(self._alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = Expressions(lambda column: self._resolve(column, levels), layers=layers)
         select = _Select(clause.sql, layers, grouped)
-        names = []
+        names, texts = [], []
         for item in self._items(node, clause):
             select.items.append(expressions.render(item.this if isinstance(item, exp.Alias) else item))
             names.append(item.alias if isinstance(item, exp.Alias) else item.name)
+            texts.append(item.unalias().unnest().sql("postgres"))
         columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
         if distinct := node.args.get("distinct"):
             if distinct.args.get("on"):
@@ -340,11 +341,16 @@ class Renderer:
             select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
             select.having = Expressions(lambda column: self._resolve(column, levels)).boolean(having.this)
-        select.ending = self._ending(node, expressions, dict(zip(names, range(len(names)), strict=True)), select)
+        select.ending = self._ending(
+            node,
+            expressions,
+            dict(zip((*texts, *names), (*range(len(texts)), *range(len(names))), strict=True)),
+            select,
+        )
         return Relation(select.text(), columns)
 
-    def _ending(self, node: exp.Select, expressions: Expressions, names: Mapping[str, int], select: _Select) -> str:
-        """ORDER BY and LIMIT. Without a limit the order means nothing."""
+    def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: _Select) -> str:
+        """ORDER BY and LIMIT; ``given``: columns by name and by text. Without a limit the order means nothing."""
         limit, offset = (_number(node.args.get(part)) for part in ("limit", "offset"))
         if limit is None and offset is None:
             return ""
@@ -353,11 +359,12 @@ class Renderer:
         keys = []
         for item in node.args["order"].expressions if node.args.get("order") else ():
             key = item.this.unnest()
-            own = names.get(key.name) if isinstance(key, exp.Column) and not key.table else None
+            named = isinstance(key, exp.Column) and not key.table
+            own = given.get(key.name if named else key.sql("postgres"))
             if own is None and (select.grouped or select.distinct or select.divides):
                 raise NotExpressible("ORDER BY what is not given out")
-            given = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
-            keys.append(sort_key(given, item))
+            value = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
+            keys.append(sort_key(value, item))
         ending = f" ORDER BY {', '.join(keys)}" if keys else ""
         ending += f" LIMIT {limit}" if limit is not None else ""
         return ending + (f" OFFSET {offset}" if offset is not None else "")

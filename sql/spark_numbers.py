@@ -11,6 +11,7 @@ size larger and cast back, for the same reason.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from .spark_types import (
@@ -176,6 +177,10 @@ def average_of(value: Typed, layers: Layers, distinct: str = "", condition: str 
 # Division
 
 
+_STEPS = (9, 8, 8)
+"""Digits of a long division found at once: a rest of up to 25 with so many more is a number that Sail can divide."""
+
+
 def failure(reason: str) -> str:
     """An expression that ends the job."""
     return f"raise_error('{reason}')"
@@ -218,19 +223,28 @@ class Layers:
     def __init__(self, alias: str):
         self.alias = alias
         self.steps: list[list[str]] = []
-        self._names = 0
+        self._levels: list[int] = []
 
     @property
     def size(self) -> int:
         """How many columns there are so far."""
-        return self._names
+        return len(self._levels)
+
+    def above(self, *expressions: str) -> int:
+        """The level at which expressions over columns of other levels can be computed."""
+        used = (found for sql in expressions for found in re.findall(rf"\b{self.alias}\.l(\d+)\b", sql))
+        return max((self._levels[int(number)] + 1 for number in used), default=0)
+
+    def soon(self, sql: str) -> str:
+        """`add` at the first possible level."""
+        return self.add(self.above(sql), sql)
 
     def add(self, level: int, sql: str) -> str:
         """A column computed at a level; returns the reference for the levels above."""
         while len(self.steps) <= level:
             self.steps.append([])
-        name = f"l{self._names}"
-        self._names += 1
+        name = f"l{len(self._levels)}"
+        self._levels.append(level)
         self.steps[level].append(f"{sql} AS {name}")
         return f"{self.alias}.{name}"
 
@@ -255,26 +269,27 @@ def quotient(left: Typed, right: Typed, layers: Layers) -> Typed:
     if not (left.type.is_number and right.type.is_number):
         raise NotExpressible(f"{left.type.name} / {right.type.name}")
     a, b = left.type.as_numeric(), right.type.as_numeric()
-    shown = [layers.add(0, scale_of(side)) if side.display else scale_of(side) for side in (left, right)]
-    x, y = layers.add(0, fitted(left, a)), layers.add(0, fitted(right, b))
-    p, q = layers.add(1, _leading(x, a.scale)), layers.add(1, _leading(y, b.scale))
+    # Each operand as soon as it can be computed: beside aggregates only what divides is computed later.
+    scales = [layers.soon(scale_of(side)) if side.display else scale_of(side) for side in (left, right)]
+    x, y = layers.soon(fitted(left, a)), layers.soon(fitted(right, b))
+    base = layers.above(x, y, *scales) - 1
+    p, q = layers.add(base + 1, _leading(x, a.scale)), layers.add(base + 1, _leading(y, b.scale))
     # As integers.
     common = max(a.scale, b.scale)
-    dividend = layers.add(1, _whole(_zeros(_digits(x), common - a.scale)))
-    divisor = layers.add(1, f"CASE WHEN {y} <> 0 THEN {_whole(_zeros(_digits(y), common - b.scale))} END")
+    dividend = layers.add(base + 1, _whole(_zeros(_digits(x), common - a.scale)))
+    divisor = layers.add(base + 1, f"CASE WHEN {y} <> 0 THEN {_whole(_zeros(_digits(y), common - b.scale))} END")
     weight = f"{_weight(p, a.scale)} - {_weight(q, b.scale)} - CASE WHEN {_first(p)} <= {_first(q)} THEN 1 ELSE 0 END"
-    scale = layers.add(2, f"greatest(16 - 4 * ({weight}), {shown[0]}, {shown[1]}, 0)")
+    scale = layers.add(base + 2, f"greatest(16 - 4 * ({weight}), {scales[0]}, {scales[1]}, 0)")
     limit = _whole(_zeros(f"CAST({divisor} AS STRING)", QUOTIENT_DIGITS))
-    dividend = layers.add(2, f"CASE WHEN {dividend} < {limit} THEN {dividend} END")
-    digits = [layers.add(3, f"CAST({dividend} div {divisor} AS STRING)")]
-    rest = layers.add(3, _whole(_zeros(f"CAST({dividend} % {divisor} AS STRING)", 13)))
-    digits.append(layers.add(4, f"lpad(CAST({rest} div {divisor} AS STRING), 13, '0')"))
-    rest = layers.add(4, _whole(_zeros(f"CAST({rest} % {divisor} AS STRING)", 12)))
-    digits.append(f"lpad(CAST({rest} div {divisor} AS STRING), 12, '0')")
+    rest = layers.add(base + 2, f"CASE WHEN {dividend} < {limit} THEN {dividend} END")
+    digits = [layers.add(base + 3, f"CAST({rest} div {divisor} AS STRING)"), "'.'"]
+    for step, count in enumerate(_STEPS, base + 3):
+        rest = layers.add(step, _whole(_zeros(f"CAST({rest} % {divisor} AS STRING)", count)))
+        digits.append(layers.add(step + 1, f"lpad(CAST({rest} div {divisor} AS STRING), {count}, '0')"))
     halves = " ".join(f"WHEN {n} THEN CAST('0.{'0' * n}5' AS DECIMAL(26, 25))" for n in range(QUOTIENT_SCALE + 1))
-    value = f"CAST(concat({digits[0]}, '.', {digits[1]}, {digits[2]}) AS DECIMAL(37, 25)) + CASE {scale} {halves} END"
+    value = f"CAST(concat({', '.join(digits)}) AS DECIMAL(37, 25)) + CASE {scale} {halves} END"
     # As text of a known length: the sum's 13 digits, the point, the digits wanted.
-    text = layers.add(5, f"left(lpad(CAST({value} AS STRING), 39, '0'), 14 + {scale})")
+    text = layers.add(base + 4 + len(_STEPS), f"left(lpad(CAST({value} AS STRING), 39, '0'), 14 + {scale})")
     sign = f"CASE WHEN ({x} < 0) <> ({y} < 0) THEN '-' ELSE '' END"
     type_ = SparkType("numeric", QUOTIENT_DIGITS + QUOTIENT_SCALE, QUOTIENT_SCALE, display=Display.KEPT)
     guards = (
