@@ -1,0 +1,36 @@
+"""What docs/mirror.md says of the layout is so: a plain Delta reader gets the table's rows with the documented code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.mirror_laboratory import Laboratory, open_laboratory
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "mirror.md"
+
+
+@pytest.fixture
+async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
+        yield laboratory
+
+
+async def test_plain_delta_reader_gets_the_rows_with_the_documented_code(laboratory: Laboratory) -> None:
+    await laboratory.rows_in_mirror("id", "v", "n")
+    await laboratory.run(
+        "UPDATE public.t SET v = 'other' WHERE id < 3",
+        "DELETE FROM public.t WHERE id = 4",
+        "INSERT INTO public.t VALUES (6, NULL, 0.1)",
+    )
+    await laboratory.rows_in_mirror("id", "v", "n")
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    oid = (await laboratory.source()).oid
+    scope: dict[str, Any] = {"place": laboratory.root / "lab" / str(oid)}
+    exec(code, scope)
+    expected = [tuple(row) for row in await laboratory.connection.fetch("SELECT id, v, n FROM public.t")]
+    assert sorted(scope["rows"]) == sorted(expected)
