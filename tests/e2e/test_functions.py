@@ -38,6 +38,14 @@ def test_volatile_function_is_found_wherever_it_hides(db: Any, expression: str) 
     assert "volatile function" in db.state("st")["fallback_reason"]
 
 
+def test_cast_through_text_is_as_stable_as_the_input_function(db: Any) -> None:
+    said: list[str] = []
+    db.connection.add_notice_handler(lambda diagnostic: said.append(diagnostic.message_primary or ""))
+    for type_ in ("timestamptz", "date", "inet"):
+        db.create(f"by_{type_}", f"SELECT id, v::text::{type_} AS x FROM t WHERE id < 0")
+    assert [text.rpartition(" ")[2] for text in said if "stable function" in text] == ["timestamptz_in", "date_in"]
+
+
 def test_changed_function_has_everything_computed_again(db: Any) -> None:
     db.create("doubled", "SELECT id, app.twice(v) AS w FROM t", refresh_mode="DIFFERENTIAL")
     db.create("sums", "SELECT name, app.plain_sum(v) AS s FROM t GROUP BY name")
@@ -108,3 +116,87 @@ def test_reason_of_a_probe_that_fails_is_said(db: Any) -> None:
     db.create("st", query)
     said = dict(db.rows("SELECT property, value FROM pgtrickle.explain_st('st')"))
     assert "pseudo-type record" in said["Fallback Reason"]
+
+
+MAKERS = """
+CREATE FUNCTION app.base(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 2 * v';
+CREATE FUNCTION app.over_sql(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT app.base(v) + 1';
+CREATE FUNCTION app.over_plpgsql(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql
+    AS 'BEGIN RETURN App.Over_SQL(v) + 1; END';
+CREATE FUNCTION app.over_atomic(v int) RETURNS int IMMUTABLE LANGUAGE sql RETURN app.over_plpgsql(v) + 1;
+CREATE FUNCTION app.pick(v int) RETURNS SETOF int IMMUTABLE LANGUAGE sql AS 'SELECT app.base(v)';
+CREATE FUNCTION app.step(s int, v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT s + app.base(v)';
+CREATE AGGREGATE app.summed (int) (SFUNC = app.step, STYPE = int, INITCOND = '0');
+CREATE FUNCTION app.combined(a int, b int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT a + app.base(b)';
+CREATE OPERATOR app.+~ (LEFTARG = int, RIGHTARG = int, FUNCTION = app.combined);
+CREATE FUNCTION app.by_operator(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT v OPERATOR(app.+~) 1';
+CREATE TYPE app.pair AS (a int, b int);
+CREATE FUNCTION app.first(p app.pair) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT app.base(p.a)';
+CREATE CAST (app.pair AS int) WITH FUNCTION app.first(app.pair);
+CREATE FUNCTION app.small(v int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT app.base(v) < 1000';
+CREATE DOMAIN app.small_int AS int CHECK (app.small(VALUE));
+CREATE VIEW app.seen AS SELECT id, app.over_sql(v) AS w FROM t;
+"""
+CALLS = {
+    "itself": "SELECT id, app.base(v) AS w FROM t",
+    "in_a_function": "SELECT id, app.over_sql(v) AS w FROM t",
+    "in_functions_of_other_languages": "SELECT id, app.over_atomic(v) AS w FROM t",
+    "in_a_set_returning_function": "SELECT t.id, x.w FROM t, app.pick(t.v) AS x (w)",
+    "in_the_step_of_an_aggregate": "SELECT name, app.summed(v) AS w FROM t GROUP BY name",
+    "in_an_operator": "SELECT id, v OPERATOR(app.+~) 1 AS w FROM t",
+    "in_an_operator_of_a_function": "SELECT id, app.by_operator(v) AS w FROM t",
+    "in_a_cast": "SELECT id, ROW(v, v)::app.pair::int AS w FROM t",
+    "in_a_view": "SELECT id, w FROM app.seen",
+}
+
+
+def test_changed_body_is_noticed_however_deep_it_is(db: Any) -> None:
+    db.run(MAKERS)
+    for name, query in CALLS.items():
+        db.create(name, query, refresh_mode="DIFFERENTIAL")
+    db.create("checked", "SELECT id, v::app.small_int AS w FROM t", refresh_mode="DIFFERENTIAL")
+    db.create("untouched", "SELECT id, app.twice(v) AS w FROM t")
+    for multiple in (3, 5):
+        db.run(
+            f"CREATE OR REPLACE FUNCTION app.base(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT {multiple} * v'"
+        )
+        for name in (*CALLS, "checked", "untouched"):
+            db.assert_refreshed(name)
+            assert db.last(name)[0] == ("NO_DATA" if name == "untouched" else "REINITIALIZE"), name
+    db.run("UPDATE t SET v = v + 1")
+    for name in (*CALLS, "checked", "untouched"):
+        db.assert_refreshed(name)
+        assert db.last(name)[0] == "DIFFERENTIAL", name
+
+
+def test_check_of_a_domain_that_rows_do_not_pass_any_more_is_an_error(db: Any) -> None:
+    db.run(MAKERS)
+    db.create("checked", "SELECT id, v::app.small_int::text AS w FROM t", refresh_mode="DIFFERENTIAL")
+    db.run("CREATE OR REPLACE FUNCTION app.small(v int) RETURNS boolean IMMUTABLE LANGUAGE sql AS 'SELECT v < 1'")
+    db.connection.close()  # a session goes on with the function that it has planned a domain's CHECK with
+    db.connection = db.connect()
+    with pytest.raises(psycopg.errors.CheckViolation):
+        db.refresh("checked")
+    db.run("UPDATE t SET v = 0")
+    db.assert_refreshed("checked")
+
+
+def test_function_that_a_query_comes_to_mean_later(db: Any) -> None:
+    """A better match for the arguments, and an operator and a cast made anew over another function."""
+    db.run(MAKERS)
+    db.run("CREATE FUNCTION app.any(v numeric) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1'")
+    db.create("called", "SELECT id, app.any(v) AS w FROM t")
+    db.create("operated", "SELECT id, v OPERATOR(app.+~) 1 AS w FROM t")
+    db.create("cast_by", "SELECT id, ROW(v, v)::app.pair::int AS w FROM t")
+    db.run(
+        "CREATE FUNCTION app.any(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 2';"
+        "DROP OPERATOR app.+~ (int, int);"
+        "CREATE OPERATOR app.+~ (LEFTARG = int, RIGHTARG = int, FUNCTION = int4mul);"
+        "DROP CAST (app.pair AS int);"
+        "CREATE FUNCTION app.second(p app.pair) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT -p.b';"
+        "CREATE CAST (app.pair AS int) WITH FUNCTION app.second(app.pair)"
+    )
+    for name in ("called", "operated", "cast_by"):
+        db.refresh(name)
+        db.assert_current(name)
+        assert db.last(name)[0] == "REINITIALIZE", name

@@ -163,9 +163,16 @@ BEGIN
         WHERE m.node IN ('opno', 'eqop', 'sortop')
       UNION
         SELECT t.typinput::oid
-        FROM rule, regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+)', 'g') AS m
+        FROM rule, regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+) ', 'g') AS m
         JOIN pg_type t ON t.oid = m[1]::oid
         WHERE position('{COERCEVIAIO ' IN tree) > 0
+    ), checking(oid) AS (  -- Whatever a domain's CHECK calls, it does not change the value: its volatility is no matter.
+        SELECT DISTINCT f.oid
+        FROM rule, regexp_matches(tree, '\{COERCETODOMAIN .*?:resulttype (\d+) ', 'g') AS m,
+             pgtrickle._domain_functions(m[1]::oid) AS f
+        WHERE position('{COERCETODOMAIN ' IN tree) > 0
+      EXCEPT
+        SELECT oid FROM called
     ), functions AS (
         SELECT n.nspname::text AS schema, p.proname::text AS name, p.provolatile::text AS volatility,
                p.oid >= 16384 AS user_defined,
@@ -175,6 +182,11 @@ BEGIN
                CASE WHEN p.oid >= 16384 THEN pgtrickle._body_hash(p.oid) ELSE '' END AS body_hash
         FROM called c
         JOIN pg_proc p ON p.oid = c.oid
+        JOIN pg_namespace n ON n.oid = p.pronamespace
+      UNION ALL
+        SELECT n.nspname::text, p.proname::text, 'i', true, '', pgtrickle._signature(p.oid), pgtrickle._body_hash(p.oid)
+        FROM checking c
+        JOIN pg_proc p ON p.oid = c.oid AND p.oid >= 16384
         JOIN pg_namespace n ON n.oid = p.pronamespace
       UNION ALL
         SELECT 'pg_catalog', 'CURRENT_TIMESTAMP, CURRENT_USER or their like', 's', false, '', NULL, ''
