@@ -113,6 +113,8 @@ class Plan:
     """Aggregates, by `id`, of which all groups are read in any case, see `operators.addition`."""
     groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     """What `operators.addition` has put into common table expressions."""
+    quick: bool = False
+    """Whether what is written is hardly ever executed, and should above all be quick to plan."""
     elsewhere: bool = False
     views: list[tuple[str, str]] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)

@@ -22,7 +22,7 @@ from ..dialect import generate
 from ..expressions import equated
 from ..plan import Plan
 from ..render import derived, select
-from .join_chain import delta_by_chains
+from .join_chain import delta_by_chains, rows_by_chain
 from .operator import Operator, Restriction, W, names
 
 
@@ -44,6 +44,8 @@ class Join(Operator):
         return select(columns, " CROSS JOIN ".join(relations), where=where)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
+        if plan.quick and len(self.joined) > 2:
+            return rows_by_chain(plan, self.joined, self.conditions, self.columns, only)
         return self._joined(
             [
                 derived(operator.new(plan, only and only.to(operator.columns)), f"j{i}")

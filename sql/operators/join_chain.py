@@ -33,9 +33,31 @@ def delta_by_chains(
     return union_all(terms)
 
 
+def rows_by_chain(
+    plan: Plan,
+    inputs: Sequence[Operator],
+    conditions: Sequence[exp.Expr],
+    columns: Sequence[Field],
+    only: Restriction | None,
+) -> str:
+    """A query: the rows of a join as they are now, in an order that PostgreSQL need not look for."""
+    graph = JoinGraph(inputs, conditions)
+    start = max(range(len(inputs)), key=lambda i: len(graph.reached[i]))
+    chains = _Chains(plan, graph, [f.name for f in columns], {})
+    states = [operator.new(plan, only and only.to(operator.columns)) for operator in inputs]
+    where = [c.sql for c in graph.conditions if c.inputs <= {start}]
+    query = select(["*"], derived(states[start], "s"), where=where) if where else states[start]
+    rows = _Rows(query, frozenset({start}))
+    for j in graph.order(start):
+        if len(rows.inside) > 1:
+            rows = chains.fenced(rows)
+        rows = chains.combined(rows, {j: states[j]}, None)
+    return rows.query
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The inputs joined so far: a query with those of their columns that are still wanted, and a weight.
+    """The inputs joined so far: a query with those of their columns that are still wanted, and, of a delta, a weight.
 
     ``again``: whether it is cheap to repeat.
     """
@@ -84,7 +106,7 @@ class _Chains:
                 rows = _repeatable(self.plan, self._joined(rows, waiting))
                 waiting = []
             elif len(waiting) == MAX_TOGETHER:
-                rows = self._fenced(self._joined(rows, waiting))
+                rows = self.fenced(self._joined(rows, waiting))
                 waiting = []
             if j in before:
                 now, changed = self._joined(rows, [j]), self._less(rows, j)
@@ -95,7 +117,7 @@ class _Chains:
                 waiting.append(j)
         return self._joined(rows, waiting).query
 
-    def _fenced(self, rows: _Rows) -> _Rows:
+    def fenced(self, rows: _Rows) -> _Rows:
         """Rows that are joined before anything else is joined with them."""
         return rows if self.plan.elsewhere else _Rows(f"{rows.query} OFFSET 0", rows.inside)
 
@@ -104,13 +126,14 @@ class _Chains:
         if not others:
             return rows
         relations = {j: self.graph.inputs[j].new(self.plan, self._restriction(rows, j)) for j in others}
-        return self._combined(rows, relations, f"x.{W}")
+        return self.combined(rows, relations, f"x.{W}")
 
     def _less(self, rows: _Rows, j: int) -> _Rows:
         """Rows joined with the changes of another input, to be taken away."""
-        return self._combined(rows, {j: self.deltas[j].query}, f"-(x.{W} * j{j}.{W})")
+        return self.combined(rows, {j: self.deltas[j].query}, f"-(x.{W} * j{j}.{W})")
 
-    def _combined(self, rows: _Rows, relations: dict[int, str], weight: str) -> _Rows:
+    def combined(self, rows: _Rows, relations: dict[int, str], weight: str | None) -> _Rows:
+        """Rows joined with some rows of other inputs."""
         inside = rows.inside | set(relations)
         known, where = rows.inside, list[str]()
         for j in relations:
@@ -119,7 +142,8 @@ class _Chains:
         where += [c.sql for c in self.graph.conditions if c.inputs <= inside and not c.inputs <= rows.inside]
         source = [derived(rows.query, "x"), *(derived(query, f"j{j}") for j, query in relations.items())]
         columns = [quote(name) for name in self._columns(inside)]
-        return _Rows(select([*columns, f"{weight} AS {W}"], " CROSS JOIN ".join(source), where=where), inside)
+        columns += [f"{weight} AS {W}"] if weight else []
+        return _Rows(select(columns, " CROSS JOIN ".join(source), where=where), inside)
 
     def _columns(self, inside: frozenset[int]) -> list[str]:
         """The columns of some inputs that are given out or that something is still to be compared with."""

@@ -63,9 +63,11 @@ class Rescan(Operator):
         return Restriction(touched, tuple((key.name, key) for key in self.keys)) if self.keys else None
 
     def input_new(self, plan: Plan, only: Restriction | None, *, rare: bool = False) -> str:
-        """The input's rows, of the restriction's groups only."""
+        """The input's rows, of the restriction's groups only; ``rare``: they are hardly ever asked for."""
         only = only and only.to(self.keys)
+        quick, plan.quick = plan.quick, plan.quick or rare
         query = self.input.new(plan, only)
+        plan.quick = quick
         return restricted(plan, query, names(self.input.columns), only, self._nullable(), rare=rare) if only else query
 
     def _nullable(self) -> list[str]:
