@@ -262,6 +262,7 @@ class SparkLease:
                     raise _Lost(_first_line(error)) from error
                 raise
 
+        log.debug("spark_job", job=description, tag=tag)
         job = asyncio.ensure_future(self._sessions._blocking(body))
         try:
             return await asyncio.wait_for(asyncio.shield(job), limit)

@@ -50,6 +50,13 @@ class Part:
         ]
 
 
+SETTINGS = (
+    "SET LOCAL search_path = pg_catalog, pg_temp",
+    "SET LOCAL datestyle = 'ISO, YMD'",
+    "SET LOCAL intervalstyle = 'postgres'",
+)
+"""Names and values mean what they mean to the engine, whatever the role has set."""
+
 IN_USE = """
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_locks l
@@ -111,7 +118,7 @@ def writer(part: Part, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]
         if first is None:
             return
         with psycopg.connect(conninfo, application_name="headwater on spark") as connection:
-            for statement in part.create(name):
+            for statement in (*SETTINGS, *part.create(name)):
                 connection.execute(statement.encode())
             with connection.cursor().copy(f"COPY {part.table(name)} FROM STDIN (FORMAT csv, FREEZE)".encode()) as copy:
                 batch: Any = first

@@ -20,11 +20,9 @@ from tests.spark_servers import SMALL, ConnectServer, StandaloneCluster, conf_op
 
 pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.long]
 
-# The engine's transactions that have exported a snapshot, as a refresh does before it asks Spark.
-REFRESHING = """
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND state = 'idle in transaction' AND query LIKE '%pg_export_snapshot%'
-"""
+DEBUG = ("--log-level", "debug")
+JOB = "spark_job "
+"""In the server's log, at the beginning of a job."""
 
 
 def change(db: Database) -> None:
@@ -50,9 +48,10 @@ def prepared(db: Database, **settings: str) -> psycopg.Connection[Any]:
 def refreshing(db: Database, session: psycopg.Connection[Any]) -> Iterator[Future[Any]]:
     """A refresh that is waiting for Spark while the block runs, and has ended after it."""
     watcher = db.bypass()
+    jobs = db.server.log.count(JOB)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(session.execute, "SELECT pgtrickle.refresh_stream_table('totals')")
-        wait_until(lambda: watcher.execute(REFRESHING).fetchall() != [(0,)], "a refresh is under way")
+        wait_until(lambda: db.server.log.count(JOB) > jobs, "Spark has been given the job")
         before = watcher.execute("SELECT * FROM totals ORDER BY 1, 2").fetchall()
         assert not future.done()
         yield future
@@ -91,7 +90,7 @@ def test_connect_server_frozen_then_killed_in_the_middle_of_a_refresh(tmp_path: 
     connect = ConnectServer(tmp_path)
     process = psutil.Process(connect.program.process.pid)
     try:
-        with served(tmp_path / "data", "--spark", connect.url) as db:
+        with served(tmp_path / "data", "--spark", connect.url, *DEBUG) as db:
             session = prepared(db)
             listener = db.bypass()
             listener.execute("LISTEN pg_trickle_alert")
@@ -137,7 +136,7 @@ def test_connect_server_frozen_then_killed_in_the_middle_of_a_refresh(tmp_path: 
 
 
 def test_jvm_killed_in_the_middle_of_a_refresh_is_replaced(tmp_path: Path) -> None:
-    with served(tmp_path / "data", "--spark", "local[1]", *conf_options(SMALL)) as db:
+    with served(tmp_path / "data", "--spark", "local[1]", *conf_options(SMALL), *DEBUG) as db:
         session = prepared(db)
         jvm = jvm_of(db.server)
         stopped(jvm)
@@ -165,7 +164,7 @@ def test_jvm_killed_in_the_middle_of_a_refresh_is_replaced(tmp_path: Path) -> No
 def test_worker_killed_in_the_middle_of_a_refresh_is_done_without(tmp_path: Path) -> None:
     cluster = StandaloneCluster(tmp_path)
     try:
-        with served(tmp_path / "data", "--spark", cluster.url, *conf_options(SMALL)) as db:
+        with served(tmp_path / "data", "--spark", cluster.url, *conf_options(SMALL), *DEBUG) as db:
             session = prepared(db)
             victim = cluster.workers[0]
             wait_until(lambda: bool(victim.children()), "the worker has an executor")
