@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
+from sql import PLAN_FORMAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class RefreshContext:
     """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
     settings: dict[str, str] = field(default_factory=dict)
     """Settings that decide how it is refreshed, where it is to be."""
+    plan_format: int | None = None
+    """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
     executor_costs: dict[str, Any] = field(default_factory=dict)
     """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
 
@@ -78,7 +81,13 @@ class RefreshContext:
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
         values.setdefault("settings", {})
         values.setdefault("executor_costs", {})
+        values.setdefault("plan_format", None)
         return cls(**{each.name: values[each.name] for each in fields(cls)})
+
+    @property
+    def outdated(self) -> bool:
+        """Whether another version of the compiler has planned it."""
+        return self.plan_format not in (None, PLAN_FORMAT)
 
     @property
     def pending(self) -> int:

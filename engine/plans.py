@@ -36,6 +36,7 @@ class PlanInputs:
     def to_json(self) -> dict[str, Any]:
         """For the catalog, without the canonical text, which has a column of its own."""
         return {
+            "format": sql.PLAN_FORMAT,
             "output": [asdict(c) for c in self.output],
             "sources": [asdict(s) for s in self.sources],
             "types": [[probe, [asdict(c) for c in answer]] for probe, answer in self.types],

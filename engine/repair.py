@@ -12,9 +12,11 @@ from engine.context import RefreshContext
 from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
 from engine.plans import PlanInputs, compiled, plan, used_columns
+from engine.refresh import run_as_owner
 from engine.stored import load_plan, track
-from engine.transactions import PINNED_PATH, acting_as
+from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted
 from sql import Column, NotDifferentiable
+from sql.storage.shape import ROW_ID
 
 
 class CaptureBroken(Exception):
@@ -25,8 +27,11 @@ class CaptureBroken(Exception):
 
 
 def must_be_repaired(context: RefreshContext) -> bool:
-    """True if what has been captured since the frontier cannot be used."""
-    return context.is_populated and (context.needs_reinit or bool(context.broken))
+    """True if what has been captured since the frontier cannot be used, or the plan cannot."""
+    return context.outdated or (context.is_populated and (context.needs_reinit or bool(context.broken)))
+
+
+OUTDATED = "it was planned by another version of the server"
 
 
 async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext:
@@ -38,11 +43,16 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
     if context.one_snapshot:
         raise SqlError(
             "25001",
-            f'stream table "{context.name}" must be recomputed: {"; ".join(context.broken) or "it is marked"}',
+            f'stream table "{context.name}" must be recomputed: {"; ".join(reasons(context)) or "it is marked"}',
             hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
         )
     await prepare(session, context)
-    return replace(context, broken=(), needs_reinit=True, plan="")
+    return replace(context, broken=(), needs_reinit=True, plan="", plan_format=None)
+
+
+def reasons(context: RefreshContext) -> tuple[str, ...]:
+    """Why it must be repaired; none where it is marked."""
+    return (*context.broken, OUTDATED) if context.outdated else context.broken
 
 
 async def prepare(session: SqlSession, context: RefreshContext) -> None:
@@ -64,7 +74,11 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             raise _other_columns(context) from reason
-    if _layout(definition.output) != _layout(old.output) or not await _fits(session, context, inputs, old):
+    if _layout(definition.output) != _layout(old.output):
+        raise _other_columns(context)
+    if context.outdated:
+        await _adapt(session, context, inputs)
+    elif not await _fits(session, context, inputs, old):
         raise _other_columns(context)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
@@ -137,6 +151,35 @@ async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs
     ((stored, _, _),) = await describe(session, [context.relid])
     types = {column.name: column.type for column in stored.columns}
     return all(types.get(column.name) == column.type for column in wanted)
+
+
+async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInputs) -> None:
+    """Give the storage table the hidden columns that this compiler wants. What is in them is computed afterwards."""
+    built = compiled(inputs)
+    async with acting_as(session, context.owner):
+        described = await view_columns(session, built.storage_query)
+    types = {column.name: column.type for column in described}
+    wanted = {column.name: types.get(column.name, "bigint") for column in built.columns if column.hidden}
+    ((stored, _, _),) = await describe(session, [context.relid])
+    user = {column.name for column in built.output} | {ROW_ID}
+    found = {column.name: column.type for column in stored.columns if column.name not in user}
+    added = [name for name, type_ in wanted.items() if found.get(name) != type_]
+    changes = [f"DROP COLUMN {quoted(name)}" for name, type_ in found.items() if wanted.get(name) != type_]
+    changes += [f"ADD COLUMN {quoted(name)} {wanted[name]}" for name in added]
+    if not changes:
+        return
+    indexes = [
+        statement
+        for statement in built.create_storage_sql(context.storage)
+        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quoted(name)})") for name in added)
+    ]
+    async with local_setting(session, "pgtrickle.maintenance", "on"):
+        await run_as_owner(
+            session,
+            context.owner,
+            "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)",
+            {"statements": [f"ALTER TABLE {context.storage} {', '.join(changes)}", *indexes]},
+        )
 
 
 def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from engine.creation import create, undo_creation
 from engine.decision import is_fresh
 from engine.placement import NoSpark, Spark
 from engine.refresh import Initiator, RefreshOutcome, refresh
-from engine.repair import CaptureBroken, must_be_repaired, repair
+from engine.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.stored import set_refresh_mode
 from engine.transactions import acting_as, local_setting
 
@@ -147,7 +147,7 @@ async def refresh_scheduled(
     if is_fresh(context):
         return None
     if must_be_repaired(context) and not repaired:
-        raise CaptureBroken(context.broken)
+        raise CaptureBroken(reasons(context))
     return await refresh(session, context, initiator=initiator, spark=spark)
 
 
@@ -179,6 +179,8 @@ async def resume(session: SqlSession, request: Request) -> None:
 async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
     """Change schedule, refresh mode or status; arguments that are null stay as they are."""
     context = await lock_requested(session, request)
+    if context.outdated:
+        context = await repair(session, context)
     pgt_id = context.pgt_id
     changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
     if "schedule" in changes:

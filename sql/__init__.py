@@ -31,7 +31,7 @@ The refresh is one statement: it takes the frontier as ``$1`` (jsonb) and return
 """
 
 from .columns import Column, Source
-from .compiled import Compiled, Core
+from .compiled import PLAN_FORMAT, Compiled, Core
 from .constant_keys import without_positions
 from .errors import NotDifferentiable
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
@@ -42,6 +42,7 @@ from .topk import TopK, topk
 from .views import View
 
 __all__ = [
+    "PLAN_FORMAT",
     "Column",
     "Compiled",
     "Core",

@@ -13,6 +13,11 @@ from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 
 
+PLAN_FORMAT = 2
+"""Raised when the compiler asks other probes or lays storage tables out in another way than before. What was planned by
+an earlier one is then planned, and computed, anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """What an external executor computes: a query in PostgreSQL's dialect and the columns it gives out.

@@ -107,6 +107,7 @@ END $$;
 --   {"fresh" (there is nothing to do), "pgt_id", "relid", "schema", "name", "storage" (qualified), "owner" (role name),
 --    "status", "refresh_mode", "requested_mode", "engine", "schedule", "caller" (role name),
 --    "plan" (differs when what it is planned from does), "canonical_query" (these two empty where fresh),
+--    "plan_format" (what the compiler was that planned it; not where fresh),
 --    "settings": {"engine", "spark_min_rows", "max_change_ratio"} (not where fresh),
 --    "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
@@ -242,7 +243,7 @@ BEGIN
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '') ELSE
         (SELECT jsonb_build_object(
              'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),
-             'canonical_query', s.canonical_query,
+             'canonical_query', s.canonical_query, 'plan_format', coalesce((s.explain->'inputs'->>'format')::int, 0),
              'settings', jsonb_build_object(
                  'engine', pgtrickle._setting('pg_trickle.refresh_engine', 'auto'),
                  'spark_min_rows', pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),
