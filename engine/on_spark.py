@@ -55,6 +55,7 @@ class DatabaseOnSpark:
                 session,
                 query=core.query,
                 names=core.names,
+                total_orders=plan.differentiable,
                 **await self._circumstances(session, context, plan, "full", expected),
             )
         return SparkRows(

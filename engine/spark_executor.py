@@ -88,6 +88,7 @@ class SparkExecutor:
         owner: str,
         description: str,
         names: Sequence[str] = (),
+        total_orders: bool = True,
         binary_order: bool = False,
         limit: float | None = None,
         tries: int = 2,
@@ -97,15 +98,16 @@ class SparkExecutor:
 
         `session` must be in a transaction that has not written to the sources, and not in a savepoint (a snapshot
         cannot be exported from one). `connect` gives a connection to the same database that may read the sources
-        whole. `owner` is the role that may read the staging table. `names` replace the query's column names. `limit`
-        is in seconds, for Spark's part. A job during which Spark dies is tried `tries` times.
+        whole. `owner` is the role that may read the staging table. `names` replace the query's column names; of
+        `total_orders` see `render_spark`. `limit` is in seconds, for Spark's part. A job during which Spark dies is
+        tried `tries` times.
         `parallel` says from how many rows on the result is written over several connections.
 
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
         collated = await _collated(session, sources) if binary_order else frozenset()
-        rendered = render_spark(query, sources, binary_order=binary_order, collated=collated)
+        rendered = render_spark(query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
         if names:
             columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
             rendered = replace(rendered, columns=columns)

@@ -21,11 +21,15 @@ from sql.spark_stages import SparkStages, SparkView
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
-    """``reads`` gives the columns of each source that ``views`` and ``queries`` read."""
+    """``reads`` gives the columns of each source that ``views`` and ``queries`` read.
+
+    ``repeated`` are those of the sources' own views that are worth keeping.
+    """
 
     queries: tuple[SparkQuery, ...]
     reads: Mapping[int, tuple[str, ...]]
     views: tuple[SparkView, ...] = ()
+    repeated: tuple[str, ...] = ()
 
     @classmethod
     def of_query(cls, query: SparkQuery) -> SparkJob:
@@ -35,7 +39,7 @@ class SparkJob:
     @classmethod
     def of_stages(cls, stages: SparkStages) -> SparkJob:
         """The delta of a differential refresh."""
-        return cls(tuple(query for _, query in stages.stages), stages.reads, stages.views)
+        return cls(tuple(query for _, query in stages.stages), stages.reads, stages.views, stages.repeated)
 
     def computed(
         self,
@@ -58,17 +62,19 @@ class SparkJob:
             try:
                 for version in versions:
                     create_views(spark, sources[version.source], self.reads[version.source], version)
-                for view in self.views:
+                views = [SparkView(name, f"SELECT * FROM {name}", True) for name in self.repeated]
+                for view in (*views, *self.views):
                     frame = spark.sql(view.sql)
                     # What several queries read Spark would compute once for each.
                     if view.repeated and keeps:
-                        frame = frame.cache()
-                        kept.append(frame)
+                        # It recognises the query in others, by whatever name.
+                        kept.append(frame.cache())
                     elif view.repeated:
                         file = Path(directory) / f"{view.name}.parquet"
                         pq.write_table(frame.toArrow(), file)
                         frame = spark.read.parquet(str(file))
-                    frame.createOrReplaceTempView(view.name)
+                    if view.name not in self.repeated or not keeps:
+                        frame.createOrReplaceTempView(view.name)
                     made.append(view.name)
                 return [collect(n, query, spark.sql(query.sql)) for n, query in enumerate(self.queries)]
             finally:

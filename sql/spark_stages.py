@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .columns import Column, Source
 from .compiled import Elsewhere
 from .plan import Stage, delta_name
-from .spark import Relation, Renderer, SparkQuery, understood
+from .spark import Relation, Renderer, SparkQuery, delta_view_name, understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,15 @@ class SparkView:
 
 @dataclass(frozen=True, slots=True)
 class SparkStages:
-    """What Spark computes. ``reads`` gives the columns of each source that are read, as rows or as changes."""
+    """What Spark computes. ``reads`` gives the columns of each source that are read, as rows or as changes.
+
+    ``repeated`` are the views of changes that are read more than once.
+    """
 
     views: tuple[SparkView, ...]
     stages: tuple[tuple[Stage, SparkQuery], ...]
     reads: Mapping[int, tuple[str, ...]]
+    repeated: tuple[str, ...]
 
 
 def render_stages(
@@ -56,12 +60,14 @@ def render_stages(
         scope[name] = Relation(relation.sql, relation.columns, prefix + name.removeprefix("__pgt_"))
     rendered = [(stage, renderer.given_out(renderer.query(understood(stage.query), scope))) for stage in refresh.stages]
     texts = [relation.sql for relation in (*scope.values(), *(relation for _, relation in rendered))]
-    views = []
-    for relation in scope.values():
-        uses = sum(len(re.findall(rf"\b{re.escape(relation.view)} AS r", text)) for text in texts)
-        views.append(SparkView(relation.view, relation.sql, uses > 1))
+
+    def repeated(name: str) -> bool:
+        return sum(len(re.findall(rf"\b{re.escape(name)} AS r", text)) for text in texts) > 1
+
+    views = [SparkView(relation.view, relation.sql, repeated(relation.view)) for relation in scope.values()]
+    changes = tuple(name for oid in sorted(changed) if repeated(name := delta_view_name(oid)))
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
-    return SparkStages(tuple(views), tuple((s, _query(s, relation, reads)) for s, relation in rendered), reads)
+    return SparkStages(tuple(views), tuple((s, _query(s, relation, reads)) for s, relation in rendered), reads, changes)
 
 
 def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,7 +19,12 @@ FreshDatabase = Callable[[], Database]
 @pytest.fixture(scope="module")
 def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshDatabase]:
     """Makes empty databases behind a server of the module's own; nothing is refreshed in them but by hand."""
-    server = Headwater(tmp_path_factory.mktemp("workload") / "data").start()
+    yield from databases(Headwater(tmp_path_factory.mktemp("workload") / "data"))
+
+
+def databases(server: Headwater, **settings: str) -> Iterator[FreshDatabase]:
+    """Starts a server, makes databases with `pg_trickle.*` settings behind it, and stops it."""
+    server.start()
     made: list[Database] = []
     numbers = count(1)
 
@@ -26,7 +32,8 @@ def fresh_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FreshDa
         name = f"workload_{next(numbers)}"
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}")
-            connection.execute(f"ALTER DATABASE {name} SET pg_trickle.enabled = off")
+            for setting, value in {"enabled": "off", **settings}.items():
+                connection.execute(f"ALTER DATABASE {name} SET pg_trickle.{setting} = {value}")
         made.append(Database(server, name))
         return made[-1]
 
@@ -43,6 +50,8 @@ class Course:
     refused: psycopg.Error | None = None
     rows: int = 0
     actions: set[str] = field(default_factory=set)
+    executors: Counter[str] = field(default_factory=Counter)
+    """How many of its refreshes that changed something each executor has computed."""
     differences: list[str] = field(default_factory=list)
 
     def hold(self) -> None:
@@ -79,7 +88,17 @@ class Workload:
                 course.differences.append(f"{when}: {error}")
             else:
                 course.actions.add(self.database.last(name)[0])
+                course.executors[self._executor(name)] += 1
                 course.differences += [f"{when}: {row}" for row in self._difference(name)]
+
+    def _executor(self, name: str) -> str:
+        found: str = self.database.value(
+            "SELECT CASE WHEN action = 'NO_DATA' THEN 'nothing to do' ELSE executor END"
+            " FROM pgtrickle.pgt_refresh_history JOIN pgtrickle.pgt_stream_tables USING (pgt_id)"
+            " WHERE pgt_name = %s ORDER BY refresh_id DESC LIMIT 1",
+            name,
+        )
+        return found
 
     def _difference(self, name: str) -> list[str]:
         columns = self.database.rows(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tests.tpch.database import QUERIES, create, load, new_sales, old_sales, updates
@@ -11,7 +13,9 @@ UPDATED = 0.01
 """The share of each table's rows that the random updates of one cycle change in each of two columns."""
 
 
-def run(fresh_database: FreshDatabase, scale: float, cycles: int, apart: int) -> dict[str, Course]:
+def run(
+    fresh_database: FreshDatabase, scale: float, cycles: int, apart: int, queries: Mapping[str, str] = QUERIES
+) -> dict[str, Course]:
     """Make the stream tables, let the sales go on, and hold each against its query after every cycle.
 
     In the first `apart` cycles there is a refresh after each of the three kinds of changes, afterwards one for all.
@@ -20,7 +24,7 @@ def run(fresh_database: FreshDatabase, scale: float, cycles: int, apart: int) ->
     connection = database.connection
     create(connection)
     load(connection, scale)
-    workload = Workload(database, QUERIES)
+    workload = Workload(database, queries)
     orders = max(3, round(1500 * scale))
     for cycle in range(cycles):
         for what, statements in (
