@@ -163,12 +163,12 @@ BEGIN
         WHERE m.node IN ('opno', 'eqop', 'sortop')
       UNION
         SELECT t.typinput::oid
-        FROM rule, regexp_matches(tree, '\{COERCEVIAIO .*?:resulttype (\d+) ', 'g') AS m
+        FROM rule, regexp_matches(tree, ':resulttype (\d+) :resultcollid', 'g') AS m
         JOIN pg_type t ON t.oid = m[1]::oid
         WHERE position('{COERCEVIAIO ' IN tree) > 0
     ), checking(oid) AS (  -- Whatever a domain's CHECK calls, it does not change the value: its volatility is no matter.
         SELECT DISTINCT f.oid
-        FROM rule, regexp_matches(tree, '\{COERCETODOMAIN .*?:resulttype (\d+) ', 'g') AS m,
+        FROM rule, regexp_matches(tree, ':resulttype (\d+) :resulttypmod -?\d+ :resultcollid \d+ :coercionformat', 'g') AS m,
              pgtrickle._domain_functions(m[1]::oid) AS f
         WHERE position('{COERCETODOMAIN ' IN tree) > 0
       EXCEPT
