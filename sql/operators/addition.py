@@ -6,7 +6,8 @@ now, once. What they were before is that less what the delta adds up to, so
     ΔQ(A) = result(parts(new(A))) - result(parts(new(A)) - parts(ΔA))
 
 without putting together the old rows, which the general rule of `rescan` does. Where all groups are read in any case
-(the only one; those under a maximum of all) they are computed once, for the delta and for the new state. A group goes back to that rule where a
+(the only one; those under a maximum of all) they are computed once, for the delta and for the new state. Groups that
+are stored, as the first ones of a query are, need not be read at all. A group goes back to the general rule where a
 difference is not exact: with NaN or infinity among what is added, or if what has come is the extremum now.
 """
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..columns import Field
 from ..plan import Plan
-from ..render import any_of, derived, quote, select, union_all
+from ..render import all_of, any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
 from .bound import bounded
 from .operator import W, names, restricted
@@ -58,10 +59,13 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         if only:
             now = restricted(plan, select(["*"], every), columns, only, [k.name for k in keys if not k.not_null])
     else:
-        members = aggregate.input_new(plan, aggregate.at(summed))
+        stored = plan.stored.get(id(aggregate))
+        added, unknown = _added(aggregate, made_of, summed, *stored, plan) if stored else (None, summed)
+        members = aggregate.input_new(plan, aggregate.at(unknown))
         if doubts:
             members = select(["*"], plan.cte(plan.fresh("members"), members))
         now = state(keys, parts, members, grouped=aggregate.grouped)
+        now = union_all([now, added]) if added else now
     both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
     sure = ["NOT __pgt_doubt"]
     old_size = f"{both}.{_old(Auxiliary.size())}"
@@ -81,6 +85,39 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         again = select(["*"], plan.cte(plan.fresh("members"), members))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
+
+
+def in_view(aggregate: Aggregate) -> Field | None:
+    """The column that says all that a group is made of: a count of its rows, if nothing else is computed."""
+    parts = addable(aggregate)
+    sure = all(key.not_null for key in aggregate.keys) and bool(aggregate.keys)
+    if not (parts and sure and [a.name for a in auxiliaries(parts)] == [COUNT]):
+        return None
+    return next((part.call.column for part in parts if part.final == quote(COUNT)), None)
+
+
+def _added(
+    aggregate: Aggregate, made_of: Sequence[Auxiliary], summed: str, groups: str, complete: str, plan: Plan
+) -> tuple[str, str]:
+    """What touched groups are made of now, of those whose former state is stored; and a CTE of the others' keys.
+
+    ``groups`` is a query for stored groups; if ``complete`` is true, there were no others.
+    """
+    keys = names(aggregate.keys)
+    same = all_of([f"s.{key} = d.{key}" for key in keys])
+    known = plan.cte(
+        plan.fresh("known"),
+        select(
+            [
+                *(f"d.{key}" for key in keys),
+                *(f"{a.merge} AS {quote(a.name)}" for a in made_of),
+                f"s.{keys[0]} IS NOT NULL OR {complete} AS __pgt_known",
+            ],
+            f"{summed} AS d LEFT JOIN {derived(groups, 's')} ON {same}",
+        ),
+    )
+    others = plan.cte(plan.fresh("unknown"), select(keys, known, where=["NOT __pgt_known"]))
+    return select([*keys, *(quote(a.name) for a in made_of)], known, where=["__pgt_known"]), others
 
 
 def reads_all(aggregate: Aggregate, plan: Plan) -> bool:

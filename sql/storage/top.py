@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from ..columns import Field
 from ..identity import content_groups
-from ..operators import Limit, Operator
+from ..operators import Aggregate, Limit, Operator, Project
+from ..operators.addition import in_view
+from ..operators.auxiliaries import COUNT
 from ..operators.operator import names
 from ..operators.ordering import order_by
 from ..plan import Plan
@@ -42,6 +44,8 @@ class Top(Recomputed):
         columns = limit.input.columns
         stored_as = {f.name: name for name, f in reversed(self.fields)}
         stored = [f"s.{quote(stored_as[c.name])} AS {quote(c.name)}" for c in columns]
+        full = f"(SELECT pg_catalog.count(*) FROM {storage}) >= {limit.count}"
+        self._give_groups(plan, storage, stored_as, full)
         everything = union_all(
             [
                 select([*stored, f"1::bigint AS {W}", f"TRUE AS {STORED}"], f"{storage} AS s"),
@@ -60,7 +64,6 @@ class Top(Recomputed):
         place = f"pg_catalog.rank() OVER ({order_by(by).strip()}) AS {POSITION}"
         ranked = plan.cte("__pgt_ranked", select(["*", place], derived(known, "k")))
         last = f"(SELECT pg_catalog.max({POSITION}) FROM {ranked} WHERE {STORED})"
-        full = f"(SELECT pg_catalog.count(*) FROM {storage}) >= {limit.count}"
         up_to_last = [f"(r.{POSITION} <= {last} OR NOT {full})"]
         left = select([f"coalesce(pg_catalog.sum(r.{W}), 0)"], f"{ranked} AS r", where=[f"r.{W} > 0", *up_to_last])
         # A row that goes and is not there: a stable function in the query gave it another value when it was stored.
@@ -79,6 +82,18 @@ class Top(Recomputed):
             ]
         )
         return self.base.apply_full(plan, storage, chosen)
+
+    def _give_groups(self, plan: Plan, storage: str, stored_as: dict[str, str], full: str) -> None:
+        """Tell an aggregate right below the limit which groups are stored: all there are while there is room left."""
+        below = self.limit.input
+        while isinstance(below, Project):
+            below = below.input
+        size = in_view(below) if isinstance(below, Aggregate) else None
+        if size is None or not all(f.name in stored_as for f in (*below.columns, size)):
+            return
+        keys = [f"s.{quote(stored_as[f.name])} AS {quote(f.name)}" for f in below.columns if f != size]
+        groups = select([*keys, f"s.{quote(stored_as[size.name])} AS {quote(COUNT)}"], f"{storage} AS s")
+        plan.stored[id(below)] = groups, f"NOT {full}"
 
 
 def maintainable(limit: Limit, fields: tuple[tuple[str, Field], ...]) -> bool:
