@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 
 from engine.spark_executor import SparkResult
 from engine.spark_load import Parallel
-from engine.spark_writer import LOCK_CLASS
+from engine.spark_writer import LOCK_CLASS, Abandoned, Part, writer
 from tests.engine.test_spark_executor import Laboratory, laboratory
 
 __all__ = ["laboratory"]
@@ -115,3 +117,14 @@ async def test_leftovers_are_removed_and_what_is_in_use_is_not(
     await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
     assert await tables(laboratory) == []
     await other.close()
+
+
+async def test_part_of_a_refresh_that_has_ended_is_not_kept(laboratory: Laboratory, dsn: str) -> None:
+    write = writer(Part(4711, "n int", "PUBLIC"), dsn, [("c0", pa.int32())])
+    batch = pa.RecordBatch.from_pydict({"c0": pa.array([1, 2, 3], pa.int32())})
+    with pytest.raises(Abandoned):
+        await asyncio.to_thread(lambda: list(write([batch])))
+    await laboratory.connection.execute("SELECT pg_advisory_lock($1, 4711)", LOCK_CLASS)
+    (found,) = await asyncio.to_thread(lambda: list(write([batch])))
+    assert found.to_pylist()[0]["rows"] == 3
+    assert await tables(laboratory) == [f"4711_{found.to_pylist()[0]['part']}"]
