@@ -107,7 +107,9 @@ class SparkExecutor:
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
         collated = await _collated(session, sources) if binary_order else frozenset()
-        rendered = render_spark(query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
+        rendered = await asyncio.to_thread(
+            render_spark, query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders
+        )
         if names:
             columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
             rendered = replace(rendered, columns=columns)
@@ -147,7 +149,9 @@ class SparkExecutor:
         As `run` in everything else; there is a staging table for each stage.
         """
         collated = await _collated(session, sources) if binary_order else frozenset()
-        stages = render_stages(refresh, sources, changed, binary_order=binary_order, collated=collated)
+        stages = await asyncio.to_thread(
+            render_stages, refresh, sources, changed, binary_order=binary_order, collated=collated
+        )
         return await self._run(
             session,
             SparkJob.of_stages(stages),

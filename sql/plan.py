@@ -80,7 +80,7 @@ class Stage:
 
     name: str
     query: str
-    types: Mapping[str, str]
+    types: tuple[tuple[str, str], ...]
 
     @property
     def staging(self) -> str:
@@ -144,7 +144,7 @@ class Plan:
         if not (self.elsewhere or self.stages):
             return self.cte(name, query)
         self.elsewhere = False
-        stage = Stage(name, query, types)
+        stage = Stage(name, query, tuple(types.items()))
         self.stages.append(stage)
         columns = [f"s.{quote(c)}::{type_} AS {quote(c)}" if type_ else f"s.{quote(c)}" for c, type_ in types.items()]
         return self.cte(name, select(columns, f"{stage.staging} AS s"))

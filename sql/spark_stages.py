@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .columns import Column, Source
 from .compiled import Elsewhere
 from .plan import Stage, delta_name
-from .spark import Relation, Renderer, SparkQuery, delta_view_name, understood
+from .spark import NotExpressible, Relation, Renderer, SparkQuery, delta_view_name, understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,38 @@ def render_stages(
     ``changed`` are the sources whose changes are read; ``prefix`` is put before the names of the views. Raises
     NotExpressible.
     """
+    found = _rendered(refresh, tuple(sources), frozenset(changed), prefix, binary_order, frozenset(collated))
+    if isinstance(found, str):
+        raise NotExpressible(found)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _rendered(
+    refresh: Elsewhere,
+    sources: tuple[Source, ...],
+    changed: frozenset[int],
+    prefix: str,
+    binary_order: bool,
+    collated: frozenset[tuple[int, str]],
+) -> SparkStages | str:
+    """The same, or what stands in the way: a refresh asks for it each time."""
+    try:
+        return _render(refresh, sources, changed, prefix, binary_order, collated)
+    except NotExpressible as reason:
+        return str(reason)
+
+
+def _render(
+    refresh: Elsewhere,
+    sources: tuple[Source, ...],
+    changed: frozenset[int],
+    prefix: str,
+    binary_order: bool,
+    collated: frozenset[tuple[int, str]],
+) -> SparkStages:
     deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
-    renderer = Renderer(sources, binary_order, frozenset(collated), deltas)
+    renderer = Renderer(sources, binary_order, collated, deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
         relation = renderer.query(understood(query), scope)
@@ -72,5 +103,5 @@ def render_stages(
 
 def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:
     """The query under the names of the staging table's columns."""
-    columns = tuple(Column(name, column.type) for name, column in zip(stage.types, relation.declared, strict=True))
+    columns = tuple(Column(name, column.type) for (name, _), column in zip(stage.types, relation.declared, strict=True))
     return SparkQuery(relation.sql, reads, columns)
