@@ -126,7 +126,10 @@ def _declared(columns: Sequence[Column]) -> str:
 
 def _qualified(type_: str) -> str:
     """A type's name that no search_path can redirect; the others are keywords."""
-    return f"pg_catalog.{type_}" if type_ in ("text", "date", "uuid") else type_
+    return f"pg_catalog.{type_}" if type_.removesuffix("[]") in _NAMES else type_
+
+
+_NAMES = frozenset(("text", "date", "uuid", "bytea", "bpchar", "json", "jsonb", "inet", "cidr", "macaddr"))
 
 
 def fields(query: SparkQuery) -> Fields:

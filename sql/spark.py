@@ -19,7 +19,7 @@ from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
 from .spark_generated import looks_of, repeated_by, simplified
 from .spark_numbers import Layers, shown
-from .spark_types import BIGINT, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
+from .spark_types import BIGINT, NUMERAL, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
 from .spark_values import as_type, identifier, kept_scale, unify
 from .spark_windows import sort_key
 
@@ -282,9 +282,7 @@ class Renderer:
             shown(_reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
             for n, (_, type_) in enumerate(relation.columns)
         ]
-        columns = tuple(
-            (name, SparkType("numeral") if type_.display is Display.KEPT else type_) for name, type_ in relation.columns
-        )
+        columns = tuple((name, NUMERAL if type_.display is Display.KEPT else type_) for name, type_ in relation.columns)
         named = ", ".join(f"{item} AS c{n}" for n, item in enumerate(items))
         return Relation(f"SELECT {named} FROM {relation.item} AS {alias}", columns)
 

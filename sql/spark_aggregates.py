@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from .operators.auxiliaries import scale_digits
 from .spark_numbers import average_of, scale_of, sum_of
-from .spark_types import BIGINT, BOOLEAN, Display, NotExpressible, SparkType, Typed
+from .spark_types import BIGINT, BOOLEAN, NUMERAL, Display, NotExpressible, SparkType, Typed
 
 if TYPE_CHECKING:
     from .spark_expressions import Expressions
@@ -79,7 +79,7 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
             count = f"coalesce(sum({which} {weight.sql} END){expressions.clause}, CAST(0 AS BIGINT))"
         counts.append(f"lpad(CAST({count} AS STRING), 20, '0')")
     number = f"concat({', '.join(counts)})"
-    return Typed(f"CASE WHEN count({value.sql}){expressions.clause} > 0 THEN {number} END", SparkType("numeral"))
+    return Typed(f"CASE WHEN count({value.sql}){expressions.clause} > 0 THEN {number} END", NUMERAL)
 
 
 def _bare(node: exp.Expr) -> str:

@@ -19,6 +19,9 @@ LITERAL = "literal"
 WORDS = "words"
 """A literal text that is not empty."""
 
+POSITIVE = "positive"
+"""An integer literal above zero."""
+
 PADDED = frozenset({"octet_length"})
 """Functions to which the trailing blanks of a char(n) matter."""
 
@@ -40,7 +43,7 @@ class Function:
     examples: tuple[str, ...]
 
 
-FUNCTIONS = (
+FUNCTIONS: tuple[Function, ...] = (
     Function("length", ("text",), "integer", "char_length({0})", ("length(t)",)),
     Function("char_length", ("text",), "integer", "char_length({0})", ("char_length(t)",)),
     Function("octet_length", ("text",), "integer", "octet_length({0})", ("octet_length(t)",)),
@@ -70,6 +73,38 @@ FUNCTIONS = (
     ),
 )
 
+FUNCTIONS += (
+    Function(
+        "replace", ("text", WORDS, "text"), "text", "replace({0}, {1}, {2})",
+        ("replace(t, 'a'::text, 'xy'::text)", "replace(t, '  '::text, ''::text)", "replace(c, 'b'::text, t)"),
+    ),
+    Function("strpos", ("text", WORDS), "integer", "instr({0}, {1})", ("strpos(t, 'b'::text)", "strpos(c, 'b'::text)")),
+    Function(
+        "starts_with", ("text", WORDS), "boolean", "startswith({0}, {1})",
+        ("starts_with(t, 'a'::text)", "starts_with(t, ' '::text)"),
+    ),
+    Function("reverse", ("text",), "text", "reverse({0})", ("reverse(t)", "reverse(c)")),
+    Function("repeat", ("text", LITERAL), "text", "repeat({0}, {1})", ("repeat(t, 3)", "repeat(t, 0)")),
+    Function("md5", ("text",), "text", "md5({0})", ("md5(t)", "md5(c)")),
+    Function(
+        "split_part", ("text", WORDS, POSITIVE), "text", "split_part({0}, {1}, {2})",
+        ("split_part(t, ','::text, 1)", "split_part(t, ','::text, 2)", "split_part(t, 'a'::text, 5)"),
+    ),
+    Function(
+        "lpad", ("text", LITERAL, WORDS), "text", "lpad({0}, {1}, {2})",
+        ("lpad(t, 4, 'xy'::text)", "lpad(t, 0, 'é'::text)", "lpad(t, 1, ' '::text)"),
+    ),
+    Function(
+        "rpad", ("text", LITERAL, WORDS), "text", "rpad({0}, {1}, {2})",
+        ("rpad(t, 4, 'xy'::text)", "rpad(t, 1, 'x'::text)"),
+    ),
+    Function("ascii", ("text",), "integer", "ascii({0})", ("ascii(t)",)),
+    Function(
+        "translate", ("text", WORDS, WORDS), "text", "translate({0}, {1}, {2})",
+        ("translate(t, 'ab'::text, 'x'::text)", "translate(t, 'aé'::text, 'yz'::text)"),
+    ),
+)  # fmt: skip
+
 # The part of a timestamp or date, its rendering, the digits before and after the point of the numeric it gives.
 EXTRACT_PARTS = {
     "year": ("year({0})", 5, 0),
@@ -82,8 +117,13 @@ EXTRACT_PARTS = {
     "isodow": ("((dayofweek({0}) + 5) % 7 + 1)", 1, 0),
     "hour": ("hour({0})", 2, 0),
     "minute": ("minute({0})", 2, 0),
+    "second": ("extract(SECOND FROM {0})", 2, 6),
+    "isoyear": ("year(date_add(CAST({0} AS DATE), 3 - (dayofweek({0}) + 5) % 7))", 4, 0),
+    "decade": ("(year({0}) div 10)", 3, 0),
+    "century": ("((year({0}) + 99) div 100)", 3, 0),
+    "millennium": ("((year({0}) + 999) div 1000)", 2, 0),
 }
-TIME_PARTS = frozenset(("hour", "minute"))
+TIME_PARTS = frozenset(("hour", "minute", "second"))
 
 # By arithmetic on dates where possible: Sail's own truncation counts nanoseconds, which reach from 1677 to 2262 only.
 TRUNCATIONS = {
@@ -147,6 +187,17 @@ CAST_EXAMPLES = (
     "NULL::integer",
     "'a\\b''c'::text",
     "'é€😀'::text",
+    "y",
+    "j",
+    "a",
+    "v",
+    "free",
+    "NULL::jsonb",
+    "y = y",
+    "free IS NULL",
+    "j IS NOT NULL",
+    "COALESCE(free, 0::numeric)",
+    "CASE WHEN b THEN j END",
     "c::text",
     "(n / 3.0)::text",
     "(n / 3.0)::integer",
@@ -166,7 +217,7 @@ OPERATOR_EXAMPLES = (
     "b AND i4 > 0", "b OR i4 > 0", "NOT b", "b = (i4 > 0)", "i4 = ANY (ARRAY[0, 1, 7])", "i4 <> ALL (ARRAY[0, 1])",
     "i4 = ANY (ARRAY[0, NULL::integer])", "t = ANY (ARRAY['a'::text, ''::text])", "i4 >= 0 AND i4 <= 10",
     "t = 'a'::text", "t <> ''::text", "t < 'b'::text", "t >= 'Z'::text", "t ~~ 'a%'::text", "t !~~ '%_b%'::text",
-    "t || '-'::text", "t || t",
+    "t || '-'::text", "t || t", "concat(t, 'x'::text, t)",
     "CASE WHEN i4 > 0 THEN 'pos'::text WHEN i4 = 0 THEN 'zero'::text ELSE NULL::text END",
     "CASE i4 WHEN 0 THEN 1 WHEN 7 THEN 2 ELSE 3 END", "COALESCE(i4, 0)", "COALESCE(t, 'none'::text)", "NULLIF(i4, 0)",
     "NULLIF(t, ''::text)", "GREATEST(i4, 3)", "LEAST(i4, i2::integer, 3)", "GREATEST(d, '2000-01-01'::date)",
@@ -206,6 +257,7 @@ AGGREGATE_EXAMPLES = (
     "avg(i2)", "avg(i4)", "avg(n)", "avg(n2) FILTER (WHERE b)", "avg(DISTINCT n)", "avg(i8 % 1000::bigint)",
     "sum(CASE WHEN b THEN n ELSE 0::numeric END)", "avg(CASE WHEN b THEN n ELSE 0::numeric END)",
     "sum(COALESCE(n, 1.2345)) FILTER (WHERE (i4 > 0))", "min(c)", "max(c)", "count(DISTINCT c)",
+    "count(j)", "count(free)", "count(DISTINCT y)",
     "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
 )  # fmt: skip
 

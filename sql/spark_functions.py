@@ -18,7 +18,7 @@ from .spark_types import (
     Typed,
     numeric,
 )
-from .spark_values import converted
+from .spark_values import converted, unify
 
 if TYPE_CHECKING:
     from .spark_expressions import Expressions
@@ -38,7 +38,9 @@ _NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {
     exp.Repeat: ("repeat", ("this", "times")),
     exp.MD5: ("md5", ("this",)),
     exp.StartsWith: ("starts_with", ("this", "expression")),
-    exp.Sign: ("sign", ("this",)),
+    exp.SplitPart: ("split_part", ("this", "delimiter", "part_index")),
+    exp.Translate: ("translate", ("this", "from_", "to")),
+    exp.Ascii: ("ascii", ("this",)),
 }
 
 
@@ -73,7 +75,10 @@ def _argument(expressions: Expressions, function: equality.Function, wanted: str
     value, literal = expressions.render(node), node.unnest()
     while isinstance(literal, exp.Cast):
         literal = literal.this.unnest()
-    if wanted == equality.LITERAL and not (isinstance(literal, exp.Literal) and literal.is_int):
+    number = isinstance(literal, exp.Literal) and literal.is_int
+    if wanted == equality.POSITIVE and number and int(literal.name) > 0:
+        return value
+    if wanted == equality.POSITIVE or (wanted == equality.LITERAL and not number):
         raise NotExpressible(f"function {function.name} with an argument that is not a literal")
     if wanted == equality.WORDS:
         if not (isinstance(literal, exp.Literal) and literal.is_string and literal.name):
@@ -159,10 +164,25 @@ def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
     return Typed(equality.TRUNCATIONS[name].format(this.sql), TIMESTAMP)
 
 
+def _pad(expressions: Expressions, node: exp.Pad) -> Typed:
+    arguments = [node.this, node.expression, node.args.get("fill_pattern") or exp.Literal.string(" ")]
+    return _call(expressions, "lpad" if node.args.get("is_left") else "rpad", arguments)
+
+
+def _concat(expressions: Expressions, node: exp.Concat) -> Typed:
+    values = [expressions.render(argument) for argument in node.expressions]
+    if any(value.type.name != "text" for value in values):
+        raise NotExpressible("function concat of anything but text")
+    parts = [f"coalesce({value.sql}, '')" for value in values]
+    return Typed(f"concat({', '.join(parts)})", unify([value.type for value in values], "concat"))
+
+
 FUNCTIONS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     exp.Trim: (_trim, ("this", "position")),
     exp.Anonymous: (_anonymous, ("this", "expressions")),
     **{kind: (_named, parts) for kind, (_, parts) in _NAMES.items()},
+    exp.Pad: (_pad, ("this", "expression", "fill_pattern", "is_left")),
+    exp.Concat: (_concat, ("expressions", "coalesce")),
     exp.Abs: (_abs, ("this",)),
     exp.Round: (_round, ("this", "decimals")),
     exp.Trunc: (_trunc, ("this", "decimals")),

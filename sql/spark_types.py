@@ -80,7 +80,7 @@ class SparkType:
         """
         if self.name == "numeric":
             return f"DECIMAL({self.precision}, {self.scale})"
-        return _SPARK_NAMES[self.name]
+        return "STRING" if self.name.endswith("[]") else _SPARK_NAMES[self.name]
 
     @property
     def digits(self) -> int:
@@ -119,6 +119,17 @@ _SPARK_NAMES = {
     "timestamp without time zone": "TIMESTAMP_NTZ",
     "timestamp with time zone": "TIMESTAMP",
 }
+
+OPAQUE = frozenset(
+    ("jsonb", "json", "interval", "time without time zone", "time with time zone", "inet", "cidr", "macaddr")
+)
+"""Types that are carried as PostgreSQL's text: their values are passed through, or found to be NULL, no more. So are
+arrays of the types that are carried."""
+
+_SPARK_NAMES.update(dict.fromkeys((*OPAQUE, "bytea"), "STRING"))
+
+NUMERAL = SparkType("numeral", equatable=False, ordered=False, groupable=False)
+"""A numeric written as text: one without precision, or beyond Spark's decimals. Passed through, too."""
 
 BOOLEAN = SparkType("boolean")
 SMALLINT = SparkType("smallint")
@@ -168,10 +179,15 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
 
     >>> column_type("numeric(12,2)").spark, column_type("character(25)").precision
     ('DECIMAL(12, 2)', 25)
-    >>> column_type("jsonb")
+    >>> column_type("jsonb").spark, column_type("integer[]").spark, column_type("jsonb").equatable
+    ('STRING', 'STRING', False)
+    >>> column_type("money")
     Traceback (most recent call last):
-    sql.spark_types.NotExpressible: type jsonb
+    sql.spark_types.NotExpressible: type money
     """
+    if declared.endswith("[]"):
+        column_type(declared.removesuffix("[]"))
+        return SparkType(declared, equatable=False, ordered=False, groupable=False)
     found = re.fullmatch(r"([a-z0-9 ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?", declared)
     if found is None:
         raise NotExpressible(f"type {declared}")
@@ -179,12 +195,11 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
     name = _ALIASES.get(name, name)
     if name == "numeric":
         precision, scale = int(found[2] or 0), int(found[3] or 0)
-        if not precision:
-            raise NotExpressible("type numeric without precision")
-        if not 0 <= scale <= precision <= MAX_PRECISION:
-            raise NotExpressible(f"type {declared}")
-        return SparkType("numeric", precision, scale)
-    if name not in _SPARK_NAMES or name == "numeral":
+        fits = 0 < precision <= MAX_PRECISION and 0 <= scale <= precision
+        return SparkType("numeric", precision, scale) if fits else NUMERAL
+    if name in OPAQUE and not found[2]:
+        return SparkType(name, equatable=False, ordered=False, groupable=False)
+    if name not in _SPARK_NAMES or name in ("numeral", *OPAQUE):
         raise NotExpressible(f"type {declared}")
     result = SparkType(name, int(found[2] or 0) if name == "character" else 0)
     if result.is_text:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from . import spark_equality as equality
 from .spark_numbers import scale_of, shown
 from .spark_types import (
+    NUMERAL,
     TEXT,
     UNKNOWN,
     Display,
@@ -61,8 +62,8 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
     if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
         # Whole numbers have one representation in all these types: the widest holds them all.
         return max(known, key=lambda type_: (*_WHOLE, "numeric").index(type_.name))
-    if any(type_.name == "numeral" for type_ in known) and all(type_.scale == 0 for type_ in known):
-        return SparkType("numeral")
+    if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
+        return NUMERAL
     if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
         known = [type_.as_numeric() for type_ in known]
     first = known[0]
@@ -153,6 +154,8 @@ def number(text: str) -> Typed:
 
 def as_type(value: Typed, type_: SparkType) -> str:
     """The value with exactly this type, for branches that Spark would otherwise unify by itself."""
+    if type_ == NUMERAL and value.type.name == "numeric":
+        return shown(value)
     if value.type == UNKNOWN or value.type.spark != type_.spark:
         return f"CAST({value.sql} AS {type_.spark})"
     return value.sql
@@ -171,6 +174,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
         return
     if a.name != b.name:
         raise NotExpressible(f"comparison of {a.name} with {b.name}")
+    if not (a.equatable and b.equatable) and not a.is_text:
+        raise NotExpressible(f"comparison of {a.declared}")
     if not (a.equatable and b.equatable):
         raise NotExpressible("comparison under a collation that is not deterministic")
     if ordering and not (a.ordered and b.ordered):

@@ -42,6 +42,11 @@ COLUMNS = (
     "f double precision",
     "r real",
     'c char(5) COLLATE "C"',
+    "y bytea",
+    "j jsonb",
+    "a integer[]",
+    "v interval",
+    "free numeric",
 )
 
 VALUES: dict[str, tuple[str | None, ...]] = {
@@ -66,6 +71,11 @@ VALUES: dict[str, tuple[str | None, ...]] = {
     "f": ("0", "-0", "1", "0.1", "-2.5", "1e308", "5e-324", "NaN", "Infinity", "-Infinity", "0.3333333333333333", None),
     "r": ("0", "-0", "1", "0.1", "-2.5", "3e38", "1e-45", "NaN", "Infinity", "-Infinity", "0.33333334", None),
     "c": ("", "ab", "ab ", "a", "AB", "abcde", " ab", "b", "é", "a\tb", "x", None, "ab\t"),
+    "y": ("", "\\x00", "\\xff00", "\\x61", "\\x6162", None),
+    "j": ('{"b": 1, "a": [1.50, null]}', "null", '"é\\"x"', "[]", None, "1.0"),
+    "a": ("{}", "{1,NULL,3}", "{{1,2},{3,4}}", None),
+    "v": ("1 year 2 mons -3 days -04:05:06.7", "00:00:00", "1 mon -30 days", None),
+    "free": ("1.0", "1.00", "NaN", "Infinity", "-1e-30", "123456789012345678901234567890123456789012345678.5", None),
 }  # fmt: skip
 
 ROWS = 60
