@@ -18,7 +18,7 @@ from deltalake import QueryBuilder
 
 from engine.mirror import Mirror
 from engine.mirror_files import Location, Overtaken
-from engine.mirror_sql import DATAFUSION, XID, net_changes, rows_as_of
+from engine.mirror_sql import DATAFUSION, XID, MirrorColumn, net_changes, rows_as_of
 from engine.mirror_state import (
     CHANGE_FIELDS,
     MirrorState,
@@ -96,7 +96,7 @@ def lowest(snapshots: list[PgSnapshot]) -> PgSnapshot:
 def folded_sql(state: MirrorState) -> str:
     """The rows as of the end of the log, in DataFusion's dialect, out of mirror_base and mirror_log."""
     schema = arrow_schema(state.columns, "")
-    columns = {field.name: pa.types.is_floating(field.type) for field in schema}
+    columns = {field.name: MirrorColumn.of(field.type) for field in schema}
     xid = DATAFUSION.quote(XID)
     net = net_changes(DATAFUSION, "mirror_log", columns, state.to.condition(xid), state.snapshot.condition(xid))
     rows = rows_as_of(DATAFUSION, "mirror_base", "mirror_net", columns, state.key, schema.names)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pyarrow as pa
-
 from engine.mirror import MirrorVersion
-from engine.mirror_sql import CHANGE_ID, SPARK, WEIGHT, XID, net_changes, rows_as_of
+from engine.mirror_sql import CHANGE_ID, SPARK, WEIGHT, XID, MirrorColumn, net_changes, rows_as_of
 from engine.mirror_state import PRESENCE, arrow_schema
 from engine.spark_sessions import Session
 from sql.columns import Source
@@ -29,13 +27,13 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
         _files(spark, view_name(source.oid), version.files, {name: types[name] for name in wanted})
     else:
         read = {name: types[name] for name in dict.fromkeys((*wanted, *version.key))}
-        real = _floats(version, read)
+        columns = _columns(version, read)
         _files(spark, base, version.files, read)
         after, before = version.snapshot.condition(identifier(XID)), version.base_snapshot.condition(identifier(XID))
         log = f"mirror_log_{source.oid}"
         _files(spark, log, version.changes, _log_types(read))
-        spark.sql(net_changes(SPARK, log, real, after, before)).createOrReplaceTempView(net)
-        spark.sql(rows_as_of(SPARK, base, net, real, version.key, wanted)).createOrReplaceTempView(
+        spark.sql(net_changes(SPARK, log, columns, after, before)).createOrReplaceTempView(net)
+        spark.sql(rows_as_of(SPARK, base, net, columns, version.key, wanted)).createOrReplaceTempView(
             view_name(source.oid)
         )
     if version.since is not None:
@@ -44,7 +42,7 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
         _files(spark, log, version.since_changes, _log_types(read))
         after = version.snapshot.condition(identifier(XID))
         before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
-        delta = net_changes(SPARK, log, _floats(version, read), after, before)
+        delta = net_changes(SPARK, log, _columns(version, read), after, before)
         spark.sql(delta).createOrReplaceTempView(delta_view_name(source.oid))
 
 
@@ -63,10 +61,9 @@ def _log_types(types: Mapping[str, str]) -> dict[str, str]:
     return {XID: "BIGINT", CHANGE_ID: "BIGINT", WEIGHT: "SMALLINT", **types}
 
 
-def _floats(version: MirrorVersion, names: Mapping[str, str]) -> dict[str, bool]:
-    """Of each of the columns whether it is a float."""
+def _columns(version: MirrorVersion, names: Mapping[str, str]) -> dict[str, MirrorColumn]:
     schema = arrow_schema(version.columns, "")
-    return {name: pa.types.is_floating(schema.field(name).type) for name in names}
+    return {name: MirrorColumn.of(schema.field(name).type) for name in names}
 
 
 def _files(spark: Session, view: str, files: Sequence[str], types: Mapping[str, str]) -> None:
