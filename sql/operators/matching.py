@@ -7,7 +7,8 @@ With ``m_new(l)`` and ``m_old(l)`` for "l matches a row of the right input now /
 
 No old state is read: the matches at the frontier are those of now less the weights of the matches in ΔR. Matches are
 counted once for all left rows that agree in the columns that the conditions mention, and only the part of ΔR that is
-in these columns matters. ``old(Q) = new(Q) - ΔQ``.
+in these columns matters. If R has one row, whatever it is made of, the rows of new(L) are those that compare otherwise
+with that row now than with the one before. ``old(Q) = new(Q) - ΔQ``.
 """
 
 from __future__ import annotations
