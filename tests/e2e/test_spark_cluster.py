@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.conftest import Database, Headwater
 from tests.spark_servers import SMALL, ConnectServer, StandaloneCluster, conf_options
 
-pytestmark = pytest.mark.xdist_group("jvm")
+pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.long]
 
 SOURCES = """
 CREATE TABLE customers (id int PRIMARY KEY, region text NOT NULL);
@@ -82,7 +82,6 @@ def jobs_of(port: int) -> list[dict[str, Any]]:
     return list(get(f"/{application['id']}/jobs"))
 
 
-@pytest.mark.long
 def test_full_refresh_on_a_standalone_cluster_of_two_workers(tmp_path: Path) -> None:
     cluster = StandaloneCluster(tmp_path)
     try:
