@@ -58,9 +58,8 @@ class DatabaseOnSpark:
                 total_orders=plan.differentiable,
                 **await self._circumstances(session, context, plan, "full", expected),
             )
-        return SparkRows(
-            result.staging, result.snapshot, result.rows, result.detail, cold, partial(self._release, result.loading)
-        )
+        release = partial(self._release, result.loading)
+        return SparkRows(result.staging, result.snapshot, result.rows, result.detail, cold, release, result.sql)
 
     async def compute_delta(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkDelta:
         """See `placement.Spark.compute_delta`."""
@@ -80,7 +79,8 @@ class DatabaseOnSpark:
                 **await self._circumstances(session, context, plan, "differential"),
             )
         statement = refresh.applied(result.stagings)
-        return SparkDelta(statement, result.snapshot, result.detail, cold, partial(self._release, result.loading))
+        release = partial(self._release, result.loading)
+        return SparkDelta(statement, result.snapshot, result.detail, cold, release, result.sql)
 
     def _release(self, loading: Loading) -> None:
         """Drop the staging areas of a refresh as soon as its transaction has ended."""

@@ -142,6 +142,8 @@ class SparkRows:
     cold: bool = False
     release: Callable[[], None] = lambda: None
     """To be called when the rows have been applied, or not."""
+    sql: str = ""
+    """What Spark ran, to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,8 @@ class SparkDelta:
     cold: bool = False
     release: Callable[[], None] = lambda: None
     """As that of SparkRows."""
+    sql: str = ""
+    """What Spark ran, to be shown."""
 
 
 class NotOnSpark(Exception):

@@ -98,6 +98,7 @@ async def refresh(
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
     applying = clock
     cold, alert, rows_read = False, None, 0
+    texts: dict[str, str] = {}
     match decision.action:
         case Action.NO_DATA:
             result: dict[str, Any] = {}
@@ -109,6 +110,7 @@ async def refresh(
             try:
                 delta = await delta_from_spark(session, context, inputs, settings, spark)
                 executor, executor_reason, cold = "spark", delta.detail, delta.cold
+                texts = {"spark_delta_sql": delta.sql}
                 statement = delta.statement
             except NotOnSpark as reason:
                 executor_reason = f"{context.pending} changes; {reason}"
@@ -130,6 +132,7 @@ async def refresh(
             try:
                 rows = await rows_from_spark(session, context, inputs, settings, estimated_rows, spark)
                 executor, executor_reason, cold = "spark", rows.detail, rows.cold
+                texts = {"spark_sql": rows.sql}
             except NotOnSpark as reason:
                 executor_reason = str(reason)
                 alert = reason.alert if isinstance(reason, SparkFell) else None
@@ -170,6 +173,8 @@ async def refresh(
         }
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
+    if texts:
+        record["texts"] = texts
     if alert is not None:
         record["alert"] = {"event": "spark_failed", "reason": alert}
     elif not cold and not isinstance(spark, NoSpark):

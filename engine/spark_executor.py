@@ -48,6 +48,8 @@ class SparkResult:
     extract_ms: float
     compute_ms: float
     load_ms: float
+    sql: str
+    """What Spark ran, to be shown."""
 
     @property
     def staging(self) -> str:
@@ -221,6 +223,7 @@ class SparkExecutor:
             extract_ms=(extracted - began) * 1000,
             compute_ms=(computed - extracted) * 1000,
             load_ms=(time.monotonic() - computed) * 1000,
+            sql=job.sql,
         )
 
     async def compute(

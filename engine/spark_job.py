@@ -31,6 +31,12 @@ class SparkJob:
     views: tuple[SparkView, ...] = ()
     repeated: tuple[str, ...] = ()
 
+    @property
+    def sql(self) -> str:
+        """What Spark runs, to be shown. The sources are views of the mirror."""
+        made = [f"CREATE TEMPORARY VIEW {view.name} AS {view.sql}" for view in self.views]
+        return ";\n".join([*made, *(query.sql for query in self.queries)])
+
     @classmethod
     def of_query(cls, query: SparkQuery) -> SparkJob:
         """One query."""
@@ -75,7 +81,8 @@ class SparkJob:
                         frame = spark.read.parquet(str(file))
                     if view.name not in self.repeated or not keeps:
                         frame.createOrReplaceTempView(view.name)
-                    made.append(view.name)
+                    if view.name not in self.repeated:
+                        made.append(view.name)
                 return [collect(n, query, spark.sql(query.sql)) for n, query in enumerate(self.queries)]
             finally:
                 for frame in reversed(kept):

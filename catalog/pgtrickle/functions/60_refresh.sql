@@ -364,6 +364,8 @@ BEGIN
         auto_threshold = coalesce((result->>'auto_threshold')::double precision, s.auto_threshold),
         row_id_salt = coalesce((result->>'row_id_salt')::bigint, s.row_id_salt),
         executor_costs = coalesce(result->'executor_costs', s.executor_costs),
+        plan_texts = CASE WHEN result ? 'texts' AND NOT s.plan_texts @> (result->'texts')
+                          THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
     IF coalesce((result->>'record')::boolean, true) THEN

@@ -125,7 +125,8 @@ $$;
 
 -- How a stream table is maintained: what its plan is, who executes it, and why it is not done otherwise. The plan is
 -- what the engine noted in the column "explain": operator_tree, and under strategy further properties by name; and in
--- "plan_texts". The delta SQL is the statement of a refresh for which all sources have changed.
+-- "plan_texts". The delta SQL is the statement of a refresh for which all sources have changed; Spark's SQL is that of the
+-- last refreshes that it computed, in full and from changes.
 CREATE OR REPLACE FUNCTION pgtrickle._explain(pgt_id bigint) RETURNS TABLE (property text, value text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH st AS (SELECT * FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _explain.pgt_id),
@@ -175,6 +176,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                                  ELSE '{}' END) e
         UNION ALL
         SELECT 1000, 'Delta SQL', st.plan_texts->>'delta_sql' FROM st
+        UNION ALL
+        SELECT 1001, 'Spark SQL', st.plan_texts->>'spark_sql' FROM st
+        UNION ALL
+        SELECT 1002, 'Spark Delta SQL', st.plan_texts->>'spark_delta_sql' FROM st
     )
     SELECT property, value FROM everything WHERE value IS NOT NULL ORDER BY place
 $$;
