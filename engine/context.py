@@ -59,6 +59,8 @@ class RefreshContext:
     """Settings that decide how it is refreshed, where it is to be."""
     plan_format: int | None = None
     """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
+    polled: bool = False
+    """Whether it reads copies of foreign tables, which are to be polled first."""
     executor_costs: dict[str, Any] = field(default_factory=dict)
     """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
 
@@ -82,6 +84,7 @@ class RefreshContext:
         values.setdefault("settings", {})
         values.setdefault("executor_costs", {})
         values.setdefault("plan_format", None)
+        values.setdefault("polled", False)
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
     @property

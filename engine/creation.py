@@ -11,10 +11,11 @@ import structlog
 import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
-from engine.plans import PlanInputs, compiled, opaque, plan, used_columns
+from engine.plans import ForeignSource, PlanInputs, compiled, opaque, plan, used_columns
+from engine.polling import CannotPoll, Copy, foreign_tables, note_copies, polling, read_from_copies
 from engine.refresh import run_as_owner
 from engine.stored import track
-from engine.transactions import acting_as, local_setting, quoted
+from engine.transactions import acting_as, local_setting, quoted, savepoint
 from sql import NotDifferentiable
 
 logger = structlog.get_logger(__name__)
@@ -43,6 +44,8 @@ async def create(
     async with acting_as(session, owner, current=target.caller):
         definition = await define(session, arguments["query"], search_path)
         _refuse_in_every_mode(definition)
+        shown = definition.canonical
+        definition, copies = await _over_copies(session, definition, requested, owner)
         inputs, fallback = await _plan(session, definition, requested)
     mode = "FULL" if fallback is not None or requested == "FULL" else "DIFFERENTIAL"
     await _announce(session, definition, requested, mode, fallback)
@@ -55,7 +58,7 @@ async def create(
     await run_as_owner(session, owner, execute, {"statements": statements}, current=target.caller)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     properties = {
-        "defining_query": definition.canonical,
+        "defining_query": shown,
         "original_query": definition.original,
         "canonical_query": definition.canonical,
         "schedule": arguments.get("schedule") or "calculated",
@@ -73,6 +76,7 @@ async def create(
         ],
     }
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
+    await note_copies(session, int(pgt_id), copies)
     columns: dict[int, tuple[str, ...]] = (
         used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
     )
@@ -177,10 +181,38 @@ def _refuse_in_every_mode(definition: Definition) -> None:
         raise SqlError("0A000", f"{construct} is not supported in a defining query", hint=hint)
 
 
+async def _over_copies(
+    session: SqlSession, definition: Definition, requested: str, owner: str
+) -> tuple[Definition, tuple[Copy, ...]]:
+    """The definition as it is maintained: over copies of its foreign tables, if these are to be polled."""
+    foreign = foreign_tables(definition)
+    if not foreign:
+        return definition, ()
+    names = ", ".join(f'"{dependency.source.name}"' for dependency in foreign)
+    if requested != "FULL" and await polling(session):
+        try:
+            async with savepoint(session):
+                found = await read_from_copies(session, definition, owner)
+        except CannotPoll as reason:
+            fallback = reason.message
+        else:
+            told = f"foreign table {names} is polled: each refresh reads all of it and compares it with a local copy"
+            await notice(session, "INFO", told)
+            return found
+        hint = f"It is not polled because of {fallback}."
+    else:
+        hint = "With pg_trickle.foreign_table_polling = on it is polled, and changes are applied incrementally."
+    told = f"changes of foreign table {names} cannot be captured: each refresh computes the whole query"
+    await notice(session, "INFO", told, hint)
+    return definition, ()
+
+
 async def _plan(session: SqlSession, definition: Definition, requested: str) -> tuple[PlanInputs, str | None]:
     """Plan inputs, and the reason why the query can only be computed as a whole, if it can."""
     try:
         return await plan(session, definition), None
+    except ForeignSource as reason:
+        return opaque(definition), reason.construct
     except NotDifferentiable as reason:
         if requested == "DIFFERENTIAL":
             raise SqlError(

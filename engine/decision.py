@@ -50,6 +50,7 @@ class RefreshSettings:
     spark_timeout: float = 3600.0
     """Seconds; 0 is no limit."""
     spark_parallel_rows: int = 1_000_000
+    foreign_table_polling: bool = False
 
 
 def is_fresh(context: RefreshContext) -> bool:
@@ -79,6 +80,8 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
         return Decision(Action.NO_DATA, "no changes")
     if context.refresh_mode == "FULL":
         return Decision(Action.FULL, "refresh mode FULL")
+    if context.polled and not settings.foreign_table_polling:
+        return Decision(Action.FULL, "pg_trickle.foreign_table_polling is off", fallback=True)
     truncated = [source.name for source in context.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
@@ -127,6 +130,15 @@ def learned_threshold(
     return None
 
 
+def is_on(name: str, value: str) -> bool:
+    """A setting that is on or off. Raises SqlError 22023."""
+    if value.lower() in ("on", "true", "yes", "1"):
+        return True
+    if value.lower() in ("off", "false", "no", "0"):
+        return False
+    raise SqlError("22023", f'parameter "pg_trickle.{name}" requires a Boolean value')
+
+
 def settings_of(context: RefreshContext) -> RefreshSettings:
     """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
     found = context.settings
@@ -138,6 +150,7 @@ def settings_of(context: RefreshContext) -> RefreshSettings:
             found["spark_failure_policy"].lower(),
             float(found["spark_timeout"]),
             int(found["spark_parallel_rows"]),
+            is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
         )
     except ValueError as error:
         raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error

@@ -34,6 +34,8 @@ class Dependency:
     """Why triggers on it would not capture all changes."""
     view: View | None = None
     """The definition of a view."""
+    denied: str | None = None
+    """Why the role that asks may not read itself what a view reads."""
 
     @property
     def trackable(self) -> bool:
@@ -195,7 +197,7 @@ def _dependency(described: dict[str, Any]) -> Dependency:
     view = None
     if kind == "VIEW":
         view = View(source.schema, source.name, tuple(c.name for c in source.columns), described["text"])
-    return Dependency(source, kind, tuple(described["used"]), obstacle, view)
+    return Dependency(source, kind, tuple(described["used"]), obstacle, view, described["denied"])
 
 
 def function_hashes(functions: Sequence[FunctionUse]) -> str:

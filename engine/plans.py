@@ -68,6 +68,16 @@ class PlanInputs:
         )
 
 
+class ForeignSource(NotDifferentiable):
+    """A foreign table that is not polled: its stream tables are computed as a whole, also in DIFFERENTIAL mode."""
+
+    def __init__(self, name: str):
+        super().__init__(
+            f'foreign table "{name}"',
+            "set pg_trickle.foreign_table_polling = on and create the stream table again",
+        )
+
+
 @lru_cache(maxsize=1024)
 def compiled(inputs: PlanInputs) -> Compiled:
     """The compiled plan of these inputs."""
@@ -86,6 +96,8 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
         if not dependency.trackable and dependency.view is None:
             if dependency.kind in TRACKABLE_KINDS:
                 raise NotDifferentiable(f"a source whose changes cannot be captured ({dependency.obstacle})")
+            if dependency.kind == "FOREIGN_TABLE":
+                raise ForeignSource(dependency.source.name)
             kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
             raise NotDifferentiable(
                 f'{kind} "{dependency.source.name}"',
@@ -103,7 +115,7 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     parsed = sql.parse_query(definition.canonical, sources, definition.output, special, views)
     await _within_limit(session, parsed.grouping_sets)
     for text in (definition.canonical, *(view.text for view in views)):
-        await _guard(session, text)
+        await guard(session, text)
     types = tuple((await _described(session, parsed)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
     compiled(inputs)
@@ -143,8 +155,11 @@ async def _described(session: SqlSession, parsed: sql.ParsedQuery) -> dict[str, 
     return answers
 
 
-async def _guard(session: SqlSession, canonical: str) -> None:
-    """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form."""
+async def guard(session: SqlSession, canonical: str) -> None:
+    """What the compiler understood must mean the same to PostgreSQL, to the letter of its canonical form.
+
+    Raises NotDifferentiable.
+    """
     found = await analysed(session, sql.regenerate(canonical), ("definition",), errors_told=True)
     if "failed" in found:
         raise NotDifferentiable(f"syntax that is not understood exactly ({found['message']})")

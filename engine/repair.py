@@ -12,6 +12,7 @@ from engine.context import RefreshContext
 from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
 from engine.plans import PlanInputs, compiled, plan, used_columns
+from engine.polling import begin_polls
 from engine.refresh import run_as_owner
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted
@@ -64,6 +65,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
             hint="Restore it with its triggers, or drop the stream table and create it again.",
         )
     old = await load_plan(session, context)
+    polls = await begin_polls(session, context)
     async with acting_as(session, context.owner):
         definition = await define(session, context.canonical_query, PINNED_PATH)
     await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
@@ -83,7 +85,10 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
         context.pgt_id,
-        json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]),
+        json.dumps(
+            [{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]
+            + [{"relid": poll["relid"], "columns": poll["columns"]} for poll in polls]
+        ),
     )
     fallback = await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]

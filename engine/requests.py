@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
 from engine.placement import NoSpark, Spark
+from engine.polling import NotPolled, polled
 from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.stored import set_refresh_mode
@@ -23,6 +25,9 @@ logger = structlog.get_logger(__name__)
 
 ABOVE_READ_COMMITTED = NoSpark("in a transaction above READ COMMITTED")
 """What Spark reads is read by other transactions, of which a serializable one would know nothing."""
+
+POLLED = NoSpark("in the transaction that has polled its foreign tables")
+"""For the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +122,25 @@ async def lock_requested(session: SqlSession, request: Request) -> RefreshContex
 
 
 async def refresh_now(
-    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, alone: bool = False
+    session: SqlSession,
+    pgt_id: int,
+    initiator: Initiator,
+    spark: Spark,
+    *,
+    alone: bool = False,
+    restart: Callable[[], Awaitable[None]] | None = None,
 ) -> RefreshOutcome:
-    """Refresh a stream table in the session's transaction, whatever its isolation level."""
-    return await refresh_locked(session, await begin(session, pgt_id), initiator, spark, alone=alone)
+    """Refresh a stream table in the session's transaction, whatever its isolation level.
+
+    Where the caller can `restart` the transaction, what polls have found is committed first, so that Spark sees it.
+    """
+    context = await begin(session, pgt_id)
+    if restart is not None and context.polled:
+        _, changed = await polled(session, context)
+        if changed:
+            await restart()
+        context = await begin(session, pgt_id)
+    return await refresh_locked(session, context, initiator, spark, alone=alone)
 
 
 async def refresh_locked(
@@ -132,23 +152,40 @@ async def refresh_locked(
     """
     if must_be_repaired(context):
         context = await repair(session, context)
+    context, changed = await polled(session, context)
+    if changed:
+        spark = POLLED
     return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
 
 
 async def refresh_scheduled(
-    session: SqlSession, pgt_id: int, initiator: Initiator, spark: Spark, *, repaired: bool = False
+    session: SqlSession,
+    pgt_id: int,
+    initiator: Initiator,
+    spark: Spark,
+    *,
+    repaired: bool = False,
+    after_poll: bool = False,
 ) -> RefreshOutcome | None:
     """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
 
     Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
-    be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true).
+    be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true), NotPolled if foreign
+    tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
     """
     context = await begin(session, pgt_id, wait=False)
-    if is_fresh(context):
+    if is_fresh(context) and not context.polled:
         return None
     if must_be_repaired(context) and not repaired:
         raise CaptureBroken(reasons(context))
+    if context.polled and not after_poll:
+        raise NotPolled
     return await refresh(session, context, initiator=initiator, spark=spark)
+
+
+async def poll_scheduled(session: SqlSession, pgt_id: int) -> None:
+    """Poll the foreign tables of a stream table. Raises SqlError as `begin`, which does not wait, and `polled` do."""
+    await polled(session, await begin(session, pgt_id, wait=False))
 
 
 async def drop(session: SqlSession, request: Request) -> None:

@@ -20,6 +20,7 @@ from engine.creation import undo_creation
 from engine.decision import Action
 from engine.failures import LASTING, record_failure
 from engine.placement import NoSpark, Spark
+from engine.polling import NotPolled
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.refresh import Initiator
 from engine.repair import CaptureBroken, prepare
@@ -213,7 +214,7 @@ class Engine:
         await session.restart()
         try:
             for pgt_id in created:
-                await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark)
+                await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark, restart=session.restart)
         except SqlError:
             # Its locks must be gone before another connection can undo the first step.
             await session.abandon()
@@ -249,14 +250,22 @@ class Engine:
     async def _refresh(self, session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
         """Refresh in a transaction of its own; a failure is written down. Raises SqlError."""
         try:
-            try:
-                async with session.transaction("repeatable_read"):
-                    outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark)
-            except CaptureBroken as broken:
-                logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
-                await self._repair(session, pgt_id)
-                async with session.transaction("repeatable_read"):
-                    outcome = await requests.refresh_scheduled(session, pgt_id, initiator, spark, repaired=True)
+            repaired = polled = False
+            while True:
+                try:
+                    async with session.transaction("repeatable_read"):
+                        outcome = await requests.refresh_scheduled(
+                            session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
+                        )
+                    break
+                except CaptureBroken as broken:
+                    logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
+                    await self._repair(session, pgt_id)
+                    repaired = True
+                except NotPolled:
+                    async with session.transaction("read_committed"):
+                        await requests.poll_scheduled(session, pgt_id)
+                    polled = True
         except SqlError as error:
             if error.sqlstate in CONTENTION:
                 return Turn.AGAIN

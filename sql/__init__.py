@@ -39,7 +39,7 @@ from .rejected import rejected
 from .render import quote
 from .rewrites import rewrites
 from .topk import TopK, topk
-from .views import View
+from .views import View, inlined
 
 __all__ = [
     "PLAN_FORMAT",
@@ -51,6 +51,7 @@ __all__ = [
     "Source",
     "TopK",
     "View",
+    "inlined",
     "opaque_query",
     "parse_query",
     "quote",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from .dialect import parse
+from .dialect import generate, parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +50,12 @@ def inline_views(query: exp.Query, views: Sequence[View]) -> exp.Query:
     result = query.copy().transform(inlined)
     assert isinstance(result, exp.Query)
     return result
+
+
+def inlined(canonical: str, views: Sequence[View]) -> str:
+    """A canonical query as text, with its views replaced. Raises NotDifferentiable as `inline_views`.
+
+    >>> inlined("SELECT v.a FROM public.v", [View("public", "v", ("a",), " SELECT t.x AS a FROM public.t;")])
+    'SELECT v.a FROM (SELECT t.x AS a FROM public.t) AS v'
+    """
+    return generate(inline_views(parse(canonical), views))

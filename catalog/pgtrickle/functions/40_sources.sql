@@ -53,6 +53,7 @@ BEGIN
     ELSIF r.oid < 16384 OR r.relnamespace IN ('pg_catalog'::regnamespace, 'information_schema'::regnamespace) THEN
         RETURN format('"%s" is a system catalog', title);
     ELSIF r.relnamespace IN ('pgtrickle'::regnamespace, 'pgtrickle_changes'::regnamespace)
+          AND NOT (r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relname ~ '^polled_')
           AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
         RETURN format('"%s" belongs to the catalog of stream tables', title);
     END IF;

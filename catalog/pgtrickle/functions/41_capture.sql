@@ -260,5 +260,6 @@ BEGIN
         EXECUTE format('REVOKE SELECT (%s) ON pgtrickle_changes.%I FROM %I', g.columns, 'changes_' || g.source, g.rolname);
         PERFORM set_config('pgtrickle.revoking', '', true);
     END LOOP;
+    PERFORM pgtrickle._revoke_copies();
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._revoke_buffers() FROM PUBLIC;

@@ -219,6 +219,7 @@ BEGIN
             NULL;
         END;
     END LOOP;
+    PERFORM pgtrickle._drop_copies();
     PERFORM pgtrickle._revoke_buffers();
     RETURN ended;
 END $$;

@@ -113,6 +113,7 @@ END $$;
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
+--    "polled" (foreign tables are to be polled first, which can bring changes),
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
 -- pending counts buffer rows that the frontier has not seen, up to most; NULL where nothing is captured or there is no
 -- frontier. truncated says that a TRUNCATE is among them. Where most is 1 the first change found ends it: {"fresh": false}.
@@ -135,10 +136,12 @@ BEGIN
            s.engine, s.schedule, s.frontier, s.row_id_salt, s.is_populated, s.needs_reinit, s.consecutive_errors,
            s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp, s.function_hashes,
            (s.frontier->>'snapshot')::pg_snapshot AS snapshot, (s.frontier->>'xid')::xid8 AS xid,
-           coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id
+           coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id,
+           EXISTS (SELECT FROM pgtrickle.pgt_polls l WHERE l.pgt_id = s.pgt_id) AS polled
     INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _refresh_context.pgt_id;
-    fresh := st.is_populated AND NOT st.needs_reinit AND st.frontier IS NOT NULL;
+    fresh := st.is_populated AND NOT st.needs_reinit AND st.frontier IS NOT NULL
+             AND NOT st.polled;  -- only a poll can tell
     IF st.frontier IS NOT NULL AND st.frontier->>'system' IS DISTINCT FROM system THEN
         broken := broken || format('the database was restored, copied or promoted (system %s, now %s)',
                                    st.frontier->>'system', system);
@@ -189,7 +192,8 @@ BEGIN
                 RETURN '{"fresh": false}';
             END IF;
         END IF;
-        IF d.readable IS NOT TRUE AND d.cdc_mode IS NOT NULL THEN  -- of others PostgreSQL says it when the query runs
+        IF d.readable IS NOT TRUE AND d.cdc_mode IS NOT NULL  -- of others PostgreSQL says it when the query runs
+           AND NOT (st.polled AND d.nspname = 'pgtrickle_changes') THEN  -- the poll asks who may read the foreign table
             reason := pgtrickle._read_obstacle(st.pgt_owner, d.oid, d.columns_used);
             IF reason IS NOT NULL THEN
                 denied := denied || reason;
@@ -197,6 +201,9 @@ BEGIN
         END IF;
         IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used) THEN
             broken := broken || format('definition of %s has changed', d.qualified);
+        END IF;
+        IF st.polled AND d.source_type = 'FOREIGN_TABLE' THEN
+            CONTINUE;  -- It is read in its copy.
         END IF;
         IF d.cdc_mode IS NOT NULL THEN
             reason := CASE WHEN d.intact IS NOT TRUE THEN
@@ -239,7 +246,7 @@ BEGIN
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
-        'broken', broken, 'denied', denied, 'sources', sources)
+        'broken', broken, 'denied', denied, 'sources', sources, 'polled', st.polled)
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '') ELSE
         (SELECT jsonb_build_object(
              'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),
@@ -249,6 +256,8 @@ BEGIN
                  'spark_min_rows', pgtrickle._setting('pg_trickle.spark_min_rows', '100000'),
                  'max_change_ratio', pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15'),
                  'spark_failure_policy', pgtrickle._setting('pg_trickle.spark_failure_policy', 'retry'),
+                 'foreign_table_polling', CASE WHEN st.polled
+                                          THEN pgtrickle._setting('pg_trickle.foreign_table_polling', 'off') ELSE 'off' END,
                  'spark_timeout', pgtrickle._setting('pg_trickle.spark_timeout', '3600'),
                  'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000')),
              'executor_costs', s.executor_costs)
@@ -528,6 +537,7 @@ DECLARE
     removed bigint := 0;
 BEGIN
     PERFORM pgtrickle._remove_staging_leftovers();
+    PERFORM pgtrickle._drop_copies();
     PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
     IF days > 0 THEN
         DELETE FROM pgtrickle.pgt_refresh_history h
