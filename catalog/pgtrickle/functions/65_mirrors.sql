@@ -31,6 +31,7 @@ BEGIN
       AND c.trigger_state = pgtrickle._trigger_state(c.source_relid, c.relations)
       AND c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns);
 END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._mirrored_source(oid) FROM PUBLIC;
 
 
 -- Begin to keep, for a mirror that will hold the table as of a snapshot, what that snapshot has not seen. False if
