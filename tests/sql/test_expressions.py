@@ -64,3 +64,17 @@ def test_expressions_are_maintained(workspace: Workspace) -> None:
         for stream in streams:
             stream.refresh()
             assert stream.difference() == []
+
+
+def test_all_fields_of_composite_values_are_given_out(workspace: Workspace) -> None:
+    workspace.execute("TRUNCATE e", f"INSERT INTO e VALUES {ROWS}")
+    stream = workspace.stream("fields", "SELECT id, (pr).*, (app.make(i, t)).a AS c, (app.make(i, t)).b AS d FROM e")
+    for change in CHANGES:
+        workspace.execute(change)
+        stream.refresh()
+        assert stream.difference() == []
+
+
+def test_row_without_a_type_is_refused_as_postgresql_refuses_it(workspace: Workspace) -> None:
+    with pytest.raises(psycopg.errors.InvalidTableDefinition, match="pseudo-type record"):
+        workspace.stream("rows", "SELECT id, ROW(i, t) AS r FROM e")
