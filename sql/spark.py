@@ -310,6 +310,8 @@ class Renderer:
         _refuse_parts(node, _SELECT_PARTS)
         if node.args.get("kind"):
             raise NotExpressible(f"SELECT {node.args['kind']}")
+        if (distinct := node.args.get("distinct")) and distinct.args.get("on"):
+            return self._first_of_each(node, scope, outer)
         clause = self._from_clause(node, scope)
         levels = (clause.bindings, *outer)
         grouped = _is_grouped(node)
@@ -325,8 +327,6 @@ class Renderer:
             texts.append(item.unalias().unnest().sql("postgres"))
         columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
         if distinct := node.args.get("distinct"):
-            if distinct.args.get("on"):
-                raise NotExpressible("DISTINCT ON")
             for name, type_ in columns:
                 _check_groupable(name, type_)
             select.distinct = True
@@ -346,6 +346,23 @@ class Renderer:
             select,
         )
         return Relation(select.text(), columns)
+
+    def _first_of_each(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels) -> Relation:
+        """DISTINCT ON: the rows that are the first ones of their groups."""
+        if not self._total_orders or node.args.get("limit") or node.args.get("offset") or _is_grouped(node):
+            raise NotExpressible("DISTINCT ON over an order that may leave ties")
+        numbered = node.copy()
+        keys = numbered.args["distinct"].args["on"].expressions
+        order = numbered.args.get("order") or exp.Order(expressions=[exp.Ordered(this=key.copy()) for key in keys])
+        for part in ("distinct", "order"):
+            numbered.set(part, None)
+        position = exp.Window(this=exp.RowNumber(), partition_by=keys, order=order)
+        numbered.append("expressions", exp.alias_(position, "__pgt_first"))
+        relation = self._select(numbered, scope, outer)
+        alias, columns = self._alias(), relation.columns[:-1]
+        items = [_named(n, _reference(alias, n, type_)) for n, (_, type_) in enumerate(columns)]
+        where = f"WHERE {alias}.c{len(columns)} = 1"
+        return Relation(f"SELECT {', '.join(items)} FROM ({relation.sql}) AS {alias} {where}", columns)
 
     def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: _Select) -> str:
         """ORDER BY and LIMIT; ``given``: columns by name and by text. Without a limit the order means nothing."""
@@ -445,9 +462,29 @@ class Renderer:
             _refuse_parts(node, frozenset(("this", "alias", "joins")))
             names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
             sql = self._derived(_renamed(self.query(node.this, scope), names), node.alias, clause)
+        elif isinstance(node, exp.Values):
+            _refuse_parts(node, frozenset(("expressions", "alias", "joins")))
+            names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
+            sql = self._derived(_renamed(self._values(node), names), node.alias, clause)
         else:
             raise NotExpressible(str(node.key).upper())
         return sql + "".join(self._join(join, scope, clause) for join in joins)
+
+    def _values(self, node: exp.Values) -> Relation:
+        """VALUES of constants."""
+        nothing = Expressions(lambda column: self._resolve(column, ()))
+        rows = [row.expressions if isinstance(row, exp.Tuple) else [row.unnest()] for row in node.expressions]
+        values = [[nothing.render(value) for value in row] for row in rows]
+        types = [unify([value.type for value in column], "VALUES") for column in zip(*values, strict=True)]
+        selects = []
+        for row in values:
+            items = [
+                _named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
+                for n, (value, type_) in enumerate(zip(row, types, strict=True))
+            ]
+            selects.append(f"SELECT {', '.join(items)}")
+        columns = tuple((f"column{n}", type_) for n, type_ in enumerate(types, 1))
+        return Relation(" UNION ALL ".join(selects), columns)
 
     def _table(self, node: exp.Table, scope: Mapping[str, Relation], clause: _From) -> str:
         _refuse_parts(node, frozenset(("this", "db", "alias", "joins")))

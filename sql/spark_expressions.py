@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
+import sqlglot
 from sqlglot import exp
 
+from .operators.single import CHECK
 from .spark_aggregates import AGGREGATES
 from .spark_dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
 from .spark_functions import FUNCTIONS
-from .spark_numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
+from .spark_numbers import Layers, arithmetic, failure, integer_division, negated, quotient, remainder
 from .spark_types import (
     BOOLEAN,
     DATE,
@@ -268,6 +271,10 @@ class Expressions:
     # Conditional expressions
 
     def _case(self, node: exp.Case) -> Typed:
+        if node.sql("postgres").replace("pg_catalog.", "") == _single():
+            counted = self.render(node.args["ifs"][0].this.this)
+            several = failure("more than one row returned by a subquery used as an expression")
+            return Typed(f"(CASE WHEN {counted.sql} > 1 THEN CAST({several} AS BOOLEAN) ELSE TRUE END)", BOOLEAN)
         operand = node.this
         branches = [branch.args["true"] for branch in node.args["ifs"]]
         values = [self.render(value) for value in branches]
@@ -326,6 +333,12 @@ class Expressions:
         if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
             raise NotExpressible("collate")
         return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
+
+
+@cache
+def _single() -> str:
+    """How the compiler has PostgreSQL raise the error of a scalar subquery with several rows."""
+    return sqlglot.parse_one(CHECK, read="postgres").sql("postgres").replace("pg_catalog.", "")
 
 
 def _interval(node: Any) -> Interval | None:

@@ -15,7 +15,7 @@ from .operator import Operator, Restriction, W, names, restricted
 from .shared import shared_delta
 
 N = quote("__pgt_n")
-_CHECK = f"CASE WHEN c.{N} > 1 THEN (SELECT TRUE FROM pg_catalog.generate_series(1, c.{N})) ELSE TRUE END"
+CHECK = f"CASE WHEN c.{N} > 1 THEN (SELECT TRUE FROM pg_catalog.generate_series(1, c.{N})) ELSE TRUE END"
 """A scalar subquery of several rows: PostgreSQL itself raises 21000, in its own words."""
 
 
@@ -46,7 +46,7 @@ class Single(Operator):
         counted = select(
             ["i.*", f"pg_catalog.count(*) OVER ({by}) AS {N}"], derived(self.input.new(plan, self._below(only)), "i")
         )
-        return select([f"c.{name}" for name in names(self.columns)], derived(counted, "c"), where=[_CHECK])
+        return select([f"c.{name}" for name in names(self.columns)], derived(counted, "c"), where=[CHECK])
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.input.old(plan, self._below(only))
@@ -66,7 +66,7 @@ class Single(Operator):
             members = restricted(plan, members, names(self.columns), only, nullable)
         by = names(self.keys) if self.keys else None
         counts = select([f"pg_catalog.count(*) AS {N}"], derived(members, "m"), group_by=by)
-        check = select([f"pg_catalog.bool_and({_CHECK})"], derived(counts, "c"))
+        check = select([f"pg_catalog.bool_and({CHECK})"], derived(counts, "c"))
         return select(["d.*"], derived(changes, "d"), where=[f"coalesce(({check}), TRUE)"])
 
     def describe(self) -> str:

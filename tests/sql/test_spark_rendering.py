@@ -37,9 +37,20 @@ TABLE = Source(
 )
 
 
-@pytest.mark.parametrize("target", ["sail", pytest.param("local[2]", marks=pytest.mark.xdist_group("jvm"))])
+JVM = pytest.mark.xdist_group("jvm")
+
+
+@pytest.mark.parametrize(
+    ("target", "extent"),
+    [
+        ("sail", "quick"),
+        pytest.param("local[2]", "quick", marks=JVM),
+        pytest.param("sail", "all", marks=pytest.mark.long),
+        pytest.param("local[2]", "all", marks=[JVM, pytest.mark.long]),
+    ],
+)
 def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
-    target: str, dsn: str, tmp_path: Path
+    target: str, extent: str, dsn: str, tmp_path: Path
 ) -> None:
     login = conninfo.conninfo_to_dict(dsn)
     options = {
@@ -50,7 +61,7 @@ def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
         "database": login["dbname"],
     }
     done = subprocess.run(
-        [sys.executable, EDGE_CASES, target, tmp_path],
+        [sys.executable, EDGE_CASES, target, tmp_path, extent],
         input=json.dumps(options),
         capture_output=True,
         text=True,
