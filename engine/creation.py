@@ -20,7 +20,7 @@ from sql import NotDifferentiable
 
 logger = structlog.get_logger(__name__)
 
-RESERVED_SCHEMAS = frozenset({"pgtrickle", "pgtrickle_changes", "pgtrickle_roles"})
+RESERVED_SCHEMAS = frozenset({"pgtrickle", "pgtrickle_changes", "pgtrickle_roles", "pgtrickle_staging"})
 
 
 async def create(

@@ -272,6 +272,10 @@ def _forget_classic_session() -> None:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if (context := SparkContext._active_spark_context) is not None:
+        with suppress(Exception):
+            # Otherwise it writes to stderr that its JVM has gone.
+            context._accumulatorServer.shutdown()
     if SparkContext._gateway is not None:
         with suppress(Exception):
             SparkContext._gateway.shutdown()

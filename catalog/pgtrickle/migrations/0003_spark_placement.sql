@@ -4,5 +4,5 @@
 
 ALTER TABLE pgtrickle.pgt_stream_tables ADD COLUMN executor_costs jsonb NOT NULL DEFAULT '{}';
 
-CREATE SCHEMA pgtrickle_staging;
+CREATE SCHEMA IF NOT EXISTS pgtrickle_staging;
 GRANT USAGE ON SCHEMA pgtrickle_staging TO PUBLIC;
