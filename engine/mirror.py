@@ -9,6 +9,7 @@ the catalog says that the buffer has been kept for this mirror all the time; els
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import uuid
 from collections import Counter, defaultdict
@@ -56,6 +57,9 @@ HOLD_SECONDS = 600.0
 USE_SECONDS = 30.0
 """How often it is written down that a mirror is in use."""
 
+REFUSED_SECONDS = 600.0
+"""How long a column that had a value which cannot be carried is not tried again."""
+
 TRIES = 4
 """How often a reader looks again when another server has written in between."""
 
@@ -95,6 +99,14 @@ class Unusable(Exception):
     """What is stored cannot be led to the wanted snapshot; the text says why."""
 
 
+class _ValueRefused(Exception):
+    """A value that cannot be carried, and its column."""
+
+    def __init__(self, text: str, column: str):
+        super().__init__(text)
+        self.column = column
+
+
 class Mirror:
     """The mirrors below one location. One per process."""
 
@@ -103,6 +115,7 @@ class Mirror:
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._readers: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._said_used: dict[str, float] = {}
+        self._refused: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
     def place(self, database: str, source: int) -> Location:
         """Where the mirror of a source lies."""
@@ -198,13 +211,7 @@ class Mirror:
                 log.info("mirror_given_up", table=source.name, reason=str(reason))
                 if connection.is_closed():
                     connection = await connect()
-        try:
-            made = await self._copy(connect, connection, place, source, names, snapshot)
-        except pa.ArrowInvalid:
-            # Perhaps in a column that is captured but not asked for.
-            if connection.is_closed():
-                connection = await connect()
-            made = await self._copy(connect, connection, place, source, names, snapshot, only_wanted=True)
+        made = await self._copied(connect, connection, place, source, names, snapshot)
         await asyncio.to_thread(self.vacuum, place, full=True)
         if isinstance(made, Committed):
             if frontier is not None:
@@ -331,6 +338,36 @@ class Mirror:
                 True,
             )
 
+    async def _copied(
+        self,
+        connect: Connect,
+        connection: asyncpg.Connection,
+        place: Location,
+        source: Source,
+        names: Sequence[str],
+        snapshot: Snapshot,
+    ) -> MirrorState | Committed:
+        """Copy the table without the columns that have a value which cannot be carried. Raises NotExpressible if one
+        of them is asked for; that is remembered for a while, since it takes a copy to find out.
+        """
+        refused = self._refused[place.uri]
+        for name, until in list(refused.items()):
+            if until < time.monotonic():
+                del refused[name]
+        while True:
+            for name in names:
+                if name in refused:
+                    raise NotExpressible(f'a value of column "{name}" of table "{source.name}"')
+            try:
+                if connection.is_closed():
+                    connection = await connect()
+                return await self._copy(connect, connection, place, source, names, snapshot, set(refused))
+            except _ValueRefused as refusal:
+                refused[refusal.column] = time.monotonic() + REFUSED_SECONDS
+                log.info("mirror_leaves_out_column", table=source.name, column=refusal.column, reason=str(refusal))
+                if refusal.column in names:
+                    raise NotExpressible(f'a value of table "{source.name}": {refusal}') from refusal
+
     async def _copy(
         self,
         connect: Connect,
@@ -339,8 +376,7 @@ class Mirror:
         source: Source,
         names: Sequence[str],
         snapshot: Snapshot,
-        *,
-        only_wanted: bool = False,
+        refused: set[str],
     ) -> MirrorState | Committed:
         """Copy the table as of the snapshot; only the base if its changes are not kept from there on."""
         mirror = str(uuid.uuid4())
@@ -352,7 +388,7 @@ class Mirror:
                 not wanted.items() <= now.columns.items() or not await _hold(connect, mirror, source.oid, here, now)
             ):
                 now = None
-            columns = wanted if now is None or only_wanted else carried(now.columns, wanted, source.name)
+            columns = wanted if now is None else carried(_without(now.columns, refused), wanted, source.name)
             identity = now.identity if now else None
 
             def write(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
@@ -365,7 +401,14 @@ class Mirror:
                         raise failure[0] from error
                     raise
 
-            await extract(connect, connection, source, snapshot, columns, write)
+            try:
+                await extract(connect, connection, source, snapshot, columns, write)
+            except pa.ArrowInvalid as error:
+                text = _innermost(error)
+                column = re.search(r"CSV column #(\d+)", text)
+                if column is None:
+                    raise
+                raise _ValueRefused(text, list(columns)[int(column[1])]) from error
         base = await asyncio.to_thread(base_of(place).committed)
         if base is None or base.metadata["mirror"] != mirror:
             raise Overtaken("the table was copied at once by somebody else")
@@ -456,6 +499,10 @@ def _version(
         since=frontier,
         since_changes=changes.full_paths(since),
     )
+
+
+def _without(columns: Mapping[str, str], names: set[str]) -> dict[str, str]:
+    return {name: type_ for name, type_ in columns.items() if name not in names}
 
 
 def _innermost(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from catalog.session import SqlError
+from engine.mirror import Mirror
 from sql.spark_types import NotExpressible
 from tests.engine.mirror_laboratory import Laboratory, contents, net_changes, open_laboratory
 
@@ -352,12 +353,18 @@ def _harm(harm: str, path: Path, file: Path) -> None:
         DeltaTable(str(path)).delete("id = 1 OR id = 6")
 
 
-async def test_copy_that_fails_leaves_the_last_version_and_no_new_one(laboratory: Laboratory) -> None:
+async def test_column_with_a_value_that_cannot_be_carried_is_left_out(laboratory: Laboratory) -> None:
     await laboratory.rows("id", "n")
     await laboratory.run("INSERT INTO public.t SELECT i, 'x', 'NaN' FROM generate_series(10, 12) i")
     with pytest.raises(NotExpressible, match='a value of table "t"'):
         await laboratory.rows("id", "n")
+    with pytest.raises(NotExpressible, match='a value of column "n" of table "t"'):
+        await laboratory.rows("id", "n")
+    assert len(await laboratory.rows("id", "v")) == 8
     await laboratory.run("DELETE FROM public.t WHERE id > 9")
+    async with laboratory.at("id", "v") as version:
+        assert version.reused
+    laboratory.mirror = Mirror(laboratory.root)
     assert len(await laboratory.rows("id", "n")) == 5
 
 
