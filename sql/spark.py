@@ -6,9 +6,8 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlglot
@@ -19,7 +18,22 @@ from .columns import WEIGHT, Column, Source
 from .spark_expressions import Expressions
 from .spark_generated import looks_of, repeated_by, simplified
 from .spark_numbers import Layers, shown
-from .spark_types import BIGINT, NUMERAL, UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
+from .spark_relations import (
+    FromClause,
+    Relation,
+    SelectText,
+    SourceColumn,
+    cast_columns,
+    check_groupable,
+    has_joins,
+    is_grouped,
+    literal_number,
+    named,
+    reference,
+    refuse_parts,
+    renamed,
+)
+from .spark_types import BIGINT, NUMERAL, Display, NotExpressible, Typed, column_type
 from .spark_values import as_type, identifier, kept_scale, unify
 from .spark_windows import sort_key
 
@@ -107,94 +121,9 @@ def understood(query: str | exp.Expr) -> exp.Expr:
 def column_type_name(declared: str) -> str:
     """A declared type as `SparkQuery.columns` names it."""
     try:
-        return _declared(column_type(declared))
+        return column_type(declared).declared
     except NotExpressible:
         return declared
-
-
-def _declared(type_: SparkType) -> str:
-    return type_.declared
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A query's text and its columns, called ``c0``, ``c1`` ... in Spark. ``view`` is that of its rows, if any.
-
-    Beside a numeric ``c0`` whose display scale is kept stands the scale, ``c0s``.
-    """
-
-    sql: str
-    columns: tuple[tuple[str, SparkType], ...]
-    view: str = ""
-
-    @property
-    def item(self) -> str:
-        """The rows in a FROM clause."""
-        return self.view or f"({self.sql})"
-
-    @property
-    def declared(self) -> tuple[Column, ...]:
-        """The columns with PostgreSQL's types."""
-        return tuple(Column(name, _declared(type_)) for name, type_ in self.columns)
-
-
-@dataclass(slots=True)
-class _From:
-    """The items of a FROM clause: its text, and by alias their columns."""
-
-    sql: str = ""
-    bindings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    single: str = ""
-    """The alias, if there is one item only."""
-
-
-@dataclass(slots=True)
-class _Select:
-    """The parts of a SELECT in the making; ``layers`` are those of divisions in it."""
-
-    rows: str
-    layers: Layers | None
-    grouped: bool
-    items: list[Typed] = field(default_factory=list)
-    distinct: bool = False
-    where: str = ""
-    where_divides: bool = False
-    keys: str = ""
-    having: str = ""
-    ending: str = ""
-
-    @property
-    def divides(self) -> bool:
-        return self.layers is not None and bool(self.layers.steps)
-
-    def text(self) -> str:
-        """The whole query."""
-        select = "SELECT DISTINCT" if self.distinct else "SELECT"
-        where = f" WHERE {self.where}" if self.where else ""
-        grouping = (f" GROUP BY {self.keys}" if self.keys else "") + (f" HAVING {self.having}" if self.having else "")
-        items = [_named(n, value) for n, value in enumerate(self.items)] or ["TRUE AS c0"]
-        source = f" FROM {self.rows}" if self.rows else ""
-        if self.layers is None or not self.layers.steps:
-            return f"{select} {', '.join(items)}{source}{where}{grouping}{self.ending}"
-        alias = self.layers.alias
-        if not self.grouped:
-            before, after = ("", where) if self.where_divides else (where, "")
-            inner = f"(SELECT {', '.join([f'{alias}.*', *self.layers.steps[0]])}{source}{before}) AS {alias}"
-            return f"{select} {', '.join(items)} FROM {self.layers.around(inner)}{after}{self.ending}"
-        # What divides aggregates is computed around the groups; the others with them.
-        above = [_named(n, v) for n, v in enumerate(self.items)]
-        within = list(self.layers.steps[0])
-        for n, value in enumerate(self.items):
-            if f"{alias}." not in value.sql:
-                within.append(_named(n, value))
-                above[n] = _named(n, _reference(alias, n, value.type))
-            elif set(re.findall(r"\b(r\d+)\.", value.sql)) != {alias} or _AGGREGATE.search(value.sql):
-                raise NotExpressible("avg or division of aggregates together with others")
-        inner = f"(SELECT {', '.join(within)}{source}{where}{grouping}) AS {alias}"
-        return f"{select} {', '.join(above)} FROM {self.layers.around(inner)}{self.ending}"
-
-
-_AGGREGATE = re.compile(r"\b(sum|count|min|max|bool_and|bool_or)\(")
 
 
 _SELECT_PARTS = frozenset(
@@ -213,12 +142,6 @@ _SELECT_PARTS = frozenset(
         "offset",
     )
 )
-_REFUSED_PARTS = {
-    "windows": "WINDOW", "locks": "FOR UPDATE",
-    "laterals": "LATERAL", "sample": "TABLESAMPLE", "qualify": "QUALIFY",
-}  # fmt: skip
-
-
 Levels = tuple[Mapping[str, Mapping[str, Any]], ...]
 """The items of FROM clauses by their aliases, that of the query itself first, then those around it."""
 
@@ -268,7 +191,7 @@ class Renderer:
         for table in clause.expressions:
             relation = self.query(table.this, inner)
             names = [column.name for column in table.args["alias"].columns]
-            inner[table.alias] = _renamed(relation, names)
+            inner[table.alias] = renamed(relation, names)
         return inner
 
     def given_out(self, relation: Relation) -> Relation:
@@ -279,7 +202,7 @@ class Renderer:
             return relation
         alias = self._alias()
         items = [
-            shown(_reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
+            shown(reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
             for n, (_, type_) in enumerate(relation.columns)
         ]
         columns = tuple((name, NUMERAL if type_.display is Display.KEPT else type_) for name, type_ in relation.columns)
@@ -287,7 +210,7 @@ class Renderer:
         return Relation(f"SELECT {named} FROM {relation.item} AS {alias}", columns)
 
     def _set_operation(self, node: exp.SetOperation, scope: Mapping[str, Relation]) -> Relation:
-        _refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
+        refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
         name = {"union": "UNION", "intersect": "INTERSECT", "except": "EXCEPT"}[node.key]
         distinct = bool(node.args.get("distinct"))
         if name != "UNION" and not distinct:
@@ -298,8 +221,8 @@ class Renderer:
         columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
         if distinct:
             for column, type_ in columns:
-                _check_groupable(column, type_)
-        branches = [_cast_columns(branch, types, self._alias()) for branch in (left, right)]
+                check_groupable(column, type_)
+        branches = [cast_columns(branch, types, self._alias()) for branch in (left, right)]
         if name != "UNION":
             # INTERSECT binds closer than the others, wherever it stands.
             branches = [f"({branch})" for branch in branches]
@@ -307,19 +230,22 @@ class Renderer:
 
     def _select(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels = ()) -> Relation:
         """A SELECT; ``outer`` are the items of the FROM clauses around it, innermost first, that it may refer to."""
-        _refuse_parts(node, _SELECT_PARTS)
+        refuse_parts(node, _SELECT_PARTS)
         if node.args.get("kind"):
             raise NotExpressible(f"SELECT {node.args['kind']}")
         if (distinct := node.args.get("distinct")) and distinct.args.get("on"):
             return self._first_of_each(node, scope, outer)
         clause = self._from_clause(node, scope)
         levels = (clause.bindings, *outer)
-        grouped = _is_grouped(node)
-        if grouped and any(item.find(exp.Window) for item in node.expressions):
-            raise NotExpressible("window function over aggregates")
+        grouped = is_grouped(node)
+        if any(item.find(exp.Window) for item in node.expressions):
+            if grouped:
+                raise NotExpressible("window function over aggregates")
+            if not self._total_orders:
+                raise NotExpressible("window function over an order that may leave ties")
         layers = Layers(self._alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = Expressions(lambda column: self._resolve(column, levels), layers=layers)
-        select = _Select(clause.sql, layers, grouped)
+        select = SelectText(clause.sql, layers, grouped)
         names, texts = [], []
         for item in self._items(node, clause):
             select.items.append(expressions.render(item.this if isinstance(item, exp.Alias) else item))
@@ -328,7 +254,7 @@ class Renderer:
         columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
         if distinct := node.args.get("distinct"):
             for name, type_ in columns:
-                _check_groupable(name, type_)
+                check_groupable(name, type_)
             select.distinct = True
         if where := node.args.get("where"):
             before = layers.size if layers else 0
@@ -349,7 +275,7 @@ class Renderer:
 
     def _first_of_each(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels) -> Relation:
         """DISTINCT ON: the rows that are the first ones of their groups."""
-        if not self._total_orders or node.args.get("limit") or node.args.get("offset") or _is_grouped(node):
+        if not self._total_orders or node.args.get("limit") or node.args.get("offset") or is_grouped(node):
             raise NotExpressible("DISTINCT ON over an order that may leave ties")
         numbered = node.copy()
         keys = numbered.args["distinct"].args["on"].expressions
@@ -360,13 +286,13 @@ class Renderer:
         numbered.append("expressions", exp.alias_(position, "__pgt_first"))
         relation = self._select(numbered, scope, outer)
         alias, columns = self._alias(), relation.columns[:-1]
-        items = [_named(n, _reference(alias, n, type_)) for n, (_, type_) in enumerate(columns)]
+        items = [named(n, reference(alias, n, type_)) for n, (_, type_) in enumerate(columns)]
         where = f"WHERE {alias}.c{len(columns)} = 1"
         return Relation(f"SELECT {', '.join(items)} FROM ({relation.sql}) AS {alias} {where}", columns)
 
-    def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: _Select) -> str:
+    def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: SelectText) -> str:
         """ORDER BY and LIMIT; ``given``: columns by name and by text. Without a limit the order means nothing."""
-        limit, offset = (_number(node.args.get(part)) for part in ("limit", "offset"))
+        limit, offset = (literal_number(node.args.get(part)) for part in ("limit", "offset"))
         if limit is None and offset is None:
             return ""
         if not self._total_orders:
@@ -374,8 +300,8 @@ class Renderer:
         keys = []
         for item in node.args["order"].expressions if node.args.get("order") else ():
             key = item.this.unnest()
-            named = isinstance(key, exp.Column) and not key.table
-            own = given.get(key.name if named else key.sql("postgres"))
+            by_name = isinstance(key, exp.Column) and not key.table
+            own = given.get(key.name if by_name else key.sql("postgres"))
             if own is None and (select.grouped or select.distinct or select.divides):
                 raise NotExpressible("ORDER BY what is not given out")
             value = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
@@ -392,7 +318,7 @@ class Renderer:
             return self._select(node, self._common_tables(node, scope), levels).sql
         return self.query(node, scope).sql
 
-    def _items(self, node: exp.Select, clause: _From) -> list[exp.Expr]:
+    def _items(self, node: exp.Select, clause: FromClause) -> list[exp.Expr]:
         """The select list, with stars spelled out."""
         items: list[exp.Expr] = []
         for item in node.expressions:
@@ -412,7 +338,7 @@ class Renderer:
         return items
 
     def _group_by(self, group: exp.Group, expressions: Expressions) -> str:
-        _refuse_parts(group, frozenset(("expressions",)))
+        refuse_parts(group, frozenset(("expressions",)))
         keys: list[str] = []
         values = {node.sql("postgres") for node in group.expressions}
         looks = {looks_of(node) for node in group.expressions}
@@ -426,11 +352,11 @@ class Renderer:
             if key.type.display is Display.KEPT and node.sql("postgres") in looks:
                 keys.append(key.display)
             else:
-                _check_groupable(node.sql("postgres"), key.type)
+                check_groupable(node.sql("postgres"), key.type)
         return ", ".join(keys)
 
-    def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> _From:
-        clause = _From()
+    def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> FromClause:
+        clause = FromClause()
         first = node.args.get("from_")
         if first is None:
             if node.args.get("joins"):
@@ -447,7 +373,7 @@ class Renderer:
             clause.sql += self._join(join, scope, clause)
         return clause
 
-    def _item(self, node: Any, scope: Mapping[str, Relation], clause: _From) -> str:
+    def _item(self, node: Any, scope: Mapping[str, Relation], clause: FromClause) -> str:
         """One item of FROM, with the joins that stand in its parentheses."""
         joins = node.args.get("joins") or ()
         if isinstance(node, exp.Table):
@@ -455,17 +381,17 @@ class Renderer:
         elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery) and not node.alias:
             sql = (
                 f"({self._item(node.this, scope, clause)})"
-                if _has_joins(node.this)
+                if has_joins(node.this)
                 else self._item(node.this, scope, clause)
             )
         elif isinstance(node, exp.Subquery):
-            _refuse_parts(node, frozenset(("this", "alias", "joins")))
+            refuse_parts(node, frozenset(("this", "alias", "joins")))
             names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
-            sql = self._derived(_renamed(self.query(node.this, scope), names), node.alias, clause)
+            sql = self._derived(renamed(self.query(node.this, scope), names), node.alias, clause)
         elif isinstance(node, exp.Values):
-            _refuse_parts(node, frozenset(("expressions", "alias", "joins")))
+            refuse_parts(node, frozenset(("expressions", "alias", "joins")))
             names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
-            sql = self._derived(_renamed(self._values(node), names), node.alias, clause)
+            sql = self._derived(renamed(self._values(node), names), node.alias, clause)
         else:
             raise NotExpressible(str(node.key).upper())
         return sql + "".join(self._join(join, scope, clause) for join in joins)
@@ -479,18 +405,18 @@ class Renderer:
         selects = []
         for row in values:
             items = [
-                _named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
+                named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
                 for n, (value, type_) in enumerate(zip(row, types, strict=True))
             ]
             selects.append(f"SELECT {', '.join(items)}")
         columns = tuple((f"column{n}", type_) for n, type_ in enumerate(types, 1))
         return Relation(" UNION ALL ".join(selects), columns)
 
-    def _table(self, node: exp.Table, scope: Mapping[str, Relation], clause: _From) -> str:
-        _refuse_parts(node, frozenset(("this", "db", "alias", "joins")))
+    def _table(self, node: exp.Table, scope: Mapping[str, Relation], clause: FromClause) -> str:
+        refuse_parts(node, frozenset(("this", "db", "alias", "joins")))
         names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
         if not node.db and node.name in scope:
-            return self._derived(_renamed(scope[node.name], names), node.alias or node.name, clause)
+            return self._derived(renamed(scope[node.name], names), node.alias or node.name, clause)
         delta = None if node.db else self._deltas.get(node.name)
         source = delta or self._sources.get((node.db, node.name))
         if source is None or not isinstance(node.this, exp.Identifier):
@@ -501,27 +427,27 @@ class Renderer:
         for position, column in enumerate(source.columns):
             name = names[position] if position < len(names) else column.name
             ordered = self._binary_order and (source.oid, column.name) not in self._collated
-            columns[name] = _SourceColumn(alias, column, reads, ordered)
+            columns[name] = SourceColumn(alias, column, reads, ordered)
         if delta is not None:
             columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
         self._bind(clause, node.alias or node.name, columns)
         return f"{view_name(source.oid) if delta is None else delta_view_name(source.oid)} AS {alias}"
 
-    def _derived(self, relation: Relation, name: str, clause: _From) -> str:
+    def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:
         alias = self._alias()
-        columns = {name: _reference(alias, n, type_) for n, (name, type_) in enumerate(relation.columns)}
+        columns = {name: reference(alias, n, type_) for n, (name, type_) in enumerate(relation.columns)}
         if len(columns) < len(relation.columns):
             raise NotExpressible("a derived table with two columns of one name")
         self._bind(clause, name or alias, columns)
         return f"{relation.item} AS {alias}"
 
-    def _bind(self, clause: _From, name: str, columns: Mapping[str, Any]) -> None:
+    def _bind(self, clause: FromClause, name: str, columns: Mapping[str, Any]) -> None:
         if name in clause.bindings:
             raise NotExpressible(f'two items called "{name}" in FROM')
         clause.bindings[name] = dict(columns)
 
-    def _join(self, join: exp.Join, scope: Mapping[str, Relation], clause: _From) -> str:
-        _refuse_parts(join, frozenset(("this", "on", "side", "kind")))
+    def _join(self, join: exp.Join, scope: Mapping[str, Relation], clause: FromClause) -> str:
+        refuse_parts(join, frozenset(("this", "on", "side", "kind")))
         side, kind = (join.args.get(part) or "" for part in ("side", "kind"))
         if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
             raise NotExpressible(f"{side} {kind} JOIN".strip())
@@ -530,7 +456,7 @@ class Renderer:
             number = expressions.render(copies).sql
             return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self._alias()} AS x"
         item = self._item(join.this, scope, clause)
-        if _has_joins(join.this):
+        if has_joins(join.this):
             item = f"({item})"
         condition = join.args.get("on")
         if condition is None:
@@ -547,103 +473,7 @@ class Renderer:
             items = [bindings[column.table]] if column.table else bindings.values()
             found = [item[column.name] for item in items if column.name in item]
             if len(found) == 1:
-                return found[0].use() if isinstance(found[0], _SourceColumn) else found[0]
+                return found[0].use() if isinstance(found[0], SourceColumn) else found[0]
             if found or column.table:
                 break
         raise NotExpressible(f"column {column.sql('postgres')}")
-
-
-@dataclass(frozen=True, slots=True)
-class _SourceColumn:
-    """A column of a table: its type is looked at, and it is read, only if the query uses it."""
-
-    alias: str
-    column: Column
-    reads: dict[str, None]
-    binary_order: bool
-
-    def use(self) -> Typed:
-        try:
-            type_ = column_type(self.column.type, faithful=self.column.faithful, binary_order=self.binary_order)
-        except NotExpressible as reason:
-            raise NotExpressible(f'{reason} of column "{self.column.name}"') from None
-        self.reads[self.column.name] = None
-        return Typed(f"{self.alias}.{identifier(self.column.name)}", type_)
-
-
-def _has_joins(node: Any) -> bool:
-    return bool(node.args.get("joins"))
-
-
-def _renamed(relation: Relation, names: Sequence[str]) -> Relation:
-    kept = relation.columns[len(names) :]
-    renamed = tuple((name, type_) for name, (_, type_) in zip(names, relation.columns, strict=False))
-    return Relation(relation.sql, renamed + kept, relation.view)
-
-
-def _reference(alias: str, number: int, type_: SparkType) -> Typed:
-    """A column of a relation."""
-    return Typed(f"{alias}.c{number}", type_, f"{alias}.c{number}s" if type_.display is Display.KEPT else "")
-
-
-def _cast_columns(branch: Relation, types: Sequence[SparkType], alias: str) -> str:
-    """A branch of a set operation whose columns have exactly these types."""
-    pairs = list(zip((type_ for _, type_ in branch.columns), types, strict=True))
-    if all(a.spark == b.spark and a.display is b.display for a, b in pairs if UNKNOWN not in (a, b)) and all(
-        a != UNKNOWN for a, _ in pairs
-    ):
-        return branch.sql
-    values = [_reference(alias, n, found) for n, (found, _) in enumerate(pairs)]
-    items = [
-        _named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
-        for n, (value, type_) in enumerate(zip(values, types, strict=True))
-    ]
-    return f"SELECT {', '.join(items)} FROM ({branch.sql}) AS {alias}"
-
-
-def _named(number: int, value: Typed) -> str:
-    """An item of a select list, with its display scale if it has one."""
-    scale = f", {value.display} AS c{number}s" if value.type.display is Display.KEPT else ""
-    return f"{value.sql} AS c{number}{scale}"
-
-
-def _check_groupable(name: str, type_: SparkType) -> None:
-    if type_.display is not Display.FIXED:
-        raise NotExpressible(f"grouping by {name}, whose equal values can look different")
-    if not type_.groupable:
-        raise NotExpressible(
-            f"grouping by {name} of type {type_.name}"
-            + ("" if type_.name != "text" else ", whose collation is not deterministic")
-        )
-
-
-def _number(node: Any) -> int | None:
-    """The literal number of a LIMIT or OFFSET."""
-    if node is None:
-        return None
-    value = node.expression.unnest() if isinstance(node, exp.Limit | exp.Offset) and node.expression else node
-    while isinstance(value, exp.Cast):
-        value = value.this.unnest()
-    if not (isinstance(value, exp.Literal) and value.is_int) or int(value.name) >= 1 << 31:
-        raise NotExpressible("LIMIT or OFFSET of anything but a number")
-    return int(value.name)
-
-
-def _is_grouped(node: exp.Select) -> bool:
-    """Whether a SELECT aggregates."""
-    if node.args.get("group") or node.args.get("having"):
-        return True
-    return any(
-        isinstance(inner, exp.AggFunc) and not isinstance(inner.parent, exp.Window)
-        for item in node.expressions
-        for inner in item.walk(prune=lambda n: isinstance(n, exp.Query | exp.Window))
-    )
-
-
-def _refuse_parts(node: exp.Expression, known: frozenset[str]) -> None:
-    """Refuse a node with a part that nobody looks at."""
-    for part, value in node.args.items():
-        if value and part not in known:
-            raise NotExpressible(
-                _REFUSED_PARTS.get(part, f"{str(node.key).upper()} with {part.replace('_', ' ').strip()}")
-            )

@@ -14,7 +14,8 @@ from functools import lru_cache
 from .columns import Column, Source
 from .compiled import Elsewhere
 from .plan import Stage, delta_name
-from .spark import NotExpressible, Relation, Renderer, SparkQuery, delta_view_name, understood
+from .spark import NotExpressible, Renderer, SparkQuery, delta_view_name, understood
+from .spark_relations import Relation
 
 
 @dataclass(frozen=True, slots=True)

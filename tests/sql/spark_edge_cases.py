@@ -1,8 +1,8 @@
 """The edge-case table, the queries over it, and their comparison on PostgreSQL and on one Spark target.
 
 Run as a program, in a process of its own so that a Spark of another kind is not in its way:
-``python spark_edge_cases.py TARGET WORK_DIR [quick]``, with the connection options of a database (JSON) on standard input. It
-prints the differences as JSON.
+``python spark_edge_cases.py TARGET WORK_DIR [quick]``, with the connection options of a database (JSON) on standard
+input. It prints the differences as JSON.
 """
 
 from __future__ import annotations

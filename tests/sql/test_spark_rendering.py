@@ -144,8 +144,9 @@ def test_what_might_differ_is_refused_and_named(query: str, reason: str) -> None
 def test_first_rows_are_asked_for_only_where_their_order_is_known_to_be_total() -> None:
     query = "SELECT i, d FROM public.t ORDER BY d LIMIT 3"
     assert "LIMIT 3" in render_spark(query, [TABLE]).sql
-    with pytest.raises(NotExpressible, match="ties"):
-        render_spark(query, [TABLE], total_orders=False)
+    for refused in (query, "SELECT row_number() OVER (ORDER BY d) AS n FROM public.t"):
+        with pytest.raises(NotExpressible, match="ties"):
+            render_spark(refused, [TABLE], total_orders=False)
 
 
 def test_column_with_a_collation_of_its_own_is_not_ordered_in_a_database_of_bytes() -> None:
