@@ -32,6 +32,9 @@ from .plain_select import at_most_one_row, counted, one_row
 from .semi_joins import matching
 from .subplan import Kind, Subplan, has_placeholder, placeholder
 
+MOST_OPERATORS = 5000
+"""How large a tree may grow, an operator counted wherever it is read. For one of 88 000 PostgreSQL needed 20 GB."""
+
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE)
 
 
@@ -66,8 +69,17 @@ def attached(
         else:
             within = base if _known(base, arguments) else operator
             operator, values = _value(builder, within, operator, subplan, arguments, required=required)
+        if _size(operator, {}) > MOST_OPERATORS:
+            raise NotDifferentiable("so many subqueries that depend on each other's results")
         text = _text(call)
         result = [_replaced(e, text, values) for e in result]
+
+
+def _size(operator: Operator, known: dict[int, int]) -> int:
+    """The operators of a tree, each counted as often as it is read; ``known`` by `id`."""
+    if id(operator) not in known:
+        known[id(operator)] = 1 + sum(_size(each, known) for each in operator.inputs)
+    return known[id(operator)]
 
 
 def _guard(expressions: Sequence[exp.Expr], call: exp.Expr) -> list[exp.Expr]:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from server.embedded import EmbeddedPostgres
+from sql import NotDifferentiable
 
 from .conftest import Workspace
 from .outer import START, follow, open_outer, statements
@@ -272,3 +273,20 @@ def test_simple_shapes_read_each_table_once(outer: Workspace, query: str, tree: 
     assert tree in found
     assert found.count("Scan(") == 2
     assert "Distinct" not in found
+
+
+def test_too_many_subqueries_that_depend_on_each_other_are_refused(
+    outer: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that is asked for only if the one before says so makes the tree larger by a factor."""
+    text = "o.v"
+    for n in range(4):
+        text = f"CASE WHEN {text} > {n} THEN (SELECT s{n}.k FROM u s{n} WHERE s{n}.id = o.id + {n}) ELSE {n} END"
+    query = f"SELECT o.id, {text} AS x FROM o"
+    stream = outer.stream("dependent", query)
+    outer.execute("UPDATE u SET k = k + 1", "UPDATE o SET v = 3 - v")
+    stream.refresh()
+    assert stream.difference() == []
+    monkeypatch.setattr("sql.attaching.MOST_OPERATORS", 10)
+    with pytest.raises(NotDifferentiable, match="depend on each other"):
+        outer.stream("refused", query.replace("AS x", "AS y"))  # another text: trees are kept
