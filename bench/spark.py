@@ -6,7 +6,7 @@
 Each query defines four stream tables over the same eight tables: FULL and DIFFERENTIAL, each bound to PostgreSQL and to
 Spark. A round is changes in all tables (bench/tpch.py; of one order for FULL, of so many percent for each differential
 series), then every refresh, timed as a client sees it. The first round on a target fills the stream tables or warms
-Spark up, and is not counted. PostgreSQL itself is measured beside the first target.
+Spark up; it is told apart. PostgreSQL itself is measured beside the first target.
 
 Of Spark's refreshes the parts are shown apart: extraction (PostgreSQL to the mirror, once for all that read a table),
 computation, write-back (Spark to a staging table), and the rest (applying it in PostgreSQL). CPU is that of all of
@@ -115,7 +115,7 @@ class Measuring:
 
     def series(self, connection: Connection, series: str, target: str, *, counted: bool, also: bool) -> None:
         """One refresh of every query on the target, and, with `also`, in PostgreSQL."""
-        mode = FULL if series == FULL else "differential"
+        mode = FULL if series in (FULL, "first") else "differential"
         for number, query in enumerate(self._options.only):
             places = [("spark", target), *([("postgres", "PostgreSQL")] if also else [])]
             for engine, place in places if number % 2 else places[::-1]:
@@ -139,7 +139,7 @@ class Measuring:
         if place != "PostgreSQL" and executor != "spark":
             self._results.elsewhere[f"{name}, {series}, {place}"] = f"{action}: {reason}"
             return
-        if series != FULL and action != "DIFFERENTIAL":
+        if "differential" in name and action != "DIFFERENTIAL":
             self._results.elsewhere[f"{name}, {series}, {place}"] = f"{action}: {reason}"
             return
         if counted:
@@ -179,8 +179,8 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
             for series in all_series:
                 if series == FULL:
                     # A round that does not count: it fills mirror and stream tables, and warms Spark up.
-                    for filled in (FULL, *([] if options.no_differential else ["filling"])):
-                        measuring.series(connection, filled, target, counted=False, also=first)
+                    for filled in ("first", *([] if options.no_differential else ["filling"])):
+                        measuring.series(connection, filled, target, counted=filled == "first", also=first)
                 for _ in range(options.rounds):
                     measuring.changed(connection, 0.001 if series == FULL else float(series.split()[0]))
                     measuring.series(connection, series, target, counted=True, also=first)
@@ -206,7 +206,8 @@ def tables(options: argparse.Namespace, first: bool) -> Iterator[str]:
 def report(console: Console, results: Results, options: argparse.Namespace) -> None:
     """For each series a table, and the goals."""
     places = ["PostgreSQL", *options.targets]
-    for series in [FULL, *([] if options.no_differential else [f"{percent:g} %" for percent in options.changed])]:
+    changed = [] if options.no_differential else [f"{percent:g} %" for percent in options.changed]
+    for series in [FULL, *changed]:
         title = "FULL" if series == FULL else f"DIFFERENTIAL, {series} changed"
         table = Table(title=f"{title}, scale {options.scale:g}: ms as a client sees them, CPU s of PostgreSQL")
         table.add_column("query")
@@ -229,6 +230,15 @@ def report(console: Console, results: Results, options: argparse.Namespace) -> N
         console.print(table)
         if complete:
             goals(console, results, options, series, complete)
+    for target in options.targets:
+        queries = [query for query in options.only if ("first", query, target) in results.costs]
+        filled = total(results, "first", queries, target)
+        if filled is not None:
+            console.print(
+                f"{target}: the {len(queries)} first refreshes, which copy what is not yet in the mirror, took"
+                f" {filled.ms / 1000:.1f} s ({filled.part('extract') / 1000:.1f} s of it extraction) and"
+                f" {filled.cpu_s:.1f} s of PostgreSQL's CPU"
+            )
     for name, reason in sorted(results.elsewhere.items()):
         console.print(f"not measured: {name}: {reason}", highlight=False, soft_wrap=True)
 

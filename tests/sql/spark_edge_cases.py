@@ -119,6 +119,7 @@ STRUCTURES = (
     " sum(n) OVER (ORDER BY k ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS m, max(t) OVER (ORDER BY n) AS x,"
     " min(d) OVER (PARTITION BY b) AS y, sum(CASE WHEN b THEN n ELSE 1 END) OVER (ORDER BY k) AS v FROM edge",
     "SELECT k, avg(n) OVER (PARTITION BY i2) AS a, avg(i4) OVER (ORDER BY k) AS b, n / 3.0 AS c FROM edge WHERE k > 5",
+    "SELECT DISTINCT ON (b) b, k, t FROM edge ORDER BY b, k DESC",
     "SELECT n FROM edge UNION ALL SELECT n2 FROM edge",
     "SELECT i4 FROM edge UNION SELECT i2 FROM edge",
     "SELECT t FROM edge WHERE b INTERSECT SELECT t FROM edge WHERE i4 > 0",

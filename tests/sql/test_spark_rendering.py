@@ -102,7 +102,6 @@ def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
         ("SELECT i FROM public.t FOR UPDATE", "FOR UPDATE"),
         ("SELECT i FROM ONLY public.t", "TABLE with only"),
         ("SELECT i FROM public.t TABLESAMPLE system (10)", "TABLESAMPLE"),
-        ("SELECT DISTINCT ON (i) i FROM public.t", "DISTINCT ON"),
         ("SELECT row_number() OVER () FROM public.t", "window function that depends on an order"),
         ("SELECT sum(i) OVER (ORDER BY i RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) FROM public.t", "window frame"),
         ("SELECT sum(count(*)) OVER () FROM public.t GROUP BY i", "window function over aggregates"),
