@@ -9,11 +9,9 @@ the catalog says that the buffer has been kept for this mirror all the time; els
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-import uuid
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,17 +24,24 @@ from deltalake.exceptions import DeltaError
 
 from catalog.session import SqlError
 from engine.mirror_copy import PipeBroken
-from engine.mirror_extract import extract, lock
 from engine.mirror_files import Committed, Location, Overtaken, StorageFailed
-from engine.mirror_source import Connect, Snapshot, SourceNow, look, read_changes, snapshot_of, truncations
+from engine.mirror_first_copy import FirstCopies, innermost
+from engine.mirror_source import (
+    Connect,
+    Snapshot,
+    SourceNow,
+    has,
+    hold,
+    look,
+    read_changes,
+    snapshot_of,
+    truncations,
+)
 from engine.mirror_sql import XID
 from engine.mirror_state import (
-    CHANGE_FIELDS,
     MirrorState,
     arrow_schema,
-    base_metadata,
     base_of,
-    carried,
     changes_metadata,
     changes_of,
     declared,
@@ -51,20 +56,11 @@ from sql.spark_types import NotExpressible
 
 log = structlog.get_logger(__name__)
 
-HOLD_SECONDS = 600.0
-"""How long a buffer is kept for a mirror after its server has last been heard of."""
-
 USE_SECONDS = 30.0
 """How often it is written down that a mirror is in use."""
 
-REFUSED_SECONDS = 600.0
-"""How long a column that had a value which cannot be carried is not tried again."""
-
 TRIES = 4
 """How often a reader looks again when another server has written in between."""
-
-_HOLD_SQL = "SELECT pgtrickle._hold_for_mirror($1::text::uuid, $2::bigint::oid, $3::text::pg_snapshot, $4::text)"
-_HAS_SQL = "SELECT pgtrickle._mirror_has($1::text::uuid, $2::text::pg_snapshot, $3::bigint, $4::float8, $5::boolean)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +95,6 @@ class Unusable(Exception):
     """What is stored cannot be led to the wanted snapshot; the text says why."""
 
 
-class _ValueRefused(Exception):
-    """A value that cannot be carried, and its column."""
-
-    def __init__(self, text: str, column: str):
-        super().__init__(text)
-        self.column = column
-
-
 class Mirror:
     """The mirrors below one location. One per process."""
 
@@ -115,7 +103,7 @@ class Mirror:
         self._writing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._readers: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._said_used: dict[str, float] = {}
-        self._refused: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._copies = FirstCopies()
 
     def place(self, database: str, source: int) -> Location:
         """Where the mirror of a source lies."""
@@ -181,7 +169,7 @@ class Mirror:
                 error.sqlstate or "XX000", error.message or str(error), detail=error.detail, hint=error.hint
             ) from error
         except pa.ArrowInvalid as error:
-            raise NotExpressible(f'a value of table "{source.name}": {_innermost(error)}') from error
+            raise NotExpressible(f'a value of table "{source.name}": {innermost(error)}') from error
         except (DeltaError, PipeBroken, StorageFailed) as error:
             raise SqlError("58030", f'could not write the mirror of table "{source.name}": {error}') from error
         except (asyncpg.InterfaceError, OSError) as error:
@@ -211,7 +199,7 @@ class Mirror:
                 log.info("mirror_given_up", table=source.name, reason=str(reason))
                 if connection.is_closed():
                     connection = await connect()
-        made = await self._copied(connect, connection, place, source, names, snapshot)
+        made = await self._copies.copied(connect, connection, place, source, names, snapshot)
         await asyncio.to_thread(self.vacuum, place, full=True)
         if isinstance(made, Committed):
             if frontier is not None:
@@ -270,7 +258,7 @@ class Mirror:
             raise Unusable(str(error)) from error
         except pa.ArrowInvalid as error:
             # Perhaps the table has that value no more, or not in a column that is asked for.
-            raise Unusable(_innermost(error)) from error
+            raise Unusable(innermost(error)) from error
         if rows is None:
             await self._say_used(connection, state, snapshot is not None)
             return state
@@ -293,14 +281,7 @@ class Mirror:
         stored = await asyncio.to_thread(changes.committed)
         if stored is None or stored.metadata != metadata:
             raise Overtaken("the log was written to at once by somebody else")
-        await connection.execute(
-            _HAS_SQL,
-            state.mirror,
-            str(to),
-            stored.version,
-            HOLD_SECONDS,
-            snapshot is not None,
-        )
+        await has(connection, state.mirror, to, stored.version, used=snapshot is not None)
         return replace(state, changes=stored, to=to, since=since, cleaned=cleaned)
 
     async def _held(self, connection: asyncpg.Connection, source: int, state: MirrorState) -> str:
@@ -313,14 +294,7 @@ class Mirror:
         _check(now, state)
         assert now is not None
         if now.log_version is None:
-            held = await connection.fetchval(
-                _HOLD_SQL,
-                state.mirror,
-                source,
-                str(state.to),
-                state.cleaned,
-            )
-            if not held:
+            if not await hold(connection, state.mirror, source, state.to, state.cleaned):
                 raise Unusable("its changes were not kept")
         elif now.log_version > state.changes.version:
             raise Unusable("it is older than it was")
@@ -329,98 +303,7 @@ class Mirror:
     async def _say_used(self, connection: asyncpg.Connection, state: MirrorState, used: bool) -> None:
         if used and time.monotonic() - self._said_used.get(state.mirror, -USE_SECONDS) >= USE_SECONDS:
             self._said_used[state.mirror] = time.monotonic()
-            await connection.execute(
-                _HAS_SQL,
-                state.mirror,
-                None,
-                state.changes.version,
-                HOLD_SECONDS,
-                True,
-            )
-
-    async def _copied(
-        self,
-        connect: Connect,
-        connection: asyncpg.Connection,
-        place: Location,
-        source: Source,
-        names: Sequence[str],
-        snapshot: Snapshot,
-    ) -> MirrorState | Committed:
-        """Copy the table without the columns that have a value which cannot be carried. Raises NotExpressible if one
-        of them is asked for; that is remembered for a while, since it takes a copy to find out.
-        """
-        refused = self._refused[place.uri]
-        for name, until in list(refused.items()):
-            if until < time.monotonic():
-                del refused[name]
-        while True:
-            for name in names:
-                if name in refused:
-                    raise NotExpressible(f'a value of column "{name}" of table "{source.name}"')
-            try:
-                if connection.is_closed():
-                    connection = await connect()
-                return await self._copy(connect, connection, place, source, names, snapshot, set(refused))
-            except _ValueRefused as refusal:
-                refused[refusal.column] = time.monotonic() + REFUSED_SECONDS
-                log.info("mirror_leaves_out_column", table=source.name, column=refusal.column, reason=str(refusal))
-                if refusal.column in names:
-                    raise NotExpressible(f'a value of table "{source.name}": {refusal}') from refusal
-
-    async def _copy(
-        self,
-        connect: Connect,
-        connection: asyncpg.Connection,
-        place: Location,
-        source: Source,
-        names: Sequence[str],
-        snapshot: Snapshot,
-        refused: set[str],
-    ) -> MirrorState | Committed:
-        """Copy the table as of the snapshot; only the base if its changes are not kept from there on."""
-        mirror = str(uuid.uuid4())
-        wanted = declared(source, names)
-        async with snapshot_of(connection, snapshot) as here:
-            await lock(connection, source)
-            now = await look(connection, source.oid, None)
-            if now is not None and (
-                not wanted.items() <= now.columns.items() or not await _hold(connect, mirror, source.oid, here, now)
-            ):
-                now = None
-            columns = wanted if now is None else carried(_without(now.columns, refused), wanted, source.name)
-            identity = now.identity if now else None
-
-            def write(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-                failure: list[BaseException] = []
-                metadata = base_metadata(mirror, here, identity, columns)
-                try:
-                    base_of(place).overwrite(None, schema, _watched(batches, failure), metadata)
-                except DeltaError as error:
-                    if failure:
-                        raise failure[0] from error
-                    raise
-
-            try:
-                await extract(connect, connection, source, snapshot, columns, write)
-            except pa.ArrowInvalid as error:
-                text = _innermost(error)
-                column = re.search(r"CSV column #(\d+)", text)
-                if column is None:
-                    raise
-                raise _ValueRefused(text, list(columns)[int(column[1])]) from error
-        base = await asyncio.to_thread(base_of(place).committed)
-        if base is None or base.metadata["mirror"] != mirror:
-            raise Overtaken("the table was copied at once by somebody else")
-        if now is None:
-            return base
-        schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(columns, source.name)])
-        metadata = changes_metadata(mirror, here, here, now.cleaned)
-        await asyncio.to_thread(changes_of(place).overwrite, None, schema, (), metadata)
-        state = await asyncio.to_thread(load, place)
-        if state is None or state.mirror != mirror:
-            raise Overtaken("the table was copied at once by somebody else")
-        return state
+            await has(connection, state.mirror, None, state.changes.version, used=True)
 
     def held(self, table: Location) -> list[int]:
         """The versions of a Delta table that are being read in this process."""
@@ -445,31 +328,6 @@ def _check(now: SourceNow | None, state: MirrorState) -> None:
         raise Unusable("changes are not captured completely")
     if now.identity != state.identity:
         raise Unusable("the source, or the capture of its changes, is not what it was")
-
-
-async def _hold(connect: Connect, mirror: str, source: int, snapshot: PgSnapshot, now: SourceNow) -> bool:
-    """Have the buffer of a source kept from a snapshot on."""
-    own = await connect()
-    try:
-        return bool(
-            await own.fetchval(
-                _HOLD_SQL,
-                mirror,
-                source,
-                str(snapshot),
-                now.cleaned,
-            )
-        )
-    finally:
-        own.terminate()
-
-
-def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:
-    try:
-        yield from batches
-    except BaseException as error:
-        failure.append(error)
-        raise
 
 
 def _version(
@@ -499,14 +357,6 @@ def _version(
         since=frontier,
         since_changes=changes.full_paths(since),
     )
-
-
-def _without(columns: Mapping[str, str], names: set[str]) -> dict[str, str]:
-    return {name: type_ for name, type_ in columns.items() if name not in names}
-
-
-def _innermost(error: BaseException) -> str:
-    return str(error).split("Detail:")[0].strip()
 
 
 __all__ = ["Connect", "Location", "Mirror", "MirrorVersion", "Snapshot", "Unusable"]

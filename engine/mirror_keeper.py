@@ -16,9 +16,10 @@ import structlog
 from deltalake.exceptions import DeltaError
 
 from catalog.session import SqlError
-from engine.mirror import HOLD_SECONDS, Mirror, Unusable
+from engine.mirror import Mirror, Unusable
 from engine.mirror_files import Location, Overtaken, StorageFailed
 from engine.mirror_fold import fold
+from engine.mirror_source import has
 from engine.mirror_state import base_of, changes_of, folder, load
 from engine.pool import DatabasePool
 from engine.snapshots import Frontier
@@ -148,12 +149,7 @@ class MirrorKeeper:
                     state = await self._mirror.bring_up(connection, place, source, state)
                 if now - self._renewed[mirror] >= RENEW_SECONDS:
                     self._renewed[mirror] = now
-                    await connection.execute(
-                        "SELECT pgtrickle._mirror_has($1::text::uuid, NULL, $2::bigint, $3::float8, false)",
-                        mirror,
-                        state.changes.version,
-                        HOLD_SECONDS,
-                    )
+                    await has(connection, mirror, None, state.changes.version, used=False)
         except (Unusable, NotExpressible) as reason:
             log.info("mirror_given_up", source=source, reason=str(reason))
             if not connection.is_closed():

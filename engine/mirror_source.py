@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from engine.mirror_copy import copied, copy_out
 from engine.mirror_sql import CHANGE_ID, WEIGHT, XID
-from engine.mirror_state import CHANGE_FIELDS, PRESENCE, arrow_schema
+from engine.mirror_state import CHANGE_FIELDS, arrow_schema
 from engine.snapshots import PgSnapshot
 from sql.render import quote
 from sql.spark_types import column_type
@@ -21,6 +21,12 @@ Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
 MOST_CHANGES = 4_000_000
 """Row images that are taken from a buffer at once. Where there are more the table is copied anew."""
+
+
+HOLD_SECONDS = 600.0
+"""How long a buffer is kept for a mirror after its server has last been heard of."""
+
+_HAS_SQL = "SELECT pgtrickle._mirror_has($1::text::uuid, $2::text::pg_snapshot, $3::bigint, $4::float8, $5::boolean)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,22 @@ async def look(connection: asyncpg.Connection, source: int, mirror: str | None) 
     return SourceNow(row[0], columns, row[2], row[3])
 
 
+async def hold(connection: asyncpg.Connection, mirror: str, source: int, snapshot: PgSnapshot, cleaned: str) -> bool:
+    """Have the buffer of a source kept for a mirror from a snapshot on; False if something has gone since.
+
+    `cleaned` is `SourceNow.cleaned` as that snapshot saw it.
+    """
+    query = "SELECT pgtrickle._hold_for_mirror($1::text::uuid, $2::bigint::oid, $3::text::pg_snapshot, $4::text)"
+    return bool(await connection.fetchval(query, mirror, source, str(snapshot), cleaned))
+
+
+async def has(
+    connection: asyncpg.Connection, mirror: str, snapshot: PgSnapshot | None, version: int, *, used: bool
+) -> None:
+    """Say that a version of a mirror's log has all that a snapshot sees (None: what it had), and is still wanted."""
+    await connection.execute(_HAS_SQL, mirror, snapshot and str(snapshot), version, HOLD_SECONDS, used)
+
+
 async def read_changes(
     connection: asyncpg.Connection,
     source: int,
@@ -128,6 +150,3 @@ def truncations(changes: pa.Table) -> list[int]:
     """The transactions that truncated the source, among changes."""
     markers = changes.filter(pc.equal(changes[WEIGHT], 0))
     return [int(xid) for xid in markers[XID].to_pylist()]
-
-
-__all__ = ["PRESENCE", "Connect", "Snapshot", "SourceNow", "look", "read_changes", "snapshot_of", "truncations"]

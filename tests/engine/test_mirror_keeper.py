@@ -130,7 +130,7 @@ async def test_server_killed_between_storing_changes_and_saying_so_repeats_nothi
     await laboratory.set_frontier()
     connection = await laboratory.connect()
     with monkeypatch.context() as patched, pytest.raises(asyncpg.PostgresError):
-        patched.setattr("engine.mirror._HAS_SQL", "SELECT 1 / 0, $1, $2, $3, $4, $5")
+        patched.setattr("engine.mirror_source._HAS_SQL", "SELECT 1 / 0, $1, $2, $3, $4, $5")
         await laboratory.mirror.bring_up(
             connection, await place_of(laboratory), (await laboratory.source()).oid, await stored(laboratory)
         )

@@ -1,0 +1,164 @@
+"""The first copy of a source into its mirror: a new base, and an empty log that begins where the base ends."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import asyncpg
+import pyarrow as pa
+import structlog
+from deltalake.exceptions import DeltaError
+
+from engine.mirror_extract import extract, lock
+from engine.mirror_files import Committed, Location, Overtaken
+from engine.mirror_source import Connect, Snapshot, SourceNow, hold, look, snapshot_of
+from engine.mirror_state import (
+    CHANGE_FIELDS,
+    MirrorState,
+    arrow_schema,
+    base_metadata,
+    base_of,
+    carried,
+    changes_metadata,
+    changes_of,
+    declared,
+    load,
+)
+from engine.snapshots import PgSnapshot
+from sql.columns import Source
+from sql.spark_types import NotExpressible
+
+log = structlog.get_logger(__name__)
+
+REFUSED_SECONDS = 600.0
+"""How long a column that had a value which cannot be carried is not tried again."""
+
+
+class _ValueRefused(Exception):
+    """A value that cannot be carried, and its column."""
+
+    def __init__(self, text: str, column: str):
+        super().__init__(text)
+        self.column = column
+
+
+class FirstCopies:
+    """Copies sources, and remembers which columns had values that cannot be carried."""
+
+    def __init__(self) -> None:
+        self._refused: defaultdict[str, dict[str, float]] = defaultdict(dict)
+
+    async def copied(
+        self,
+        connect: Connect,
+        connection: asyncpg.Connection,
+        place: Location,
+        source: Source,
+        names: Sequence[str],
+        snapshot: Snapshot,
+    ) -> MirrorState | Committed:
+        """Copy the table without the columns that have a value which cannot be carried. Raises NotExpressible if one
+        of them is asked for; that is remembered for a while, since it takes a copy to find out.
+        """
+        refused = self._refused[place.uri]
+        for name, until in list(refused.items()):
+            if until < time.monotonic():
+                del refused[name]
+        while True:
+            for name in names:
+                if name in refused:
+                    raise NotExpressible(f'a value of column "{name}" of table "{source.name}"')
+            try:
+                if connection.is_closed():
+                    connection = await connect()
+                return await self._copy(connect, connection, place, source, names, snapshot, set(refused))
+            except _ValueRefused as refusal:
+                refused[refusal.column] = time.monotonic() + REFUSED_SECONDS
+                log.info("mirror_leaves_out_column", table=source.name, column=refusal.column, reason=str(refusal))
+                if refusal.column in names:
+                    raise NotExpressible(f'a value of table "{source.name}": {refusal}') from refusal
+
+    async def _copy(
+        self,
+        connect: Connect,
+        connection: asyncpg.Connection,
+        place: Location,
+        source: Source,
+        names: Sequence[str],
+        snapshot: Snapshot,
+        refused: set[str],
+    ) -> MirrorState | Committed:
+        """Copy the table as of the snapshot; only the base if its changes are not kept from there on."""
+        mirror = str(uuid.uuid4())
+        wanted = declared(source, names)
+        async with snapshot_of(connection, snapshot) as here:
+            await lock(connection, source)
+            now = await look(connection, source.oid, None)
+            if now is not None and (
+                not wanted.items() <= now.columns.items() or not await _hold(connect, mirror, source.oid, here, now)
+            ):
+                now = None
+            columns = wanted if now is None else carried(_without(now.columns, refused), wanted, source.name)
+            identity = now.identity if now else None
+
+            def write(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+                failure: list[BaseException] = []
+                metadata = base_metadata(mirror, here, identity, columns)
+                try:
+                    base_of(place).overwrite(None, schema, _watched(batches, failure), metadata)
+                except DeltaError as error:
+                    if failure:
+                        raise failure[0] from error
+                    raise
+
+            try:
+                await extract(connect, connection, source, snapshot, columns, write)
+            except pa.ArrowInvalid as error:
+                text = innermost(error)
+                column = re.search(r"CSV column #(\d+)", text)
+                if column is None:
+                    raise
+                raise _ValueRefused(text, list(columns)[int(column[1])]) from error
+        base = await asyncio.to_thread(base_of(place).committed)
+        if base is None or base.metadata["mirror"] != mirror:
+            raise Overtaken("the table was copied at once by somebody else")
+        if now is None:
+            return base
+        schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(columns, source.name)])
+        metadata = changes_metadata(mirror, here, here, now.cleaned)
+        await asyncio.to_thread(changes_of(place).overwrite, None, schema, (), metadata)
+        state = await asyncio.to_thread(load, place)
+        if state is None or state.mirror != mirror:
+            raise Overtaken("the table was copied at once by somebody else")
+        return state
+
+
+async def _hold(connect: Connect, mirror: str, source: int, snapshot: PgSnapshot, now: SourceNow) -> bool:
+    """Have the buffer of a source kept from a snapshot on."""
+    own = await connect()
+    try:
+        return await hold(own, mirror, source, snapshot, now.cleaned)
+    finally:
+        own.terminate()
+
+
+def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except BaseException as error:
+        failure.append(error)
+        raise
+
+
+def _without(columns: Mapping[str, str], names: set[str]) -> dict[str, str]:
+    return {name: type_ for name, type_ in columns.items() if name not in names}
+
+
+def innermost(error: BaseException) -> str:
+    """What Arrow says of a value, without where it was when it said so."""
+    return str(error).split("Detail:")[0].strip()
