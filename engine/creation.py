@@ -12,7 +12,7 @@ import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.plans import ForeignSource, PlanInputs, compiled, opaque, plan, used_columns
-from engine.polling import CannotPoll, Copy, foreign_tables, note_copies, polling, read_from_copies
+from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
 from engine.refresh import run_as_owner
 from engine.stored import track
 from engine.transactions import acting_as, local_setting, quoted, savepoint
@@ -189,11 +189,15 @@ async def _over_copies(
     if not foreign:
         return definition, ()
     names = ", ".join(f'"{dependency.source.name}"' for dependency in foreign)
-    if requested != "FULL" and await polling(session):
+    lake = await has_lake_tables(session, foreign)
+    if lake or (requested != "FULL" and await polling(session)):
         try:
             async with savepoint(session):
                 found = await read_from_copies(session, definition, owner)
         except CannotPoll as reason:
+            if lake:
+                message = f"lake table {names} cannot be read in this query because of {reason.message}"
+                raise SqlError("0A000", message) from reason
             fallback = reason.message
         else:
             told = f"foreign table {names} is polled: each refresh reads all of it and compares it with a local copy"

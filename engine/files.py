@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote as percent
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -21,10 +21,11 @@ _HIDDEN = ("_", ".")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file: its whole URI, and its size in bytes."""
+    """A file: its whole URI, its size in bytes, and when it was modified, in nanoseconds since 1970."""
 
     uri: str
     size: int
+    modified: int | None = None
 
 
 def list_files(uri: str) -> list[DataFile]:
@@ -34,14 +35,15 @@ def list_files(uri: str) -> list[DataFile]:
     begin with ``_`` or ``.`` are left out, as writers of Parquet expect. Raises SqlError 58P01 if there are none,
     58030 if it cannot be looked at, 22023.
     """
-    parts = urlsplit(uri)
-    path = unquote(parts.netloc + parts.path) if parts.scheme != "file" else unquote(parts.path)
-    if parts.scheme == "file" and parts.netloc not in ("", "localhost"):
+    scheme, _, rest = uri.partition("://")  # not by urlsplit: a ? is a wildcard
+    host, slash, below = rest.partition("/")
+    path = unquote(slash + below if scheme == "file" else rest)
+    if scheme == "file" and host not in ("", "localhost"):
         raise SqlError("22023", f'"{uri}" names a host', hint="Write file:///path with three slashes.")
     fixed = _WILDCARDS.search(path)
     start = path[: fixed.start()].rpartition("/")[0] if fixed else path
     try:
-        system, root = fs.FileSystem.from_uri(_uri(parts.scheme, start or "/"))
+        system, root = fs.FileSystem.from_uri(_uri(scheme, start or "/"))
         found = [system.get_file_info(root)] if not fixed else []
         if fixed or found[0].type == fs.FileType.Directory:
             found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
@@ -54,7 +56,10 @@ def list_files(uri: str) -> list[DataFile]:
         files = [info for info in files if not _hidden(info.path[len(root) :])]
     if not files:
         raise SqlError("58P01", f'no file at "{uri}"')
-    return [DataFile(_uri(parts.scheme, info.path), info.size) for info in sorted(files, key=lambda info: info.path)]
+    return [
+        DataFile(_uri(scheme, info.path), info.size, info.mtime_ns)
+        for info in sorted(files, key=lambda info: str(info.path))
+    ]
 
 
 def _uri(scheme: str, path: str) -> str:

@@ -192,15 +192,19 @@ class _Json:
 
     def _cells(self, row: dict[str, msgspec.Raw]) -> Iterator[str]:
         for name in self.columns:
-            raw = bytes(row.get(name, b"null"))
-            if raw == b"null":
-                yield "\\N"
-            elif raw[:1] == b'"':
-                yield _escaped(msgspec.json.decode(raw))
-            elif raw[:1] == b"[" and name in self._arrays:
-                yield _escaped(array_text(_JSON_LIST.decode(raw)))
-            else:
-                yield _escaped(raw.decode())
+            text = json_value(bytes(row.get(name, b"null")), array=name in self._arrays)
+            yield "\\N" if text is None else _escaped(text)
+
+
+def json_value(raw: bytes, *, array: bool) -> str | None:
+    """The text of a JSON value for PostgreSQL: of a string what it says, of a list an array if one is wanted."""
+    if raw == b"null":
+        return None
+    if raw[:1] == b'"':
+        return str(msgspec.json.decode(raw))
+    if raw[:1] == b"[" and array:
+        return array_text(_JSON_LIST.decode(raw))
+    return raw.decode()
 
 
 class _Parquet:
@@ -223,24 +227,29 @@ class _Parquet:
 
     def _texts(self, name: str, values: pa.Array) -> pa.Array:
         """The texts of values for COPY's text format."""
-        kind = values.type
-        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
-            texts = pa.array([None if v is None else "\\x" + v.hex() for v in values.to_pylist()], pa.large_string())
-        elif pa.types.is_nested(kind):
-            texts = pa.array([self._nested(name, v) for v in values.to_pylist()], pa.large_string())
-        else:
-            texts = values.cast(pa.large_string())
+        kind, found = values.type, value_texts(values, array=name in self._arrays)
         if not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)):
             for plain, escaped in _ESCAPES:
-                texts = pc.replace_substring(texts, plain, escaped)
-        return pc.fill_null(texts, "\\N")
+                found = pc.replace_substring(found, plain, escaped)
+        return pc.fill_null(found, "\\N")
 
-    def _nested(self, name: str, value: Any) -> str | None:
-        if value is None:
-            return None
-        if isinstance(value, list) and name in self._arrays:
-            return array_text(value)
-        return _JSON_ENCODER.encode(value).decode()
+
+def value_texts(values: pa.Array, *, array: bool) -> pa.Array:
+    """The texts of values for PostgreSQL to read; of lists arrays if these are wanted."""
+    kind = values.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.array([None if v is None else "\\x" + v.hex() for v in values.to_pylist()], pa.large_string())
+    if pa.types.is_nested(kind):
+        return pa.array([_nested(v, array) for v in values.to_pylist()], pa.large_string())
+    return values.cast(pa.large_string())
+
+
+def _nested(value: Any, array: bool) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, list) and array:
+        return array_text(value)
+    return _JSON_ENCODER.encode(value).decode()
 
 
 _ESCAPES = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))

@@ -13,6 +13,7 @@ import structlog
 from catalog.session import SqlSession
 from engine.context import RefreshContext
 from engine.decision import settings_of
+from engine.lake_polls import LakeReader
 from engine.placement import NotOnSpark, SparkDelta, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
@@ -36,11 +37,18 @@ FROM pg_catalog.pg_database d WHERE datname = pg_catalog.current_database()
 class DatabaseOnSpark:
     """Implements `placement.Spark` for the stream tables of one database."""
 
-    def __init__(self, executor: SparkExecutor, pool: DatabasePool, conninfo: Callable[[str], str] | None = None):
+    def __init__(
+        self,
+        executor: SparkExecutor,
+        pool: DatabasePool,
+        conninfo: Callable[[str], str] | None = None,
+        lake: LakeReader | None = None,
+    ):
         """`conninfo` gives, for a database's name, how Spark's executors log in to write large results themselves."""
         self._executor = executor
         self._pool = pool
         self._conninfo = conninfo
+        self.lake = lake
         self._dropping: set[asyncio.Future[None]] = set()
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:

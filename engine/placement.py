@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
 from engine.decision import FEW_ROWS, SLOW_MS, Action, RefreshSettings
+from engine.lake_polls import LakeReader
 from engine.plans import PlanInputs
 
 POSTGRES, SPARK = "postgres", "spark"
@@ -194,8 +195,9 @@ def _alert(error: SqlError, outcome: str) -> str:
 class NoSpark:
     """In place of Spark where it is switched off or must not be used; says why."""
 
-    def __init__(self, reason: str):
+    def __init__(self, reason: str, lake: LakeReader | None = None):
         self._reason = reason
+        self.lake = lake
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """Always raises NotOnSpark."""
@@ -208,6 +210,11 @@ class NoSpark:
 
 class Spark(Protocol):
     """The Spark executor as a refresh sees it."""
+
+    @property
+    def lake(self) -> LakeReader | None:
+        """Reads lake tables, which refreshes that Spark must not compute do as well."""
+        ...
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """Compute the plan's core at a snapshot of `session` into a staging table of it.

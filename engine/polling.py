@@ -19,13 +19,14 @@ from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext, lock
 from engine.decision import is_on
 from engine.definition import Definition, Dependency, analysed, define
+from engine.difference import CHANGES, difference, run_poll
+from engine.lake_options import WRAPPER, lake_table
+from engine.lake_polls import LakeReader, poll_lake
 from engine.plans import guard
 from engine.transactions import PINNED_PATH, acting_as, quoted
 from sql import NotDifferentiable, View
 
 logger = structlog.get_logger(__name__)
-
-CHANGES = "pgtrickle_changes"
 
 
 class NotPolled(Exception):
@@ -59,6 +60,31 @@ class Copy:
 def foreign_tables(definition: Definition) -> list[Dependency]:
     """The foreign tables that a query reads, also through views."""
     return [dependency for dependency in definition.dependencies if dependency.kind == "FOREIGN_TABLE"]
+
+
+_LAKE_TABLES = """
+SELECT t.ftrelid::pg_catalog.int8,
+       (SELECT coalesce(pg_catalog.jsonb_object_agg(o.option_name, o.option_value), '{}')::text
+        FROM pg_catalog.pg_options_to_table(s.srvoptions) AS o),
+       (SELECT coalesce(pg_catalog.jsonb_object_agg(o.option_name, o.option_value), '{}')::text
+        FROM pg_catalog.pg_options_to_table(t.ftoptions) AS o)
+FROM pg_catalog.pg_foreign_table t
+JOIN pg_catalog.pg_foreign_server s ON s.oid OPERATOR(pg_catalog.=) t.ftserver
+JOIN pg_catalog.pg_foreign_data_wrapper w ON w.oid OPERATOR(pg_catalog.=) s.srvfdw
+WHERE t.ftrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.int8[]::pg_catalog.oid[])
+  AND w.fdwname OPERATOR(pg_catalog.=) $2::pg_catalog.text
+"""
+
+
+async def has_lake_tables(session: SqlSession, foreign: Sequence[Dependency]) -> bool:
+    """Whether there are lake tables among foreign tables: PostgreSQL itself cannot read them.
+
+    Raises SqlError 22023 for one whose options are wrong.
+    """
+    rows = await session.fetch(_LAKE_TABLES, [dependency.source.oid for dependency in foreign], WRAPPER)
+    for _, server, table in rows:
+        lake_table(json.loads(server), json.loads(table))
+    return bool(rows)
 
 
 async def polling(session: SqlSession) -> bool:
@@ -118,7 +144,7 @@ async def begin_polls(session: SqlSession, context: RefreshContext) -> list[dict
     return list(json.loads(text))
 
 
-async def polled(session: SqlSession, context: RefreshContext) -> tuple[RefreshContext, int]:
+async def polled(session: SqlSession, context: RefreshContext, lake: LakeReader | None) -> tuple[RefreshContext, int]:
     """Make the copies equal to their foreign tables; the context as it is then, and how many rows that took.
 
     In the session's transaction, with the rights of the stream table's owner. Raises SqlError: 42P01, 0A000 or 42501
@@ -129,7 +155,7 @@ async def polled(session: SqlSession, context: RefreshContext) -> tuple[RefreshC
         return context, 0
     changed = 0
     for poll in await begin_polls(session, context):
-        counts = await _poll(session, context, poll)
+        counts = await _poll(session, context, poll, lake)
         changed += int(counts["gone"]) + int(counts["come"])
         logger.debug("polled", foreign_table=f"{poll['schema']}.{poll['name']}", **counts)
     if not changed:
@@ -147,42 +173,12 @@ async def polled(session: SqlSession, context: RefreshContext) -> tuple[RefreshC
     )
 
 
-async def _poll(session: SqlSession, context: RefreshContext, poll: dict[str, Any]) -> dict[str, Any]:
+async def _poll(
+    session: SqlSession, context: RefreshContext, poll: dict[str, Any], lake: LakeReader | None
+) -> dict[str, Any]:
+    if poll["wrapper"] == WRAPPER:
+        return await poll_lake(session, context, poll, lake)
     source = f"{quoted(poll['schema'])}.{quoted(poll['name'])}"
     statement = difference(source, f"{CHANGES}.{quoted(poll['copy'])}", poll["columns"])
     async with acting_as(session, context.owner, current=context.caller):
-        ((text,),) = await session.fetch("SELECT pgtrickle._poll($1::text)::text", statement)
-    return dict(json.loads(text))
-
-
-def difference(source: str, copy: str, columns: Sequence[str]) -> str:
-    """The statement that changes a copy into what a source is now, as EXCEPT ALL both ways; it returns the counts.
-
-    Rows are compared by their text: so values that are equal and differ (1.0 and 1.00) count as changed, and types
-    without equality (json) are compared, too. `source` and `copy` are qualified and quoted. The source is read once.
-    """
-    names = ", ".join(quoted(name) for name in columns)
-    fields = ", ".join(f"r.{quoted(name)}" for name in columns)
-    row = f'ROW({fields})::pg_catalog.text COLLATE "C"'
-    return f"""
-WITH __pgt_new AS MATERIALIZED (
-    SELECT {fields}, {row} AS __pgt_row, pg_catalog.row_number() OVER (PARTITION BY {row}) AS __pgt_place
-    FROM {source} r
-), __pgt_old AS MATERIALIZED (
-    SELECT r.ctid AS __pgt_at, {row} AS __pgt_row, pg_catalog.row_number() OVER (PARTITION BY {row}) AS __pgt_place
-    FROM {copy} r
-), __pgt_gone AS (
-    DELETE FROM {copy} WHERE ctid = ANY (ARRAY(
-        SELECT o.__pgt_at FROM __pgt_old o WHERE NOT EXISTS (
-            SELECT FROM __pgt_new n WHERE n.__pgt_row OPERATOR(pg_catalog.=) o.__pgt_row
-                                      AND n.__pgt_place OPERATOR(pg_catalog.=) o.__pgt_place)))
-    RETURNING 1
-), __pgt_come AS (
-    INSERT INTO {copy} ({names})
-    SELECT {names} FROM __pgt_new n WHERE NOT EXISTS (
-        SELECT FROM __pgt_old o WHERE o.__pgt_row OPERATOR(pg_catalog.=) n.__pgt_row
-                                  AND o.__pgt_place OPERATOR(pg_catalog.=) n.__pgt_place)
-    RETURNING 1
-)
-SELECT pg_catalog.jsonb_build_object('gone', (SELECT pg_catalog.count(*) FROM __pgt_gone),
-                                     'come', (SELECT pg_catalog.count(*) FROM __pgt_come))"""
+        return await run_poll(session, statement)

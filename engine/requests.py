@@ -23,10 +23,10 @@ from engine.transactions import acting_as, local_setting
 logger = structlog.get_logger(__name__)
 
 
-ABOVE_READ_COMMITTED = NoSpark("in a transaction above READ COMMITTED")
+ABOVE_READ_COMMITTED = "in a transaction above READ COMMITTED"
 """What Spark reads is read by other transactions, of which a serializable one would know nothing."""
 
-POLLED = NoSpark("in the transaction that has polled its foreign tables")
+POLLED = "in the transaction that has polled its foreign tables"
 """For the same reason."""
 
 
@@ -104,7 +104,7 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
         case "refresh":
             context = may_be_refreshed(await lock_requested(session, request))
             if context.one_snapshot:
-                spark = ABOVE_READ_COMMITTED
+                spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
             await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
         case "alter":
             await alter(session, request, spark)
@@ -136,7 +136,7 @@ async def refresh_now(
     """
     context = await begin(session, pgt_id)
     if restart is not None and context.polled:
-        _, changed = await polled(session, context)
+        _, changed = await polled(session, context, spark.lake)
         if changed:
             await restart()
         context = await begin(session, pgt_id)
@@ -152,9 +152,9 @@ async def refresh_locked(
     """
     if must_be_repaired(context):
         context = await repair(session, context)
-    context, changed = await polled(session, context)
+    context, changed = await polled(session, context, spark.lake)
     if changed:
-        spark = POLLED
+        spark = NoSpark(POLLED, spark.lake)
     return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
 
 
@@ -183,9 +183,9 @@ async def refresh_scheduled(
     return await refresh(session, context, initiator=initiator, spark=spark)
 
 
-async def poll_scheduled(session: SqlSession, pgt_id: int) -> None:
+async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None:
     """Poll the foreign tables of a stream table. Raises SqlError as `begin`, which does not wait, and `polled` do."""
-    await polled(session, await begin(session, pgt_id, wait=False))
+    await polled(session, await begin(session, pgt_id, wait=False), spark.lake)
 
 
 async def drop(session: SqlSession, request: Request) -> None:

@@ -38,7 +38,7 @@ RELEASE_SECONDS = 2.0
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
-IN_TRANSACTION = NoSpark("inside a transaction block")
+IN_TRANSACTION = "inside a transaction block"
 
 
 class Keeper(Protocol):
@@ -207,7 +207,7 @@ class Engine:
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         entry = await self._entry(session.database)
-        spark: Spark = entry.spark if session.autocommit else IN_TRANSACTION
+        spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
         created = await requests.carry_out_all(session, spark, self.loader)
         if not created:
             return
@@ -264,7 +264,7 @@ class Engine:
                     repaired = True
                 except NotPolled:
                     async with session.transaction("read_committed"):
-                        await requests.poll_scheduled(session, pgt_id)
+                        await requests.poll_scheduled(session, pgt_id, spark)
                     polled = True
         except SqlError as error:
             if error.sqlstate in CONTENTION:

@@ -174,6 +174,7 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
         switched_off = NoSpark("the server runs with --spark off")
         yield SparkParts(lambda pool: switched_off)
         return
+    from engine.lake import Lake
     from engine.loading import FileLoader
     from engine.mirror import Mirror  # with Arrow and Delta, which a server without Spark need not load
     from engine.mirror_keeper import MirrorKeeper
@@ -188,10 +189,11 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
     sessions = SparkSessions(options.spark, data.path / "spark", options=properties)
     mirror = Mirror(place)
     executor = SparkExecutor(sessions, mirror)
+    lake = Lake(sessions)
     try:
         conninfo = options.spark_postgres.conninfo if options.spark_postgres is not None else None
         yield SparkParts(
-            lambda pool: DatabaseOnSpark(executor, pool, conninfo),
+            lambda pool: DatabaseOnSpark(executor, pool, conninfo, lake),
             FileLoader(sessions),
             lambda pool: MirrorKeeper(mirror, pool),
         )

@@ -64,6 +64,40 @@ BEGIN
 END $$;
 
 
+-- The types of columns of a foreign table: an array of {"type", "plain" (below a domain, without modifier: an assignment
+-- obeys a modifier, a cast cuts off by it), "array"}.
+CREATE OR REPLACE FUNCTION pgtrickle._copied_types(relid oid, columns text[]) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_object('type', format_type(a.atttypid, a.atttypmod),
+                                                 'plain', pgtrickle._plain_type(a.atttypid), 'array', t.typcategory = 'A')
+                              ORDER BY u.place), '[]')
+    FROM unnest(columns) WITH ORDINALITY AS u(name, place)
+    JOIN pg_attribute a ON a.attrelid = relid AND a.attname = u.name
+    JOIN pg_type t ON t.oid = a.atttypid
+$$;
+
+
+-- The type below a domain, without modifier, as SQL.
+CREATE OR REPLACE FUNCTION pgtrickle._plain_type(typid oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base oid;
+BEGIN
+    SELECT t.typbasetype INTO base FROM pg_type t WHERE t.oid = typid AND t.typtype = 'd';
+    RETURN CASE WHEN base IS NULL THEN format_type(typid, -1) ELSE pgtrickle._plain_type(base) END;
+END $$;
+
+
+-- Remember what the files of a lake table were when they were read; NULL if that is to be forgotten.
+CREATE OR REPLACE FUNCTION pgtrickle._set_poll_files(pgt_id bigint, schema text, name text, files text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    UPDATE pgtrickle.pgt_polls p SET files = _set_poll_files.files
+    WHERE p.pgt_id = _set_poll_files.pgt_id AND p.foreign_schema = schema AND p.foreign_name = name;
+END $$;
+
+
 -- What is to be polled for a stream table that is locked: an array of {"schema", "name", "relid", "copy", "columns",
 -- "files", "server_options", "table_options", "wrapper"}. Two transactions that poll for one stream table do so one after
 -- the other, or the second one fails (40001). Raises 42P01 if a foreign table is gone, 0A000 if it has other columns, 42501
@@ -102,7 +136,8 @@ BEGIN
         END IF;
         found := found || jsonb_build_object(
             'schema', p.foreign_schema, 'name', p.foreign_name, 'relid', p.relid::bigint, 'copy', p.copy_name,
-            'columns', to_jsonb(p.copied_columns), 'files', p.files, 'wrapper', p.fdwname,
+            'columns', to_jsonb(p.copied_columns), 'files', p.files,
+            'types', pgtrickle._copied_types(p.relid, p.copied_columns), 'wrapper', p.fdwname,
             'server_options', (SELECT coalesce(jsonb_object_agg(o.option_name, o.option_value), '{}') FROM pg_options_to_table(p.srvoptions) o),
             'table_options', (SELECT coalesce(jsonb_object_agg(o.option_name, o.option_value), '{}') FROM pg_options_to_table(p.ftoptions) o));
     END LOOP;

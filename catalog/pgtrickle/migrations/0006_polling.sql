@@ -14,4 +14,4 @@ CREATE TABLE pgtrickle.pgt_polls (
     polled_at      timestamptz,
     PRIMARY KEY (pgt_id, foreign_schema, foreign_name)
 );
-GRANT SELECT (pgt_id, foreign_schema, foreign_name, copy_name, copied_columns, polled_at) ON pgtrickle.pgt_polls TO PUBLIC;
+GRANT SELECT ON pgtrickle.pgt_polls TO PUBLIC;

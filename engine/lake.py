@@ -1,0 +1,236 @@
+"""Lake tables: files that Spark reads, brought into a temporary table as the texts of their values.
+
+The texts become values by a statement that runs with the rights of the stream table's owner, since a domain's CHECK is
+code of a user's.
+"""
+
+from __future__ import annotations
+
+import csv as pycsv
+import hashlib
+import io
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow import csv
+
+from catalog.session import SqlError, SqlSession
+from engine.files import DataFile, list_files, read_lines, read_parquet
+from engine.lake_options import LakeTable
+from engine.lake_polls import FILE, ROW
+from engine.loading import json_value, value_texts
+from engine.spark_load import csv_chunks
+from engine.spark_sessions import SparkJobFailed, SparkSessions
+
+RECENT = 5.0
+"""Seconds within which a file can be written again under the same time: such files are read anew at the next poll."""
+
+_REFUSED = frozenset({"deletionVectors", "columnMapping"})
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFiles:
+    """The files of a lake table at one moment."""
+
+    files: tuple[DataFile, ...]
+    state: str | None
+    """Differs when they do; None if they may change without that it does."""
+    partitions: tuple[dict[str, Any], ...] = field(default=())
+    """Of Delta: what columns hold that are not in the file, for each file."""
+
+    def uri(self, number: int) -> str:
+        """The URI of one of them."""
+        return self.files[number].uri
+
+
+class Lake:
+    """Reads lake tables on the sessions of one Spark target."""
+
+    def __init__(self, sessions: SparkSessions):
+        self._sessions = sessions
+
+    def look(self, table: LakeTable) -> LakeFiles:
+        """The table's files. Raises SqlError 58P01, 58030, 42501 for a file outside of the location, 0A000."""
+        if table.format == "delta":
+            return _delta(table)
+        files = tuple(list_files(table.uri))
+        for file in files:
+            _check_below(table, file.uri)
+        return LakeFiles(files, _state(table, files))
+
+    async def fill(
+        self,
+        session: SqlSession,
+        staging: str,
+        columns: Sequence[tuple[str, bool]],
+        table: LakeTable,
+        found: LakeFiles,
+        name: str,
+    ) -> None:
+        """Copy the rows of the files into a temporary table of texts with the columns `columns`, FILE and ROW.
+
+        `columns` are names, and whether an array is wanted. Raises SqlError: 42703 for a file without a column, 22P04
+        for a line that is no JSON object or has no such fields, 58000, 38000.
+        """
+        names = [column for column, _ in columns]
+        for number, file in enumerate(found.files):
+            given = found.partitions[number] if found.partitions else {}
+            rows = await self._rows(table, file, columns, given, name)
+            if rows.num_rows:
+                rows = rows.append_column(FILE, pa.array([str(number)] * rows.num_rows, pa.large_string()))
+                places = pa.array(range(1, rows.num_rows + 1)).cast(pa.large_string())
+                rows = rows.append_column(ROW, places)
+                await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
+
+    async def _rows(
+        self,
+        table: LakeTable,
+        file: DataFile,
+        columns: Sequence[tuple[str, bool]],
+        given: dict[str, Any],
+        name: str,
+    ) -> pa.Table:
+        if table.format in ("parquet", "delta"):
+            return _parquet(await self._read(read_parquet, file, name), columns, given, file)
+        lines = await self._read(read_lines, file, name)
+        return _json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)
+
+    async def _read(self, read: Callable[[Any, str], Any], file: DataFile, name: str) -> Any:
+        try:
+            async with self._sessions.acquire() as lease:
+                return await lease.run(lambda spark: read(spark, file.uri), description=f"poll of {name}: {file.uri}")
+        except SparkJobFailed as error:
+            raise SqlError(
+                error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.detail or error.message
+            ) from error
+
+
+def _state(table: LakeTable, files: Sequence[DataFile]) -> str | None:
+    if any(file.modified is None or time.time() - file.modified / 1e9 < RECENT for file in files):
+        return None
+    return _digest(repr((table, files)))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_below(table: LakeTable, uri: str) -> None:
+    """A symbolic link must not lead out of the location. Raises SqlError 42501."""
+    if not uri.startswith("file:"):
+        return
+    root = os.path.realpath(unquote(urlsplit(table.location).path))
+    if os.path.commonpath([root, os.path.realpath(unquote(urlsplit(uri).path))]) != root:
+        raise SqlError("42501", f'file "{uri}" is not below the location of its server')
+
+
+def _delta(table: LakeTable) -> LakeFiles:
+    root = f"{table.location}/{table.path}"
+    _check_below(table, table.uri)
+    try:
+        delta = DeltaTable(
+            root.removeprefix("file://"), storage_options=_storage_options() if "s3://" in root else None
+        )
+        features = set(delta.protocol().reader_features or ()) & _REFUSED
+        if delta.protocol().min_reader_version == 2 or features:
+            what = ", ".join(sorted(features)) or "columnMapping"
+            raise SqlError("0A000", f'Delta table "{root}" uses {what}, which is not supported')
+        actions = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+        version = f"{delta.metadata().id} {delta.version()}"
+        absent = dict.fromkeys(column.name for column in delta.schema().fields)  # where a file is older than a column
+    except (DeltaError, OSError) as error:
+        raise SqlError("58030", f'could not look at Delta table "{root}": {str(error).splitlines()[0]}') from error
+    base = table.uri.rstrip("/")
+    files, partitions = [], []
+    for action in sorted(actions, key=lambda action: str(action["path"])):
+        files.append(DataFile(f"{base}/{action['path']}", int(action["size_bytes"])))
+        _check_below(table, files[-1].uri)
+        values = {key.removeprefix("partition."): v for key, v in action.items() if key.startswith("partition.")}
+        partitions.append(absent | values)
+    return LakeFiles(tuple(files), _digest(repr((table, version))), tuple(partitions))
+
+
+def _storage_options() -> dict[str, str]:
+    """deltalake reads AWS_* of the environment itself, but for plain HTTP, which it must be allowed."""
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    return {"AWS_ALLOW_HTTP": "true"} if plain else {}
+
+
+def _parquet(table: pa.Table, columns: Sequence[tuple[str, bool]], given: dict[str, Any], file: DataFile) -> pa.Table:
+    arrays: dict[str, pa.ChunkedArray] = {}
+    for name, array in columns:
+        if name in table.column_names:
+            chunks = [value_texts(chunk, array=array) for chunk in table.column(name).chunks]
+        elif name in given:
+            value = None if given[name] is None else str(given[name])
+            chunks = [pa.array([value] * table.num_rows, pa.large_string())]
+        else:
+            raise _no_column(name, file)
+        arrays[name] = pa.chunked_array(chunks, pa.large_string())
+    return pa.table(arrays)
+
+
+def _json(lines: Sequence[str], columns: Sequence[tuple[str, bool]], file: DataFile) -> pa.Table:
+    decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+    values: list[list[str | None]] = [[] for _ in columns]
+    for number, line in enumerate(lines, 1):
+        try:
+            row = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            where = f'row {number} of file "{file.uri}"'
+            raise SqlError("22P04", f"not a JSON object: {error}", detail=where) from error
+        for cells, (name, array) in zip(values, columns, strict=True):
+            cells.append(json_value(bytes(row.get(name, b"null")), array=array))
+    return pa.table(
+        {name: pa.array(cells, pa.large_string()) for cells, (name, _) in zip(values, columns, strict=True)}
+    )
+
+
+def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeTable, file: DataFile) -> pa.Table:
+    names = [name for name, _ in columns]
+    if not lines:
+        if table.header:
+            raise _no_column(names[0], file)
+        return pa.table({name: pa.array([], pa.large_string()) for name in names})
+    data = "".join(f"{line}\n" for line in lines).encode()
+    try:
+        # Every column as text: which there are the first record says.
+        first = next(pycsv.reader(io.StringIO(data.decode()), delimiter=table.delimiter))
+        every = first if table.header else [f"f{number}" for number in range(len(first))]
+        reader = csv.read_csv(
+            io.BytesIO(data),
+            read_options=csv.ReadOptions(autogenerate_column_names=not table.header),
+            parse_options=csv.ParseOptions(
+                delimiter=table.delimiter, newlines_in_values=True, ignore_empty_lines=False, double_quote=True
+            ),
+            convert_options=csv.ConvertOptions(
+                column_types=dict.fromkeys(every, pa.large_string()),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+                null_values=[""],
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise SqlError("22P04", str(error), detail=f'file "{file.uri}"') from error
+    if not table.header:
+        if reader.num_columns != len(names):
+            message = f"{reader.num_columns} fields where {len(names)} columns are declared"
+            raise SqlError("22P04", message, detail=f'file "{file.uri}"')
+        reader = reader.rename_columns(names)
+    for name in names:
+        if name not in reader.column_names:
+            raise _no_column(name, file)
+    return pa.table({name: pc.cast(reader.column(name), pa.large_string()) for name in names})
+
+
+def _no_column(name: str, file: DataFile) -> SqlError:
+    return SqlError("42703", f'column "{name}" does not exist in the file', detail=f'file "{file.uri}"')
