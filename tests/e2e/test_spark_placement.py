@@ -80,7 +80,7 @@ def test_refresh_moves_to_the_executor_that_was_faster(on_sail: Database) -> Non
         db.assert_refreshed("by_history")
         last = db.history("by_history")[-1]
         assert last["executor"] == executor
-        assert re.search(r"about 5\d{3} rows to read; ", last["executor_reason"])
+        assert re.search(r"about \d+ rows to read; ", last["executor_reason"])
         assert "ms expected in PostgreSQL (seen 3 times)" in last["executor_reason"]
     explain = explained(db, "by_history")
     assert explain["Last Executor"].startswith("postgres (refresh mode FULL; about")
