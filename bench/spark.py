@@ -41,7 +41,6 @@ from tests.tpch.database import QUERIES, TABLES, create, load  # noqa: E402
 Connection = psycopg.Connection[Any]
 
 FULL = "full"
-CONF = {"spark.sql.shuffle.partitions": str(psutil.cpu_count() or 2)}
 
 
 @dataclass
@@ -175,7 +174,7 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
     all_series = [FULL, *([] if options.no_differential else [f"{percent:g} %" for percent in options.changed])]
     for position, target in enumerate(options.targets):
         first = position == 0
-        with served(data, target, CONF if target.startswith("local") else {}) as connection:
+        with served(data, target, {}) as connection:
             for series in all_series:
                 if series == FULL:
                     # A round that does not count: it fills mirror and stream tables, and warms Spark up.

@@ -198,6 +198,8 @@ class Renderer:
         """The rows as PostgreSQL is to get them: numerics that have a display scale each are written as text."""
         if any(type_.display is Display.LOST for _, type_ in relation.columns):
             raise NotExpressible("numeric whose display scale depends on the order of rows")
+        if any(type_.name == "character" and not type_.precision for _, type_ in relation.columns):
+            raise NotExpressible("values of character with different lengths")
         if not any(type_.display is Display.KEPT for _, type_ in relation.columns):
             return relation
         alias = self._alias()

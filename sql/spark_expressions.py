@@ -33,7 +33,6 @@ from .spark_types import (
 )
 from .spark_values import (
     as_type,
-    check_comparable,
     comparable,
     constant,
     converted,
@@ -183,16 +182,17 @@ class Expressions:
         left, values = self.render(this), [self.render(item) for item in items]
         if not values:
             raise NotExpressible("an empty list of values")
-        for value in values:
-            check_comparable(left.type, value.type, ordering=False)
-        operator = "NOT IN" if negated else "IN"
-        return Typed(f"({left.sql} {operator} ({', '.join(value.sql for value in values)}))", BOOLEAN)
+        pairs = [comparable(left, value, ordering=False) for value in values]
+        if all(pair == (left.sql, value.sql) for pair, value in zip(pairs, values, strict=True)):
+            operator = "NOT IN" if negated else "IN"
+            return Typed(f"({left.sql} {operator} ({', '.join(value.sql for value in values)}))", BOOLEAN)
+        equal = f"({' OR '.join(f'{one} = {other}' for one, other in pairs)})"
+        return Typed(f"(NOT {equal})" if negated else equal, BOOLEAN)
 
     def _between(self, node: exp.Between) -> Typed:
         this, low, high = (self.render(node.args[name]) for name in ("this", "low", "high"))
-        for bound in (low, high):
-            check_comparable(this.type, bound.type, ordering=True)
-        return Typed(f"({this.sql} BETWEEN {low.sql} AND {high.sql})", BOOLEAN)
+        above, below = comparable(this, low, ordering=True), comparable(this, high, ordering=True)
+        return Typed(f"({above[0]} >= {above[1]} AND {below[0]} <= {below[1]})", BOOLEAN)
 
     def _and(self, node: exp.And) -> Typed:
         return Typed(f"({self.boolean(node.left)} AND {self.boolean(node.right)})", BOOLEAN)
@@ -221,6 +221,8 @@ class Expressions:
         if not text.type.is_text or not text.type.equatable:
             raise NotExpressible("LIKE under a collation that is not deterministic")
         sql = text.sql
+        if text.type.name == "character" and not text.type.precision:
+            raise NotExpressible("LIKE of a character without a length")
         if text.type.name == "character":
             # Here alone the blanks count.
             sql = f"rpad({sql}, {text.type.precision}, ' ')"

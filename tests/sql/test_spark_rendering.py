@@ -88,6 +88,7 @@ def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
         ("SELECT tz + '1 day'::interval FROM public.t", "time zone"),
         ("SELECT date_part('year'::text, ts) FROM public.t", "date_part"),
         ("SELECT octet_length(c) FROM public.t", "octet_length of character"),
+        ("SELECT CASE WHEN b THEN c ELSE 'no'::bpchar END FROM public.t", "character with different lengths"),
         ("SELECT sum(f) FROM public.t", "sum of double precision"),
         ("SELECT f, count(*) FROM public.t GROUP BY f", "grouping by f of type double precision"),
         ("SELECT DISTINCT f FROM public.t", "grouping by f of type double precision"),
