@@ -123,28 +123,32 @@ class MirrorKeeper:
             self._listed = now
             rows = await connection.fetch(_MIRRORS_SQL, IDLE_SECONDS)
             self._renewed = {mirror: self._renewed.get(mirror, 0.0) for mirror, _, _ in rows}
+            followed = True
             for mirror, source, idle in rows:
                 if connection.is_closed():
                     return
-                await self._follow(connection, mirror, source, idle=idle, moved=moved)
-            self._position = position if settled else None
+                followed = await self._follow(connection, mirror, source, idle=idle, moved=moved) and followed
+            self._position = position if settled and followed else None
         if now - self._tidied >= TIDY_SECONDS:
             self._tidied = now
             await self.tidy(connection)
 
     async def _follow(
         self, connection: asyncpg.Connection, mirror: str, source: int, *, idle: bool, moved: bool
-    ) -> None:
+    ) -> bool:
+        """Do for one mirror what there is to do; False if it has to be looked at again."""
         place = self._mirror.place(self._pool.database, source)
         now = time.monotonic()
+        if self._mirror.writing(place).locked():
+            return False  # by a refresh, perhaps for a first copy: the others shall not wait for it
         try:
             async with self._mirror.writing(place):
                 state = await asyncio.to_thread(load, place)
                 if state is None or state.mirror != mirror:
-                    return  # somebody else's, or just being made, or gone: it will not be held for long
+                    return True  # somebody else's, or just being made, or gone: it will not be held for long
                 if idle:
                     await self._let_go(connection, mirror)
-                    return
+                    return True
                 if moved and await connection.fetchval(_CHANGED_SQL, source, str(state.to)):
                     state = await self._mirror.bring_up(connection, place, source, state)
                 if now - self._renewed[mirror] >= RENEW_SECONDS:
@@ -154,14 +158,15 @@ class MirrorKeeper:
             log.info("mirror_given_up", source=source, reason=str(reason))
             if not connection.is_closed():
                 await self._let_go(connection, mirror)
-            return
+            return True
         except (Overtaken, StorageFailed, DeltaError) as error:
             log.warning("mirror_not_written", source=source, error=str(error))
-            return
+            return False
         if place.uri not in self._folding:
             frontiers = [Frontier.parse(dict(row)) for row in await connection.fetch(_FRONTIERS_SQL, source)]
             self._folding[place.uri] = task = asyncio.create_task(self._fold(place, frontiers))
             task.add_done_callback(lambda _: self._folding.pop(place.uri, None))
+        return True
 
     async def _fold(self, place: Location, frontiers: list[Frontier]) -> None:
         try:

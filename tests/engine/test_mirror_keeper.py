@@ -279,3 +279,21 @@ class TestFolding:
 
 def texts(rows: list[Any]) -> list[tuple[str, ...]]:
     return sorted(tuple(str(value) for value in row) for row in rows)
+
+
+async def test_long_copy_of_one_source_does_not_hold_up_the_others(laboratory: Laboratory) -> None:
+    await laboratory.run("CREATE TABLE public.slow (id int PRIMARY KEY)")
+    await laboratory.capture("slow", ["id"])
+    await laboratory.rows("id", table="slow")
+    await laboratory.rows("id", "v")
+    await laboratory.run("INSERT INTO public.slow VALUES (1)", "INSERT INTO public.t VALUES (6, 'v6', 0)")
+    slow = laboratory.mirror.place("lab", (await laboratory.source("slow")).oid)
+    connection, keeper = await laboratory.connect(), keeper_of(laboratory)
+    async with laboratory.mirror.writing(slow):
+        await keeper.cycle(connection)
+        assert (await stored(laboratory)).changes.rows == 1
+    await keeper.cycle(connection)
+    await connection.close()
+    state = load(slow)
+    assert state is not None
+    assert state.changes.rows == 1
