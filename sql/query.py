@@ -32,7 +32,7 @@ from .operators.auxiliaries import rescan_strategy
 from .operators.unchanged import Unchanged
 from .plan import Plan
 from .pushdown import pushed_conditions
-from .render import derived, select
+from .render import derived, quote, select
 from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
 from .storage.recursive import recursion_strategies
 from .storage.root import below_projections, stored_keys
@@ -133,7 +133,7 @@ def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
     rows = canonical.strip().rstrip(";")
     names = tuple(column.name for column in output)
     bag = Bag(rows, tuple(output))
-    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), select(["*"], "$staging$ AS s"))
+    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), _staged(names, {c.name: c.type for c in output}))
 
 
 def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
@@ -151,10 +151,11 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         for source in sources
     }
     core = Core(shape.rows, tuple(column.name for column in query.output) + shape.computed)
-    staged = select(["*"], "$staging$ AS s")
+    staged = _staged(core.names, {c.name: c.type for c in (*getattr(shape, "key", ()), *query.output)})
     if isinstance(shape, Groups):
-        core = Core(shape.state, tuple(f.name for f in shape.aggregate.keys) + shape.auxiliaries)
-        staged = shape.finished(staged)
+        keys = shape.aggregate.keys
+        core = Core(shape.state, tuple(f.name for f in keys) + shape.auxiliaries)
+        staged = shape.finished(_staged(core.names, {f.name: f.type for f in keys}))
     return Compiled(
         shape,
         sources,
@@ -167,6 +168,12 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         bounds(root),
         read_whole(root, shape),
     )
+
+
+def _staged(names: Sequence[str], types: Mapping[str, str]) -> str:
+    """The rows of a staging table with PostgreSQL's own types: another executor knows no varchar(n), for instance."""
+    columns = [f"s.{quote(n)}" + (f"::{types[n]} AS {quote(n)}" if types.get(n) else "") for n in names]
+    return select(columns, "$staging$ AS s")
 
 
 def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
