@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -405,6 +406,38 @@ async def test_values_that_spark_does_not_have_are_found(laboratory: Laboratory,
     await laboratory.run(f"CREATE TABLE public.x (v {type_})", f"INSERT INTO public.x VALUES (NULL), ({value})")
     with pytest.raises(NotExpressible, match='a value of table "x"'):
         await laboratory.rows("v", table="x")
+
+
+OTHER_TYPES = {
+    "numeric": ["'NaN'", "'-Infinity'", "1.000", "12345678901234567890123456789012345678901234567890.5", "NULL"],
+    "jsonb": ['\'{"b": 1.0, "a": [null, "x,\\"y"]}\'', "'null'", "NULL"],
+    "integer[]": ["'{1,NULL,3}'", "'{}'", "'{{1,2},{3,4}}'", "NULL"],
+    "text[]": ["ARRAY['a,b', 'c\"d', NULL, '', 'NULL']", "NULL"],
+    "bytea": ["'\\x00ff'", "''", "NULL"],
+    "interval": ["'1 year -2 days 03:04:05.678'", "'-0:00:01'", "NULL"],
+    "time without time zone": ["'24:00'", "'12:34:56.789012'", "NULL"],
+    "uuid": ["'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'", "NULL"],
+    "character(5)": ["'ab'", "''", "NULL"],
+    "timestamp with time zone": ["'2024-03-31 02:30:00.123456+02'", "NULL"],
+}
+
+
+@pytest.mark.parametrize("type_", OTHER_TYPES)
+async def test_values_are_the_same_in_base_and_log_as_in_postgresql(laboratory: Laboratory, type_: str) -> None:
+    await laboratory.run(f"CREATE TABLE public.x (k int PRIMARY KEY, v {type_})")
+    for part, offset in (("base", 0), ("log", 100)):
+        for number, value in enumerate(OTHER_TYPES[type_], offset):
+            await laboratory.run(f"INSERT INTO public.x VALUES ({number}, {value})")
+        if part == "base":
+            await laboratory.capture("x", ["k", "v"])
+        expected = await laboratory.connection.fetch("SELECT k, v::text FROM public.x")
+        async with laboratory.at("k", "v", table="x") as version:
+            assert version.reused is (part == "log")
+            found = contents(version, "k", "v")
+        if type_ == "timestamp with time zone":
+            assert [v and v.astimezone(UTC).isoformat() for _, v in found[:1]] == ["2024-03-31T00:30:00.123456+00:00"]
+        else:
+            assert dict(found) == {k: v for k, v in expected}
 
 
 async def test_texts_come_back_as_they_were(laboratory: Laboratory) -> None:
