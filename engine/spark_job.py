@@ -64,13 +64,15 @@ class SparkJob:
         """
         made: list[str] = []
         kept = []
+        shown = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
                 for version in versions:
                     create_views(spark, sources[version.source], self.reads[version.source], version)
-                views = [SparkView(name, f"SELECT * FROM {name}", True) for name in self.repeated]
+                    shown.append(version)
+                views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
-                    frame = spark.sql(view.sql)
+                    frame = spark.table(view.name) if view.name in self.repeated else spark.sql(view.sql)
                     # What several queries read Spark would compute once for each.
                     if view.repeated and keeps:
                         # It recognises the query in others, by whatever name.
@@ -89,7 +91,7 @@ class SparkJob:
                     frame.unpersist()
                 for name in reversed(made):
                     spark.catalog.dropTempView(name)
-                for version in versions:
+                for version in shown:
                     drop_views(spark, version)
 
 

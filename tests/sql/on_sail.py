@@ -62,12 +62,16 @@ class OnSail:
 
     async def _compute(self, relations: dict[str, pa.Table], stages: SparkStages) -> list[pa.Table]:
         def work(spark: Session) -> list[pa.Table]:
-            for name, rows in relations.items():
+            def store(name: str, rows: pa.Table) -> None:
                 file = self._directory / f"{name}.parquet"
                 pq.write_table(rows, file)
                 spark.read.parquet(str(file)).createOrReplaceTempView(name)
+
+            for name, rows in relations.items():
+                store(name, rows)
             for view in stages.views:
-                spark.sql(view.sql).createOrReplaceTempView(view.name)
+                # What several queries read would be computed once for each.
+                store(view.name, spark.sql(view.sql).toArrow())
             return [spark.sql(query.sql).toArrow() for _, query in stages.stages]
 
         async with self._sessions.acquire() as lease:

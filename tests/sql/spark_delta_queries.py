@@ -83,16 +83,6 @@ QUERIES: dict[str, str] = {
     " SELECT a.grp, a.n, b.n AS next FROM t a JOIN t b ON b.grp = a.grp + 1",
 }  # fmt: skip
 
-REFUSED: dict[str, str] = {
-    "scalar subquery": "function hash_record_extended",
-    "rank": "window function",
-    "first rows of each": "window function",
-    "grouping sets": "VALUES",
-    "distinct on": "DISTINCT ON",
-    "window": "window function",
-}
-"""Those that PostgreSQL computes, and why."""
-
 _LABELS = ["NULL", "'a'", "'b'", "'A'", "''", "'z z'"]
 
 
