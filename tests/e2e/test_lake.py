@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,3 +196,37 @@ def test_postgresql_decides_who_may(db: Database, tmp_path: Path) -> None:
     finally:
         db.run("DROP OWNED BY fisher CASCADE")
         db.run("DROP ROLE fisher")
+
+
+def test_lake_tables_are_computed_on_either_executor(db: Database, tmp_path: Path) -> None:
+    polling(db, "on")
+    parquet(tmp_path / "1.parquet", [1, 2, 2], ["a", "b", "b"])
+    foreign_table(db, "id int, kind text", "*.parquet", "parquet")
+    db.run("CREATE TABLE kinds (kind text, title text)")
+    try:
+        db.run("INSERT INTO kinds VALUES ('a', 'A'), ('b', 'B'), ('b', 'BB')")
+        query = "SELECT e.id, k.title FROM events e JOIN kinds k ON k.kind = e.kind"
+        db.create("titles", query, engine="spark", initialize=False)
+        db.run("ALTER DATABASE postgres SET pg_trickle.enabled = on")
+        wait_for(db, "SELECT executor = 'spark' FROM pgtrickle.pgt_refresh_history WHERE status = 'COMPLETED'")
+        parquet(tmp_path / "2.parquet", [3], ["b"])
+        db.run("DELETE FROM kinds WHERE title = 'B'")
+        wait_for(db, "SELECT count(*) = 4 FROM titles")
+        assert db.rows("SELECT id, title FROM titles ORDER BY id") == [(1, "A"), (2, "BB"), (2, "BB"), (3, "BB")]
+        assert db.rows(
+            "SELECT DISTINCT action, executor FROM pgtrickle.pgt_refresh_history"
+            " WHERE status = 'COMPLETED' AND action <> 'NO_DATA' ORDER BY action"
+        ) == [("DIFFERENTIAL", "spark"), ("FULL", "spark")]
+    finally:
+        db.run("ALTER DATABASE postgres SET pg_trickle.enabled = off")
+        db.run("SELECT pgtrickle.drop_stream_table('titles')")
+        db.run("DROP TABLE kinds")
+
+
+def wait_for(db: Database, condition: str, seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while (True,) not in db.rows(condition):
+        assert time.monotonic() < deadline, db.rows(
+            "SELECT action, status, error_message, executor_reason FROM pgtrickle.pgt_refresh_history"
+        )
+        time.sleep(0.05)
