@@ -16,7 +16,7 @@ from server.embedded import EmbeddedPostgres
 from sql.spark import NotExpressible
 
 from .conftest import Workspace
-from .harness import StreamTable
+from .harness import StreamTable, source
 from .queries import QUERIES
 
 ROWS = (
@@ -71,7 +71,7 @@ async def test_cores_of_compiled_queries_have_the_rows_of_postgresql(
                 names=core.names,
                 binary_order=True,
             )
-            one, other = f"SELECT * FROM ({core.query}) AS q", f"SELECT * FROM {result.staging}"
+            one, other = (f"SELECT (q.*)::text FROM {rows} AS q" for rows in (f"({core.query})", result.staging))
             difference = f"({one} EXCEPT ALL {other}) UNION ALL ({other} EXCEPT ALL {one})"
             return bool(await session.fetch(f"SELECT 1 FROM ({difference}) AS d LIMIT 1"))
 
@@ -88,3 +88,22 @@ async def test_cores_of_compiled_queries_have_the_rows_of_postgresql(
         await sessions.stop()
     assert differing == []
     assert computed >= MUST_BE_EXPRESSIBLE
+
+
+def test_staged_rows_whose_varchar_came_back_as_text_are_told_apart_from_stored_ones(workspace: Workspace) -> None:
+    connection = workspace.connection
+    workspace.execute(
+        "CREATE TABLE word (id int PRIMARY KEY, name varchar(10), n int)",
+        "INSERT INTO word VALUES (1, 'a', 1), (2, 'b', 2)",
+    )
+    words = source(connection, "word")
+    for number, query in enumerate(("SELECT name, n FROM word", "SELECT name, sum(n) AS n FROM word GROUP BY name")):
+        table = StreamTable(connection, f"words{number}", query, [words])
+        core = table.compiled.core
+        connection.execute("DROP TABLE IF EXISTS pg_temp.came")
+        connection.execute(f"CREATE TEMP TABLE came AS {core.query}")
+        connection.execute(f'ALTER TABLE pg_temp.came ALTER "{core.names[0]}" TYPE text')
+        connection.execute(f"DELETE FROM {table.storage} WHERE name = 'a'")
+        done = table.run(table.compiled.staged_sql(table.storage, "pg_temp.came"))
+        assert (done["inserted"], done["updated"], done["deleted"]) == (1, 0, 0)
+        assert table.difference() == []
