@@ -111,6 +111,8 @@ class Plan:
     """By the `id` of operators, what bounds their deltas, see `operators.bound`."""
     whole: frozenset[int] = frozenset()
     """Aggregates, by `id`, of which all groups are read in any case, see `operators.addition`."""
+    touched: dict[int, str] = field(default_factory=dict)
+    """For aggregates, by `id`, the common table expressions that hold their touched groups."""
     stored: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For aggregates, by `id`, what is stored of their groups, see `operators.addition`."""
     groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)

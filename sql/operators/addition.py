@@ -7,7 +7,8 @@ now, once. What they were before is that less what the delta adds up to, so
 
 without putting together the old rows, which the general rule of `rescan` does. Where all groups are read in any case
 (the only one; those under a maximum of all) they are computed once, for the delta and for the new state. Groups that
-are stored, as the first ones of a query are, need not be read at all. A group goes back to the general rule where a
+are stored, as the first ones of a query are, need not be read at all, and those that the delta has computed not again
+where somebody asks for the new state. A group goes back to the general rule where a
 difference is not exact: with NaN or infinity among what is added, or if what has come is the extremum now.
 """
 
@@ -21,7 +22,7 @@ from ..plan import Plan
 from ..render import all_of, any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
 from .bound import bounded
-from .operator import W, names, restricted
+from .operator import Restriction, W, names, restricted
 
 if TYPE_CHECKING:
     from .aggregate import Aggregate
@@ -67,6 +68,8 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         now = state(keys, parts, members, grouped=aggregate.grouped)
         now = union_all([now, added]) if added else now
     both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
+    if keys and all(key.not_null and key.builtin for key in keys) and not (plan.elsewhere or plan.stages):
+        plan.touched[id(aggregate)] = both
     sure = ["NOT __pgt_doubt"]
     old_size = f"{both}.{_old(Auxiliary.size())}"
     alive, lived = ([f"{quote(COUNT)} > 0"], [f"{old_size} > 0"]) if aggregate.grouped else ([], [])
@@ -85,6 +88,24 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         again = select(["*"], plan.cte(plan.fresh("members"), members))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
+
+
+def known_groups(
+    aggregate: Aggregate, parts: Sequence[Maintained], only: Restriction, plan: Plan
+) -> tuple[str, Restriction] | None:
+    """The groups of a restriction that the delta has computed already, as they are now, and the restriction to others.
+
+    None if there is no such delta in the statement, or the restriction is not by whole keys.
+    """
+    both = plan.touched.get(id(aggregate))
+    if both is None or {name for name, _ in only.pairs} != {key.name for key in aggregate.keys}:
+        return None
+    columns = names(aggregate.keys) + [quote(a.name) for a in auxiliaries(parts)]
+    groups = select(columns, both, where=["NOT __pgt_doubt", f"{quote(COUNT)} > 0"])
+    same = [f"g.{quote(name)} = k.{quote(key.name)}" for name, key in only.pairs]
+    known = select([], f"{both} AS g", where=["NOT g.__pgt_doubt", *same])
+    others = select(["k.*"], f"{only.relation} AS k", where=[f"NOT EXISTS ({known})"])
+    return restricted(plan, groups, columns, only), Restriction(plan.cte(plan.fresh("others"), others), only.pairs)
 
 
 def in_view(aggregate: Aggregate) -> Field | None:

@@ -13,8 +13,8 @@ from functools import partial
 from ..columns import Field
 from ..identity import any_alike
 from ..plan import Plan
-from ..render import derived, quote, select
-from .addition import addable, all_groups, delta_by_addition, reads_all
+from ..render import derived, quote, select, union_all
+from .addition import addable, all_groups, delta_by_addition, known_groups, reads_all
 from .auxiliaries import results
 from .call import Call
 from .operator import Restriction, names
@@ -51,10 +51,13 @@ class Aggregate(Rescan):
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         only = only and only.to(self.keys)
-        parts = addable(self) if only is None and reads_all(self, plan) else None
-        if parts is None:
+        parts = addable(self)
+        if parts is not None and only is None and reads_all(self, plan):
+            return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
+        known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None
+        if parts is None or known is None:
             return Rescan.new(self, plan, only)
-        return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
+        return union_all([results(self.keys, parts, known[0]), Rescan.new(self, plan, known[1])])
 
     def delta(self, plan: Plan) -> str:
         parts = addable(self)

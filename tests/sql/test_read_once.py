@@ -29,6 +29,9 @@ QUERIES = {
     " WHERE sums.s = (SELECT max(s) FROM sums)",
     "above the average sum": f"{SUMS} SELECT grp, s FROM sums WHERE s >= (SELECT avg(s) FROM sums)",
     "with itself": f"{SUMS} SELECT a.grp, b.grp AS other FROM sums a JOIN sums b ON a.s < b.s AND a.n = b.n",
+    "in groups of the same table": "SELECT id, val FROM item WHERE id IN (SELECT id FROM item GROUP BY id HAVING"
+    " sum(val) > 1) AND EXISTS (SELECT FROM (SELECT x, y, count(*) AS n, max(v) AS m FROM cell GROUP BY x, y) c"
+    " WHERE c.x = item.id AND c.n = c.y)",
     "in and not in": f"{SUMS} SELECT id FROM item WHERE grp IN (SELECT grp FROM sums WHERE n > 1)"
     " AND NOT EXISTS (SELECT FROM sums WHERE s = item.val)",
     "in the select list": f"{SUMS} SELECT id, (SELECT s FROM sums WHERE sums.grp = item.grp) AS s,"
