@@ -15,9 +15,9 @@ from tests.engine.mirror_laboratory import Laboratory, open_laboratory
 COLUMNS = ("id", "v", "f", "n")
 
 
-@pytest.fixture
-async def sail(tmp_path: Path) -> AsyncIterator[SparkSessions]:
-    sessions = SparkSessions("sail", tmp_path / "spark")
+@pytest.fixture(params=["sail", pytest.param("local[1]", marks=pytest.mark.long)])
+async def spark(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SparkSessions]:
+    sessions = SparkSessions(request.param, tmp_path / "spark")
     yield sessions
     await sessions.stop()
 
@@ -35,14 +35,14 @@ async def read(
     source = await laboratory.source(table)
     async with laboratory.at(*COLUMNS, table=table, since=since) as version, sessions.acquire() as lease:
 
-        def work(spark: Any) -> tuple[list[Any], dict[Any, int]]:
-            create_views(spark, source, COLUMNS, version)
-            rows = [texts(row) for row in spark.sql(f"SELECT * FROM source_{source.oid}").collect()]
+        def work(session: Any) -> tuple[list[Any], dict[Any, int]]:
+            create_views(session, source, COLUMNS, version)
+            rows = [texts(row) for row in session.sql(f"SELECT * FROM source_{source.oid}").collect()]
             changes = {}
             if since is not None:
-                found = spark.sql(f"SELECT * FROM delta_{source.oid}").collect()
+                found = session.sql(f"SELECT * FROM delta_{source.oid}").collect()
                 changes = {texts(row[:-1]): row["__pgt_w"] for row in found}
-            drop_views(spark, version)
+            drop_views(session, version)
             return sorted(rows), changes
 
         return await lease.run(work, description="test")
@@ -67,7 +67,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
-async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, sail: SparkSessions, key: str) -> None:
+async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, spark: SparkSessions, key: str) -> None:
     await laboratory.run(
         f"CREATE TABLE public.x (id int {key}, v text, f float8, n numeric(10,2))",
         "INSERT INTO public.x SELECT i, 'v' || i, 0, i FROM generate_series(1, 10) i",
@@ -76,28 +76,28 @@ async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, sail: Spa
         await laboratory.run("INSERT INTO public.x SELECT * FROM public.x", "INSERT INTO public.x VALUES (NULL)")
     await laboratory.capture("x", COLUMNS)
     before = await expected(laboratory, "x")
-    assert (await read(laboratory, sail, "x"))[0] == before
+    assert (await read(laboratory, spark, "x"))[0] == before
     frontier = await laboratory.frontier()
     for change in CHANGES:
         await laboratory.run(change.format("x"))
         after = await expected(laboratory, "x")
-        rows, changes = await read(laboratory, sail, "x", frontier)
+        rows, changes = await read(laboratory, spark, "x", frontier)
         assert rows == after
         difference = {row: after.count(row) - before.count(row) for row in [*before, *after]}
         assert changes == {row: times for row, times in difference.items() if times}
 
 
-async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laboratory, sail: SparkSessions) -> None:
+async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laboratory, spark: SparkSessions) -> None:
     await laboratory.run("CREATE TABLE public.x (id int)", "INSERT INTO public.x SELECT generate_series(1, 10)")
     await laboratory.capture("x", [])
     source = await laboratory.source("x")
 
     async def count() -> int:
-        async with laboratory.at(table="x") as version, sail.acquire() as lease:
+        async with laboratory.at(table="x") as version, spark.acquire() as lease:
 
-            def work(spark: Any) -> int:
-                create_views(spark, source, (), version)
-                return int(spark.sql(f"SELECT count(*) AS n FROM source_{source.oid}").collect()[0][0])
+            def work(session: Any) -> int:
+                create_views(session, source, (), version)
+                return int(session.sql(f"SELECT count(*) AS n FROM source_{source.oid}").collect()[0][0])
 
             return await lease.run(work, description="test")
 
