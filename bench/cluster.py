@@ -129,6 +129,8 @@ def main() -> None:
     options = parser.parse_args()
 
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=150)  # nobody wants cut numbers in a file
     measured: dict[tuple[str, int], Measured] = {}
     elsewhere: dict[str, str] = {}
     seed = 0
