@@ -1,7 +1,8 @@
 """From the parsed query to the operator tree.
 
 Each construct of a SELECT becomes one operator, bottom up: FROM, WHERE, GROUP BY, HAVING, the select list, DISTINCT.
-A reference to a CTE gets its own subtree, unless the CTE aggregates and is read again (`common`). Column names are made unique in the whole tree.
+A reference to a CTE gets its own subtree, unless the CTE aggregates and is read again (`common`). Column names are made
+unique in the whole tree.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from .plan import Plan, Stage, delta_name, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 
-
 PLAN_FORMAT = 2
 """Raised when the compiler asks other probes or lays storage tables out in another way than before. What was planned by
 an earlier one is then planned, and computed, anew."""

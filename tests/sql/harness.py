@@ -127,6 +127,7 @@ class StreamTable:
         self.sources = sources
         self.storage = f'public."{name}"'
         self.canonical, output = self._view(query)
+        answers: dict[str, Any] = {}
         if opaque:
             self.compiled: Compiled = opaque_query(self.canonical, output)
         else:
@@ -134,10 +135,10 @@ class StreamTable:
             # pg_get_viewdef is not always idempotent: what it makes of its own text is the fair comparison.
             assert again in (self.canonical, self._view(self.canonical)[0]), (again, self.canonical)
             parsed = parse_query(self.canonical, sources, output, special)
-            answers: dict[str, Any] = {}
             while probes := parsed.probes(answers):
                 answers |= {probe: self._view(probe)[1] for probe in probes}
             self.compiled = parsed.compile(answers)
+        self.probes = tuple(answers)
         for statement in self.compiled.create_storage_sql(self.storage):
             connection.execute(statement)
         self.reset()

@@ -25,7 +25,8 @@ QUERIES = {
     " ON g.grp = t.grp AND g.n > 1",
     "nested aggregates": "SELECT t.rank, g.most FROM tag t JOIN (SELECT grp, max(n) AS most FROM (SELECT grp, val,"
     " count(*) AS n FROM item GROUP BY grp, val) v GROUP BY grp) g ON g.grp = t.grp AND t.rank <> 3",
-    "distinct on": "SELECT t.rank, f.id FROM tag t JOIN (SELECT DISTINCT ON (grp) grp, id FROM item ORDER BY grp, val, id)"
+    "distinct on": "SELECT t.rank, f.id FROM tag t"
+    " JOIN (SELECT DISTINCT ON (grp) grp, id FROM item ORDER BY grp, val, id)"
     " f ON f.grp = t.grp WHERE t.rank = 1",
     "two tables away": f"SELECT a.id, g.s FROM item a JOIN tag t ON t.grp = a.grp JOIN ({GROUPS}) g ON g.grp = a.grp"
     " WHERE t.rank IN (0, 1)",
