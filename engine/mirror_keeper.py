@@ -133,6 +133,10 @@ class MirrorKeeper:
             self._tidied = now
             await self.tidy(connection)
 
+    async def folded(self) -> None:
+        """Wait until no mirror is being folded: one that is, is not followed."""
+        await asyncio.gather(*self._folding.values())
+
     async def _follow(
         self, connection: asyncpg.Connection, mirror: str, source: int, *, idle: bool, moved: bool
     ) -> bool:

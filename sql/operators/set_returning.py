@@ -15,7 +15,7 @@ from ..columns import Field
 from ..dialect import generate
 from ..plan import Plan
 from ..render import aliased, derived, quote, select
-from .operator import Operator, Restriction, W, names
+from .operator import Operator, Restriction, W, names, restricted
 
 ROW = "__pgt_row"
 """The name of the input's row in ``source``."""
@@ -65,10 +65,28 @@ class SetReturning(Operator):
         return self._expanded(self.input.delta(plan), W)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._expanded(self.input.new(plan, only and only.to(self.input.columns)))
+        inner = only and only.to(self.input.columns)
+        return self._of_touched(plan, self.input.new(plan, inner), only, inner)
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._expanded(self.input.old(plan, only and only.to(self.input.columns)), W)
+        inner = only and only.to(self.input.columns)
+        return self._of_touched(plan, self.input.old(plan, inner), only, inner, W)
+
+    def _of_touched(
+        self, plan: Plan, query: str, only: Restriction | None, inner: Restriction | None, *weight: str
+    ) -> str:
+        """What becomes of the input's rows, of which a restriction wants only some.
+
+        Where it speaks of results, too, PostgreSQL would join each row with all keys that agree in the other columns
+        before it calls the function. So the input's rows are restricted here, each once, and OFFSET keeps the planner
+        from joining further before the function has been called.
+        """
+        if only is None or plan.elsewhere or (inner is not None and len(inner.pairs) == len(only.pairs)):
+            return self._expanded(query, *weight)
+        if inner is not None:
+            nullable = [column.name for column in self.input.columns if not column.not_null]
+            query = restricted(plan, query, [*names(self.input.columns), *weight], inner, nullable)
+        return f"{self._expanded(query, *weight)} OFFSET 0"
 
     def describe(self) -> str:
         return f"Set returning({self.name}{', left join' if self.padded else ''})"

@@ -97,6 +97,7 @@ async def test_open_transaction_is_shipped_after_it_has_ended(laboratory: Labora
     await keeper.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 1
     await transaction.commit()
+    await keeper.folded()
     await keeper.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 2
     assert await laboratory.rows("id", "v") == [*FIVE, (6, "late"), (7, "early")]
