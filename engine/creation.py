@@ -11,7 +11,7 @@ import structlog
 import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
-from engine.plans import ForeignSource, PlanInputs, compiled, opaque, plan, used_columns
+from engine.plans import ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
 from engine.refresh import run_as_owner
 from engine.stored import track
@@ -77,10 +77,7 @@ async def create(
     }
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), copies)
-    columns: dict[int, tuple[str, ...]] = (
-        used_columns(inputs, tracked) if mode == "DIFFERENTIAL" else dict.fromkeys(tracked, ())
-    )
-    fresh = await track(session, int(pgt_id), columns)
+    fresh = await track(session, int(pgt_id), captured_columns(inputs, tracked, mode, str(properties["engine"])))
     if not arguments.get("initialize", True):
         return None
     if fresh and not in_two_steps and target.isolation in ("repeatable read", "serializable"):

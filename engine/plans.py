@@ -182,9 +182,13 @@ def _first_difference(expected: str, found: str) -> str:
     return found.strip()[:200]
 
 
-def used_columns(inputs: PlanInputs, oids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Which columns of each source its capture must keep for differential refreshes."""
-    used = compiled(inputs).used_columns
+def captured_columns(inputs: PlanInputs, oids: Sequence[int], mode: str, engine: str) -> dict[int, tuple[str, ...]]:
+    """Which columns of each source its capture must keep.
+
+    A full refresh only has to know that something has changed. One that is bound to Spark reads its mirrors, which
+    follow their sources by what is captured; without it each refresh would copy them anew.
+    """
+    used = compiled(inputs).used_columns if mode == "DIFFERENTIAL" or engine == "spark" else {}
     return {oid: used.get(oid, ()) for oid in oids}
 
 

@@ -11,7 +11,7 @@ from catalog.stream_tables import stream_tables
 from engine.context import RefreshContext
 from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
-from engine.plans import PlanInputs, compiled, plan, used_columns
+from engine.plans import PlanInputs, captured_columns, compiled, plan
 from engine.polling import begin_polls
 from engine.refresh import run_as_owner
 from engine.stored import load_plan, track
@@ -92,8 +92,8 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     )
     fallback = await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    differential = context.refresh_mode == "DIFFERENTIAL" and not fallback
-    await track(session, context.pgt_id, used_columns(inputs, tracked) if differential else dict.fromkeys(tracked, ()))
+    mode = "FULL" if fallback else context.refresh_mode
+    await track(session, context.pgt_id, captured_columns(inputs, tracked, mode, context.engine))
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
         context.pgt_id,

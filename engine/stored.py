@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
-from engine.plans import PlanInputs, used_columns
+from engine.plans import PlanInputs, captured_columns
 from engine.transactions import local_setting, savepoint
 
 KEPT_PLANS = 1024
@@ -55,8 +55,8 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
         sources = await session.fetch(
             "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
         )
-        used = used_columns(plan, [int(oid) for (oid,) in sources])
-        await track(session, pgt_id, used)
+        columns = captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
+        await track(session, pgt_id, columns)
     state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
     if effective == "DIFFERENTIAL":
         state["fallback_reason"] = None
