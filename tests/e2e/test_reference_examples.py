@@ -283,7 +283,10 @@ def test_example_follows_its_sources(examples: Database, example: str) -> None:
                 rearrange(examples, source)
         examples.refresh(stored)
         assert differs(examples, stored) == [], "other keys, or more copies"
-        assert {row["action"] for row in examples.history(stored)[1:]} <= {"DIFFERENTIAL", "NO_DATA"}
+        # In AUTO mode a slow machine may teach a stream table that a full refresh was faster.
+        refreshes = [row for row in examples.history(stored)[1:] if "slower to apply" not in row["executor_reason"]]
+        assert {row["action"] for row in refreshes} <= {"DIFFERENTIAL", "NO_DATA"}
+        assert any(row["action"] == "DIFFERENTIAL" for row in refreshes)
     finally:
         examples.run("RESET search_path")
         examples.run("SELECT pgtrickle.drop_stream_table(%s)", stored)
