@@ -276,21 +276,25 @@ def test_example_follows_its_sources(examples: Database, example: str) -> None:
             with examples.connection.transaction():
                 for source in sources:
                     examples.run(CHANGES[source][what])
+            forget_times(examples)
             examples.refresh(stored)
             assert differs(examples, stored) == [], change
         with examples.connection.transaction():
             for source in sources:
                 rearrange(examples, source)
+        forget_times(examples)
         examples.refresh(stored)
         assert differs(examples, stored) == [], "other keys, or more copies"
-        # In AUTO mode a slow machine may teach a stream table that a full refresh was faster.
-        refreshes = [row for row in examples.history(stored)[1:] if "slower to apply" not in row["executor_reason"]]
-        assert {row["action"] for row in refreshes} <= {"DIFFERENTIAL", "NO_DATA"}
-        assert any(row["action"] == "DIFFERENTIAL" for row in refreshes)
+        assert {row["action"] for row in examples.history(stored)[1:]} <= {"DIFFERENTIAL", "NO_DATA"}
     finally:
         examples.run("RESET search_path")
         examples.run("SELECT pgtrickle.drop_stream_table(%s)", stored)
         restore(examples, sources)
+
+
+def forget_times(database: Database) -> None:
+    """How fast the machine was just now shall not decide how AUTO refreshes next."""
+    database.run("UPDATE pgtrickle.pgt_stream_tables SET auto_threshold = NULL")
 
 
 def sources_of(database: Database, stored: str) -> list[str]:
