@@ -80,7 +80,7 @@ def test_stream_tables_over_stream_tables_equal_their_queries(laboratory: Labora
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@settings(max_examples=4000)
+@settings(max_examples=1500)
 @given(examples(depth=3, stream_tables=1, rounds=5))
 def test_stream_table_equals_its_query_at_length(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
@@ -88,7 +88,7 @@ def test_stream_table_equals_its_query_at_length(laboratory: Laboratory, example
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(examples(depth=2, stream_tables=4, rounds=6))
 def test_stream_tables_over_stream_tables_at_length(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
