@@ -1,4 +1,4 @@
-"""The engine: what the server holds on to. One pool and one scheduler for each database in use."""
+"""The engine: what the server holds on to. One pool, one scheduler and one clock for each database in use."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from engine.failures import LASTING, record_failure
 from engine.placement import NoSpark, Spark
 from engine.polling import NotPolled
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
+from engine.queue_clock import QueueClock
 from engine.refresh import Initiator
 from engine.repair import CaptureBroken, prepare
 from engine.requests import Loader, Request
@@ -63,6 +64,7 @@ class _Database:
 
     pool: DatabasePool
     scheduler: Scheduler
+    clock: QueueClock
     tasks: list[asyncio.Task[None]]
     spark: Spark
     keeper: Keeper | None
@@ -143,10 +145,12 @@ class Engine:
 
         scheduler = Scheduler(pool, refresh, strays)
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
+        clock = QueueClock(pool)
+        tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
         keeper = self.keeper_for(pool) if self.keeper_for else None
         if keeper is not None:
             tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))
-        self._databases[name] = _Database(pool, scheduler, tasks, spark, keeper)
+        self._databases[name] = _Database(pool, scheduler, clock, tasks, spark, keeper)
 
     async def release_database(self, database: str) -> None:
         """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
@@ -197,12 +201,19 @@ class Engine:
         return entry
 
     def committed(self, database: str) -> None:
-        """A transaction that changed data has committed: let the scheduler and the keeper of the mirrors look."""
+        """A transaction that changed data has committed: let the scheduler, the clock and the keeper look."""
         entry = self._databases.get(database)
         if entry is not None:
             entry.scheduler.wake()
+            entry.clock.committed()
             if entry.keeper is not None:
                 entry.keeper.wake()
+
+    def sent(self, database: str) -> None:
+        """A session that sends events to queues has ended a transaction: let their clock look."""
+        entry = self._databases.get(database)
+        if entry is not None:
+            entry.clock.sent()
 
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""

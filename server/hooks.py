@@ -39,6 +39,10 @@ class EngineHooks(Protocol):
         """A transaction that changed data has committed. Never blocks."""
         ...
 
+    def sent(self, database: str) -> None:
+        """A session that sends events to queues has ended a transaction. Never blocks."""
+        ...
+
     async def release_database(self, database: str) -> None:
         """Close the engine's own connections to the database: it is about to be dropped, renamed or copied."""
         ...
@@ -54,6 +58,9 @@ class NoEngine:
         return None
 
     def committed(self, database: str) -> None:
+        return None
+
+    def sent(self, database: str) -> None:
         return None
 
     async def release_database(self, database: str) -> None:

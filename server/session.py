@@ -33,7 +33,7 @@ class RelaySession:
         self.state = State.STARTUP
         self.client = ClientSide(self)
         self.backend = BackendSide(self)
-        self.traffic = Traffic(self._committed)
+        self.traffic = Traffic(self._committed, self._sent)
         self.database = ""
         self.replication = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -232,6 +232,9 @@ class RelaySession:
 
     def _committed(self) -> None:
         self.relay.hooks.committed(self.database)
+
+    def _sent(self) -> None:
+        self.relay.hooks.sent(self.database)
 
     async def settled(self) -> None:
         """Wait until no cancel request is on its way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from server.protocol import messages as m
 from server.protocol.traffic import Traffic
+from server.protocol.words import sends
 
 _unpack = m.HEADER.unpack_from
 _QUERY, _PARSE, _SYNC, _READY, _COMPLETE = m.QUERY, m.PARSE, m.SYNC, m.READY, m.COMMAND_COMPLETE
@@ -41,6 +42,8 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
             return False
         if b"://" in text:
             return False
+        if b"pgque" in text and not traffic.sending:
+            traffic.sending = sends(text)
     if kind == _QUERY:
         if length + 1 != end:
             return False
@@ -84,4 +87,6 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
     traffic.rows = False
     if traffic.outstanding:
         traffic.outstanding.popleft()
+    if traffic.sending and traffic.status == m.IDLE:
+        traffic.sent()
     return True

@@ -26,7 +26,7 @@ from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP, Batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
 from server.protocol.shapes import Rows, Shapes
-from server.protocol.words import NOTHING, Mention, mentions
+from server.protocol.words import NOTHING, Mention, mentions, sends
 
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
@@ -75,9 +75,11 @@ class Mentioning:
 class Traffic:
     """What is known about a session whose bytes pass through."""
 
-    def __init__(self, committed: Callable[[], None]) -> None:
+    def __init__(self, committed: Callable[[], None], sent: Callable[[], None] = lambda: None) -> None:
         self.committed = committed
         """Called when a transaction that changed data has committed."""
+        self.sent = sent
+        """Called when a session that sends events to queues has ended a transaction."""
         self.client = Framer(FRONTEND_LIMITS)
         self.backend = Framer(BACKEND_LIMITS)
         self.attention: Attention | None = None
@@ -116,6 +118,8 @@ class Traffic:
         """Whether a COPY from the client has made a request."""
         self.changed = False
         """Whether the current transaction has changed data, as far as tags tell."""
+        self.sending = False
+        """Whether the session has sent events to queues; its statements may be prepared, so it is taken to go on."""
 
     # -- client to backend ---------------------------------------------------------------------------------------
 
@@ -157,7 +161,7 @@ class Traffic:
                     if following > end:
                         if length < WHOLE:
                             break
-                    elif self.watching and (found := mentions(data[position + 5 : following])) is not NOTHING:
+                    elif self.watching and (found := self._mentions(data[position + 5 : following])) is not NOTHING:
                         self.attention = _reason(found)
                         break
                     if watching:
@@ -222,7 +226,7 @@ class Traffic:
         at = position + 5
         if kind == m.PARSE:
             name = m.text_at(data, at)
-            found = mentions(data[at:following]) if following <= len(data) else NOTHING
+            found = self._mentions(data[at:following]) if following <= len(data) else NOTHING
             if found is not NOTHING:
                 self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
                 if Mention.LOAD in found:
@@ -246,6 +250,11 @@ class Traffic:
             names = self.statements if data[at : at + 1] == b"S" else self.portals
             names.pop(m.text_at(data, at + 1), None)
         return False
+
+    def _mentions(self, text: bytes) -> Mention:
+        if not self.sending and sends(text.lower()):
+            self.sending = True
+        return mentions(text)
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -376,6 +385,8 @@ class Traffic:
             if self.changed:
                 self.changed = False
                 self.committed()
+            if self.sending:
+                self.sent()
 
     def oldest(self) -> Batch:
         """The first of the outstanding batches."""

@@ -25,6 +25,7 @@ NOTHING = Mention.NOTHING
 _REQUEST = re.compile(rb"(?:create|replace|create_or_replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
 _CHANGE = re.compile(rb"\b(?:create|alter|drop)\b")
 _DATABASE = re.compile(rb"\bdatabase\b")
+_SENDS = re.compile(rb'pgque"?\s*\.\s*"?(?:send|insert_event|dlq_replay|force_|create_queue|resume_queue|start)')
 _LOAD = re.compile(rb"\bcopy\b.+\bfrom\b\s*'[a-z0-9]+://", re.DOTALL)
 
 
@@ -50,3 +51,16 @@ def mentions(text: bytes) -> Mention:
         if change and _DATABASE.search(lowered, change.end()):
             found |= Mention.DATABASE
     return found
+
+
+def sends(lowered: bytes) -> bool:
+    """Whether a text, in lower case, sends events to queues by name: its session's commits wake the queues' clock.
+
+    Events sent without naming a function (by triggers, by functions of the user's) are found by the clock itself.
+
+    >>> sends(b"select pgque.send_batch('orders', array['a', 'b'])")
+    True
+    >>> sends(b"select * from pgque.receive('orders', 'billing')")
+    False
+    """
+    return b"pgque" in lowered and _SENDS.search(lowered) is not None

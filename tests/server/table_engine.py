@@ -14,6 +14,7 @@ class TableEngine:
 
     def __init__(self) -> None:
         self.commits = 0
+        self.sends = 0
         self.autocommit: list[bool] = []
         self.released: list[str] = []
         self.waiting = threading.Event()
@@ -25,6 +26,9 @@ class TableEngine:
 
     def committed(self, database: str) -> None:
         self.commits += 1
+
+    def sent(self, database: str) -> None:
+        self.sends += 1
 
     async def release_database(self, database: str) -> None:
         self.released.append(database)

@@ -370,6 +370,27 @@ def test_commits_wake_the_engine(engaged: Engaged, client: psycopg.Connection[An
     assert engaged.engine.commits == 3
 
 
+def test_sessions_that_send_events_wake_the_clock(engaged: Engaged, run: Any) -> None:
+    with psycopg.connect(engaged.direct, autocommit=True) as direct:
+        direct.execute("create schema pgque")
+        direct.execute("create function pgque.send(text) returns int language sql as 'select 1'")
+    run("select 1")
+    run("select count(*) from pg_class where relnamespace = 'pgque'::regnamespace")
+    assert engaged.engine.sends == 0
+    run("select PGQUE.send('q')")
+    before = engaged.engine.sends
+    assert before >= 1  # the client may have prepared the statement by itself
+    for n in range(1, 8):  # where that has a name, nothing else is sent
+        run("select PGQUE.send('q')")
+        assert engaged.engine.sends == before + n
+    run("begin")
+    run("select 1")
+    assert engaged.engine.sends == before + 7
+    run("commit")
+    assert engaged.engine.sends == before + 8
+    assert engaged.engine.commits == 0
+
+
 def test_databases_are_released_before_they_are_dropped(engaged: Engaged, run: Any) -> None:
     run('create database "My Copy"')
     run('alter database "My Copy" rename to copy')
