@@ -384,10 +384,11 @@ def test_sessions_that_send_events_wake_the_clock(engaged: Engaged, run: Any) ->
         run("select PGQUE.send('q')")
         assert engaged.engine.sends == before + n
     run("begin")
+    before = engaged.engine.sends
     run("select 1")
-    assert engaged.engine.sends == before + 7
+    assert engaged.engine.sends == before
     run("commit")
-    assert engaged.engine.sends == before + 8
+    assert engaged.engine.sends == before + 1
     assert engaged.engine.commits == 0
 
 
