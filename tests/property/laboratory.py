@@ -43,6 +43,15 @@ EXPECTED = frozenset(
 )
 """What interleaved transactions may run into; the statement has no effect then."""
 
+NOT_MAINTAINED = (
+    "subquery in a function in FROM",
+    "empty grouping set over an outer column",
+    "FULL JOIN over an outer column",
+    "RIGHT JOIN over an outer column",
+    "operator over a WITH RECURSIVE whose rows depend on the order of others",
+)
+"""What is refused in DIFFERENTIAL mode, as `docs/sql.md` says, and is generated all the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamTable:
@@ -155,12 +164,20 @@ class Laboratory:
         return True
 
     async def create(self, name: str, query: Query, mode: str = "DIFFERENTIAL") -> StreamTable:
-        """Create and populate a stream table, as the server does it in two steps."""
+        """Create and populate a stream table, as the server does it in two steps.
+
+        An example whose query is refused as documented is none.
+        """
         session = self.session(0)
         arguments = {"name": name, "query": query.text, "refresh_mode": mode, "schedule": "1s", "initialize": True}
         async with session.transaction("read_committed"):
             request = Request(0, "create", arguments, "public", "postgres")
-            created = await requests.carry_out(session, request, self.spark, in_two_steps=True)
+            try:
+                created = await requests.carry_out(session, request, self.spark, in_two_steps=True)
+            except SqlError as error:
+                if error.sqlstate == "0A000" and error.message.startswith(NOT_MAINTAINED):
+                    reject()
+                raise
         assert created is not None
         async with session.transaction():
             await requests.refresh_now(session, created, Initiator.INITIAL, self.spark)
