@@ -13,7 +13,7 @@ from sqlglot import exp
 from .errors import NotDifferentiable
 from .unnesting import output_names
 
-_PASSING = (exp.Paren, exp.Coalesce, exp.Greatest, exp.Least, exp.DPipe, exp.Upper, exp.Lower)
+_PASSING = (exp.Paren, exp.Coalesce, exp.Greatest, exp.Least, exp.DPipe, exp.Upper, exp.Lower, exp.Min, exp.Max)
 _PASSING_BY_NAME = frozenset({"least", "greatest", "coalesce", "upper", "lower", "initcap", "concat"})
 _TEXT = ("text", "character", "name", "citext")
 
@@ -61,6 +61,8 @@ def _explicit(node: exp.Expr | None) -> exp.Expr | None:
     parts: list[exp.Expr | None] = []
     if isinstance(node, exp.Case):
         parts = [*(branch.args.get("true") for branch in node.args["ifs"]), node.args.get("default")]
+    elif isinstance(node, (exp.Window, exp.Filter)):
+        parts = [node.this]
     elif isinstance(node, _PASSING) or (isinstance(node, exp.Anonymous) and node.name.lower() in _PASSING_BY_NAME):
         parts = [part for part in node.iter_expressions()]
     return next((found for part in parts if (found := _explicit(part)) is not None), None)
