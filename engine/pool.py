@@ -40,6 +40,10 @@ SESSION_SETTINGS = {
     "default_transaction_read_only": "off",
 }
 
+DEADLOCK_TIMEOUT = "100ms"
+"""Where the role may set it, so that of the engine and a user who wait for each other the engine gives way, and tries
+again: PostgreSQL aborts whoever looks for a deadlock first, after 1 s by default."""
+
 
 def sql_error(error: asyncpg.PostgresError) -> SqlError:
     """The error of PostgreSQL as the engine's own, SQLSTATE and texts unchanged."""
@@ -160,10 +164,20 @@ class DatabasePool:
                     min_size=0,
                     max_size=self._max_size,
                     max_inactive_connection_lifetime=60.0,
-                    server_settings=SESSION_SETTINGS,
+                    server_settings=await self._settings(),
                     statement_cache_size=STATEMENT_CACHE_SIZE,
                 )
             return self._pool
+
+    async def _settings(self) -> dict[str, str]:
+        connection = await asyncpg.connect(
+            **self._arguments(self.database), database=self.database, statement_cache_size=STATEMENT_CACHE_SIZE
+        )
+        try:
+            may_set = await connection.fetchval("SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')")
+        finally:
+            await connection.close()
+        return {**SESSION_SETTINGS, "deadlock_timeout": DEADLOCK_TIMEOUT} if may_set else SESSION_SETTINGS
 
     async def close(self) -> None:
         """Close every connection; the next use opens new ones. Running statements are given up."""
