@@ -18,6 +18,12 @@ DECLARE
     relid oid;
     finished boolean := false;
 BEGIN
+    -- The session's schema for temporary objects is part of every search_path here: if it came and went with the view,
+    -- every plan in the session would be made anew, twice.
+    IF pg_my_temp_schema() = 0 THEN
+        CREATE TEMPORARY VIEW __pgt_definition AS SELECT 1 AS one;
+        DROP VIEW pg_temp.__pgt_definition;
+    END IF;
     BEGIN
         -- Analysing can run code of users: the text of a constant whose type contains a domain goes through the domain's
         -- CHECK. So it is done inside _run, with the role's rights. Dates are read in the session's own order, times
