@@ -1,11 +1,12 @@
 """Installs and upgrades the catalog schemas of a database, from the scripts beside this module.
 
-``pgtrickle/migrations`` holds numbered scripts that run once each, in order, and are recorded in
-``pgtrickle.pgt_schema_version``. ``pgtrickle/functions`` holds functions and views, written so that they can be run
-again; they are, as soon as any of them differs from what the database has. ``pgtrickle/superuser`` is run where the
-role has the right, and the result says what is missing where it has not.
+Each system has a folder: ``migrations`` holds numbered scripts that run once each, in order, and are recorded in the
+system's table of versions. ``functions`` holds functions and views, written so that they can be run again; they are, as
+soon as any of them differs from what the database has. ``superuser`` is run where the role has the right, and the
+result says what is missing where it has not.
 
-The state of a database is one line, kept as the comment of the schema, so that looking costs one small query.
+The state of a database is one line for each system, kept as the comment of its schema, so that looking costs one small
+query.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from catalog.session import SqlError, SqlSession
 
 log = structlog.get_logger(__name__)
 
-SCRIPTS = Path(__file__).parent / "pgtrickle"
-ADVISORY_LOCK = 0x7067_7472_6963_6B6C  # "pgtrickl"
 OLDEST_SERVER = 150000
 
 WITHOUT_EVENT_TRIGGERS = (
@@ -30,6 +29,50 @@ WITHOUT_EVENT_TRIGGERS = (
     "or a source, and ALTER TABLE on a source, are noticed at the next refresh only; columns that stream tables "
     "use cannot be dropped or retyped, and must not be renamed"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """What is installed together: one schema, known to users as one extension."""
+
+    title: str
+    """What its users call it, in the plural: "stream tables"."""
+    schema: str
+    extension: str
+    """The name in CREATE EXTENSION, also of the real extension whose place this takes."""
+    versions: str
+    """The table, in the schema, of the scripts that have run."""
+    advisory_lock: int
+    """Held by the one server that installs."""
+    functions_needed: tuple[str, ...] = ()
+    """Functions of PostgreSQL that the role must be allowed to execute."""
+    missing: str | None = None
+    """A query for what the scripts could not do for want of rights: one row, an array of warnings."""
+    without_superuser: str | None = None
+    """The warning where the superuser's scripts could not run, with the role's name to be put in."""
+
+
+STREAM_TABLES = System(
+    title="stream tables",
+    schema="pgtrickle",
+    extension="pg_trickle",
+    versions="pgt_schema_version",
+    advisory_lock=0x7067_7472_6963_6B6C,  # "pgtrickl"
+    functions_needed=("pg_control_system()",),
+    without_superuser=WITHOUT_EVENT_TRIGGERS,
+)
+
+QUEUES = System(
+    title="queues",
+    schema="pgque",
+    extension="pgque",
+    versions="schema_version",
+    advisory_lock=0x7067_7175_6575_6573,  # "pgqueues"
+    missing="SELECT pgque._missing_roles()",
+)
+
+SYSTEMS = (STREAM_TABLES, QUEUES)
+"""Every system, in the order of their installation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +102,12 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """All scripts of this version of Headwater, in the order in which they run."""
+    """All scripts of one system in this version of Headwater, in the order in which they run."""
 
     migrations: tuple[Script, ...]
     functions: tuple[Script, ...]
     superuser: tuple[Script, ...]
+    title: str = STREAM_TABLES.title
 
     def state(self, *, superuser: bool) -> str:
         """The line by which a database tells whether it is up to date.
@@ -74,7 +118,7 @@ class Scripts:
         digest = hashlib.sha256()
         for script in self.functions + (self.superuser if superuser else ()):
             digest.update(script.sql.encode())
-        return f"Headwater stream tables, {self.migrations[-1].version}, functions {digest.hexdigest()[:16]}"
+        return f"Headwater {self.title}, {self.migrations[-1].version}, functions {digest.hexdigest()[:16]}"
 
 
 def _read(folder: Path) -> tuple[Script, ...]:
@@ -82,31 +126,40 @@ def _read(folder: Path) -> tuple[Script, ...]:
 
 
 @cache
-def bundled_scripts() -> Scripts:
-    """The scripts beside this module."""
-    return Scripts(_read(SCRIPTS / "migrations"), _read(SCRIPTS / "functions"), _read(SCRIPTS / "superuser"))
+def bundled_scripts(system: System = STREAM_TABLES) -> Scripts:
+    """The scripts of a system beside this module."""
+    folder = Path(__file__).parent / system.schema
+    return Scripts(_read(folder / "migrations"), _read(folder / "functions"), _read(folder / "superuser"), system.title)
 
 
-async def install(session: SqlSession, scripts: Scripts | None = None) -> InstallResult:
-    """Bring the catalog of the session's database up to date. The session must be outside a transaction.
+async def install(
+    session: SqlSession, scripts: Scripts | None = None, *, system: System = STREAM_TABLES
+) -> InstallResult:
+    """Bring a system's catalog in the session's database up to date. The session must be outside a transaction.
 
     Costs one query where there is nothing to do. Several servers may do this at once; one of them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
     belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then).
     """
-    scripts = scripts or bundled_scripts()
-    present, superuser, role = await _present_state(session)
-    warnings = () if superuser else (WITHOUT_EVENT_TRIGGERS.format(role=role),)
+    scripts = scripts or bundled_scripts(system)
+    present, superuser, role = await _present_state(session, system)
+    warnings = (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
     if _is_current(present, scripts, superuser):
-        return InstallResult(present, changed=False, warnings=warnings)
+        return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        changed = await _upgrade(session, scripts, superuser)
+        changed = await install_in_transaction(session, scripts, system=system)
         await session.execute("COMMIT")
     except BaseException:
         await session.execute("ROLLBACK")
         raise
+    warnings += await _missing(session, system)
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings)
+
+
+async def _missing(session: SqlSession, system: System) -> tuple[str, ...]:
+    rows = await session.fetch(system.missing) if system.missing else []
+    return tuple(str(warning) for (warnings,) in rows for warning in warnings or ())
 
 
 def _is_current(present: str, scripts: Scripts, superuser: bool) -> bool:
@@ -114,97 +167,121 @@ def _is_current(present: str, scripts: Scripts, superuser: bool) -> bool:
     return present in {scripts.state(superuser=superuser), scripts.state(superuser=True)}
 
 
-async def _present_state(session: SqlSession) -> tuple[str, bool, str]:
+async def _present_state(session: SqlSession, system: System) -> tuple[str, bool, str]:
     rows = await session.fetch(
-        "SELECT coalesce(obj_description(to_regnamespace('pgtrickle')::oid, 'pg_namespace'), ''), r.rolsuper, "
-        "r.rolname::text FROM pg_catalog.pg_roles r WHERE r.rolname = current_user"
+        "SELECT coalesce(obj_description(to_regnamespace($1::text)::oid, 'pg_namespace'), ''), r.rolsuper, "
+        "r.rolname::text FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
+        system.schema,
     )
     present, superuser, role = rows[0]
     return str(present), bool(superuser), str(role)
 
 
-async def _upgrade(session: SqlSession, scripts: Scripts, superuser: bool) -> bool:
+async def install_in_transaction(
+    session: SqlSession, scripts: Scripts | None = None, *, system: System = STREAM_TABLES
+) -> bool:
+    """Like `install`, inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
+    scripts = scripts or bundled_scripts(system)
     await session.execute("SET LOCAL client_min_messages = warning")
     await session.execute("SET LOCAL check_function_bodies = off")
     await session.execute("SET LOCAL search_path = pg_catalog")
-    await session.fetch("SELECT pg_advisory_xact_lock($1::bigint)::text", ADVISORY_LOCK)
-    present, _, _ = await _present_state(session)
+    await session.fetch("SELECT pg_advisory_xact_lock($1::bigint)::text", system.advisory_lock)
+    present, superuser, _ = await _present_state(session, system)
     if _is_current(present, scripts, superuser):
         return False  # another server was faster
-    await _check_rights(session)
+    await _check_rights(session, system)
+    versions = f"{system.schema}.{system.versions}"
     applied: set[str] = set()
-    rows = await session.fetch("SELECT to_regclass('pgtrickle.pgt_schema_version') IS NOT NULL")
-    if rows[0][0]:
-        rows = await session.fetch("SELECT version FROM pgtrickle.pgt_schema_version")
+    rows = await session.fetch(
+        "SELECT to_regclass($1::text) IS NOT NULL, "
+        "EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($2::text)) "
+        "OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace($2::text))",
+        versions,
+        system.schema,
+    )
+    installed, occupied = rows[0]
+    if installed:
+        rows = await session.fetch(f"SELECT version FROM {versions}")
         applied = {str(version) for (version,) in rows}
-    _check_not_newer(applied, scripts)
+    elif occupied:
+        raise SqlError(
+            "42710",
+            f"schema {system.schema} exists and was not made by Headwater",
+            hint="Drop or rename it, or use another database.",
+        )
+    _check_not_newer(applied, scripts, system)
     for script in scripts.migrations:
         if script.version not in applied:
             await session.execute(script.sql)
-            await _record(session, script.version, script.description)
+            await _record(session, versions, script.version, script.description)
     for script in scripts.functions + (scripts.superuser if superuser else ()):
         await session.execute(script.sql)
     state = scripts.state(superuser=superuser)
-    await _record(session, "functions", state)
-    await session.execute(f"COMMENT ON SCHEMA pgtrickle IS '{state}'")
+    await _record(session, versions, "functions", state)
+    await session.execute(f"COMMENT ON SCHEMA {system.schema} IS '{state}'")
     log.info("catalog installed", state=state)
     return True
 
 
-def _check_not_newer(applied: set[str], scripts: Scripts) -> None:
+def _check_not_newer(applied: set[str], scripts: Scripts, system: System) -> None:
     unknown = applied - {script.version for script in scripts.migrations} - {"functions"}
     if unknown:
         raise SqlError(
             "0A000",
-            f"catalog of stream tables was installed by a newer version of Headwater (script {max(unknown)})",
+            f"catalog of {system.title} was installed by a newer version of Headwater (script {max(unknown)})",
             hint="Upgrade this server.",
         )
 
 
-async def _record(session: SqlSession, version: str, description: str) -> None:
+async def _record(session: SqlSession, versions: str, version: str, description: str) -> None:
     await session.fetch(
-        "INSERT INTO pgtrickle.pgt_schema_version (version, description) VALUES ($1::text, $2::text) "
+        f"INSERT INTO {versions} (version, description) VALUES ($1::text, $2::text) "
         "ON CONFLICT (version) DO UPDATE SET description = excluded.description, applied_at = now() RETURNING version",
         version,
         description,
     )
 
 
-async def _check_rights(session: SqlSession) -> None:
+async def _check_rights(session: SqlSession, system: System) -> None:
     """Raise SqlError unless the role may do all that the scripts need."""
     rows = await session.fetch(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), "
         "has_database_privilege(current_database(), 'CREATE'), current_user::text, current_database()::text, "
-        "EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trickle'), "
+        "EXISTS (SELECT FROM pg_extension WHERE extname = $1::text), "
         "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n"
-        " WHERE n.nspname = 'pgtrickle'), false), "
+        " WHERE n.nspname = $2::text), false), "
         "pg_is_in_recovery(), "
-        "has_function_privilege('pg_control_system()', 'EXECUTE')"
+        "(SELECT min(f) FROM unnest($3::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE'))",
+        system.extension,
+        system.schema,
+        list(system.functions_needed),
     )
-    number, version, may_create, role, database, extension, foreign, recovery, control = rows[0]
+    number, version, may_create, role, database, extension, foreign, recovery, function = rows[0]
     if int(number or 0) < OLDEST_SERVER:
         raise SqlError("0A000", f"PostgreSQL {version} is too old", hint="Headwater needs PostgreSQL 15 or newer.")
     if recovery:
-        raise SqlError("25006", "cannot install the catalog of stream tables on a hot standby")
+        raise SqlError("25006", f"cannot install the catalog of {system.title} on a hot standby")
     if extension:
         raise SqlError(
-            "42710", "extension pg_trickle is installed in this database", hint="Drop it, or use another database."
+            "42710",
+            f"extension {system.extension} is installed in this database",
+            hint="Drop it, or use another database.",
         )
     if foreign:
         raise SqlError(
             "42501",
-            f'schema pgtrickle exists and belongs to a role whose rights role "{role}" has not',
+            f'schema {system.schema} exists and belongs to a role whose rights role "{role}" has not',
             hint="Serve with the role that installed it, or with a member of that role.",
         )
     if not may_create:
         raise SqlError(
             "42501",
             f'permission denied for database {database}: role "{role}" lacks CREATE',
-            hint=f'GRANT CREATE ON DATABASE "{database}" TO "{role}"; queries work without, stream tables do not.',
+            hint=f'GRANT CREATE ON DATABASE "{database}" TO "{role}"; queries work without, {system.title} do not.',
         )
-    if not control:
+    if function:
         raise SqlError(
             "42501",
-            f'permission denied for function pg_control_system: role "{role}" lacks EXECUTE',
-            hint=f'GRANT EXECUTE ON FUNCTION pg_control_system() TO "{role}";',
+            f'permission denied for function {str(function).removesuffix("()")}: role "{role}" lacks EXECUTE',
+            hint=f'GRANT EXECUTE ON FUNCTION {function} TO "{role}";',
         )

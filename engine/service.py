@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import install
+from catalog.install import QUEUES, install
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests
@@ -123,6 +123,7 @@ class Engine:
             try:
                 async with pool.session() as session:
                     result = await install(session)
+                    without = await self._install_queues(session, database)
             except SqlError as error:
                 await pool.close()
                 logger.warning("catalog not installed", database=database, error=error.message, hint=error.hint)
@@ -131,7 +132,19 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             self._take_up(database, pool)
-            return None
+            return without
+
+    async def _install_queues(self, session: PooledSession, database: str) -> str | None:
+        """Install or upgrade the queues. Returns a warning if they could not be; stream tables do not need them."""
+        try:
+            result = await install(session, system=QUEUES)
+        except SqlError as error:
+            logger.warning("queues not installed", database=database, error=error.message, hint=error.hint)
+            hint = f" ({error.hint})" if error.hint else ""
+            return f'queues are not available in database "{database}": {error.message}{hint}'
+        for warning in result.warnings:
+            logger.warning("queues installed with limits", database=database, warning=warning)
+        return None
 
     def _take_up(self, name: str, pool: DatabasePool) -> None:
         spark = self.spark_for(pool)

@@ -1,0 +1,112 @@
+-- Queues: create, drop, configure.
+
+
+-- The channel `pgque_<queue>` must fit into an identifier.
+CREATE OR REPLACE FUNCTION pgque.create_queue(queue text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id integer;
+    parent text;
+BEGIN
+    IF queue IS NULL OR queue = '' THEN
+        RAISE EXCEPTION 'queue name must not be empty';
+    END IF;
+    IF octet_length(convert_to(queue, 'UTF8')) > 57 THEN
+        RAISE EXCEPTION 'queue name is too long: % bytes, at most 57 are allowed', octet_length(convert_to(queue, 'UTF8'));
+    END IF;
+    INSERT INTO pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq)
+    SELECT n, queue, 'pgque.event_' || n, 'pgque.event_' || n || '_id_seq', 'pgque.event_' || n || '_tick_seq'
+      FROM (SELECT nextval('pgque.queue_queue_id_seq') AS n) AS number
+     WHERE NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue)
+        ON CONFLICT (queue_name) DO NOTHING
+    RETURNING queue_id INTO id;
+    IF id IS NULL THEN
+        RETURN 0;
+    END IF;
+    parent := 'event_' || id;
+    EXECUTE format('CREATE SEQUENCE pgque.%I', parent || '_id_seq');
+    EXECUTE format('CREATE SEQUENCE pgque.%I', parent || '_tick_seq');
+    EXECUTE format('CREATE TABLE pgque.%I () INHERITS (pgque.event_template)', parent);
+    FOR number IN 0..2 LOOP
+        -- Only ever inserted into and truncated: there is nothing for autovacuum to do.
+        EXECUTE format('CREATE TABLE pgque.%I () INHERITS (pgque.%I) '
+                       'WITH (fillfactor = 100, autovacuum_enabled = off, toast.autovacuum_enabled = off)',
+                       parent || '_' || number, parent);
+        EXECUTE format('ALTER TABLE pgque.%I ALTER ev_txid SET DEFAULT pg_current_xact_id()', parent || '_' || number);
+        EXECUTE format('CREATE INDEX %I ON pgque.%I (ev_txid)', parent || '_' || number || '_txid_idx',
+                       parent || '_' || number);
+    END LOOP;
+    PERFORM pgque._grant_queue(id);
+    PERFORM pgque._insert_tick(id, NULL, now(), NULL);
+    RETURN 1;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text, force bool) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    this pgque.queue;
+    subscribers bigint;
+BEGIN
+    SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'No such event queue';
+    END IF;
+    IF force THEN
+        DELETE FROM pgque.retry_queue WHERE ev_queue = this.queue_id;
+        DELETE FROM pgque.subscription WHERE sub_queue = this.queue_id;
+    ELSE
+        SELECT count(*) INTO subscribers FROM pgque.subscription WHERE sub_queue = this.queue_id;
+        IF subscribers > 0 THEN
+            RAISE EXCEPTION 'cannot drop queue, consumers still attached';
+        END IF;
+    END IF;
+    EXECUTE format('DROP TABLE pgque.%I, pgque.%I, pgque.%I, pgque.%I', 'event_' || this.queue_id || '_0',
+                   'event_' || this.queue_id || '_1', 'event_' || this.queue_id || '_2', 'event_' || this.queue_id);
+    EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_id_seq');
+    EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_tick_seq');
+    DELETE FROM pgque.queue WHERE queue_id = this.queue_id;
+    RETURN 1;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque.drop_queue(queue, false);
+END $$;
+
+
+-- One parameter of a queue; NULL gives it back its default.
+CREATE OR REPLACE FUNCTION pgque.set_queue_config(queue text, param text, value text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind text;
+    changed bigint;
+BEGIN
+    kind := CASE
+        WHEN param IN ('ticker_max_count', 'max_retries') THEN 'integer'
+        WHEN param IN ('ticker_max_lag', 'ticker_idle_period', 'rotation_period') THEN 'interval'
+        WHEN param IN ('ticker_paused', 'external_ticker') THEN 'boolean'
+    END;
+    IF kind IS NULL THEN
+        RAISE EXCEPTION 'cannot change parameter "%"', param
+            USING HINT = 'Parameters are ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused, '
+                         'rotation_period, external_ticker and max_retries.';
+    END IF;
+    IF value IS NULL THEN
+        EXECUTE format('UPDATE pgque.queue SET %I = DEFAULT WHERE queue_name = $1', 'queue_' || param) USING queue;
+    ELSE
+        IF param = 'max_retries' AND value::integer < 0 THEN
+            RAISE EXCEPTION 'max_retries must be >= 0';
+        ELSIF param = 'ticker_max_count' AND value::integer <= 0 OR kind = 'interval' AND value::interval <= interval '0' THEN
+            RAISE EXCEPTION '% must be positive', param;
+        END IF;
+        EXECUTE format('UPDATE pgque.queue SET %I = $2::%s WHERE queue_name = $1', 'queue_' || param, kind) USING queue, value;
+    END IF;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF changed = 0 THEN
+        RAISE EXCEPTION 'No such event queue';
+    END IF;
+    RETURN 1;
+END $$;

@@ -1,0 +1,111 @@
+-- Consumers: who reads a queue, and from which tick on.
+
+
+-- The subscription of a consumer to a queue; null if there is none.
+CREATE OR REPLACE FUNCTION pgque._subscription(queue text, consumer text) RETURNS pgque.subscription
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN (SELECT s FROM pgque.subscription s
+              JOIN pgque.queue q ON q.queue_id = s.sub_queue
+              JOIN pgque.consumer c ON c.co_id = s.sub_consumer
+             WHERE q.queue_name = queue AND c.co_name = consumer);
+END $$;
+
+
+-- Subscribe at a tick, or at the last one. The queue's row is locked against rotation, which must see the new reader.
+CREATE OR REPLACE FUNCTION pgque._register_consumer(queue text, consumer text, tick_pos bigint) RETURNS integer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    id integer;
+    known pgque.subscription;
+    start bigint;
+    changed bigint;
+BEGIN
+    IF consumer IS NULL OR consumer = '' THEN
+        RAISE EXCEPTION 'consumer name must not be empty';
+    END IF;
+    SELECT q.queue_id INTO id FROM pgque.queue q WHERE q.queue_name = queue FOR SHARE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'queue not found: %', queue;
+    END IF;
+    IF tick_pos IS NULL THEN
+        SELECT max(t.tick_id) INTO start FROM pgque.tick t WHERE t.tick_queue = id;
+        IF start IS NULL THEN
+            RAISE EXCEPTION 'no ticks for queue: %', queue;
+        END IF;
+    ELSE
+        SELECT t.tick_id INTO start FROM pgque.tick t WHERE t.tick_queue = id AND t.tick_id = tick_pos;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'tick not found: %', tick_pos;
+        END IF;
+    END IF;
+    INSERT INTO pgque.consumer (co_name) SELECT consumer
+     WHERE NOT EXISTS (SELECT FROM pgque.consumer c WHERE c.co_name = consumer) ON CONFLICT (co_name) DO NOTHING;
+    known := pgque._subscription(queue, consumer);
+    IF known.sub_id IS NOT NULL THEN
+        IF tick_pos IS NOT NULL THEN
+            IF known.sub_batch IS NOT NULL OR known.sub_role = 'coop_member' THEN
+                RAISE EXCEPTION 'cannot reposition consumer % of queue % while it has an active batch', consumer, queue;
+            END IF;
+            UPDATE pgque.subscription SET sub_last_tick = start, sub_active = now() WHERE sub_id = known.sub_id;
+        END IF;
+        RETURN 0;
+    END IF;
+    INSERT INTO pgque.subscription (sub_queue, sub_consumer, sub_last_tick)
+    SELECT id, c.co_id, start FROM pgque.consumer c WHERE c.co_name = consumer
+        ON CONFLICT (sub_queue, sub_consumer) DO NOTHING;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.register_consumer(queue_name text, consumer_id text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque._register_consumer(queue_name, consumer_id, NULL);
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.register_consumer_at(queue_name text, consumer_name text, tick_pos bigint) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque._register_consumer(queue_name, consumer_name, tick_pos);
+END $$;
+
+
+-- Remove a subscription with what it was to be given again. A group's main row goes when no subconsumer is left.
+CREATE OR REPLACE FUNCTION pgque.unregister_consumer(queue_name text, consumer_name text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    known pgque.subscription := pgque._subscription(queue_name, consumer_name);
+    changed bigint;
+BEGIN
+    PERFORM FROM pgque.subscription s WHERE s.sub_id = known.sub_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    IF known.sub_role = 'coop_member' THEN
+        RAISE EXCEPTION 'consumer % of queue % is a subconsumer, use unregister_subconsumer()', consumer_name, queue_name;
+    ELSIF EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = known.sub_id) THEN
+        RAISE EXCEPTION 'consumer % of queue % has registered subconsumers, unregister them with unregister_subconsumer()',
+            consumer_name, queue_name;
+    END IF;
+    DELETE FROM pgque.retry_queue WHERE ev_owner = known.sub_id;
+    DELETE FROM pgque.subscription WHERE sub_id = known.sub_id;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    RETURN changed;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.subscribe(queue text, consumer text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque._register_consumer(queue, consumer, NULL);
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.unsubscribe(queue text, consumer text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque.unregister_consumer(queue, consumer);
+END $$;

@@ -1,0 +1,184 @@
+-- Maintenance: events that are due again, events that were to be sent later, rotation.
+
+
+-- Move due retries back into their queues, each queue's with one statement. They keep their id and time; the
+-- transaction id is this one's, so that the next tick finds them.
+CREATE OR REPLACE FUNCTION pgque.maint_retry_events() RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target pgque.queue;
+    moved bigint;
+    total bigint := 0;
+BEGIN
+    FOR target IN SELECT q.* FROM pgque.queue q
+                   WHERE EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_queue = q.queue_id AND r.ev_retry_after <= now())
+                   ORDER BY q.queue_id
+    LOOP
+        EXECUTE format(
+            'WITH due AS (DELETE FROM pgque.retry_queue r USING '
+            '  (SELECT ev_owner, ev_id FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now()'
+            '    FOR UPDATE SKIP LOCKED) AS d WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id RETURNING r.*) '
+            'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+            'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+            'FROM due ORDER BY ev_id', target.queue_data_pfx || '_' || target.queue_cur_table)
+            USING target.queue_id;
+        GET DIAGNOSTICS moved = ROW_COUNT;
+        IF moved > 0 THEN
+            PERFORM nextval(target.queue_event_seq::regclass);  -- the ticker counts ids: let it see that there is something
+        END IF;
+        total := total + moved;
+    END LOOP;
+    RETURN total;
+END $$;
+
+
+-- Send later; what is due is sent now, and the event's id returned instead of the entry's.
+CREATE OR REPLACE FUNCTION pgque.send_at(queue text, type text, payload jsonb, deliver_at timestamptz) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id bigint;
+BEGIN
+    IF deliver_at IS NULL THEN
+        RAISE EXCEPTION 'deliver_at must not be null';
+    ELSIF deliver_at <= now() THEN
+        RETURN pgque._insert_event(queue, type, payload::text, NULL, NULL, NULL, NULL);
+    END IF;
+    INSERT INTO pgque.delayed_events (de_queue_id, de_deliver_at, de_type, de_payload)
+    SELECT q.queue_id, deliver_at, type, payload::text FROM pgque.queue q WHERE q.queue_name = queue
+    RETURNING de_id INTO id;
+    IF id IS NULL THEN
+        RAISE EXCEPTION 'queue not found: %', queue;
+    END IF;
+    RETURN id;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.maint_deliver_delayed() RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target pgque.queue;
+    sent bigint;
+    total bigint := 0;
+BEGIN
+    FOR target IN SELECT q.* FROM pgque.queue q
+                   WHERE q.queue_id IN (SELECT d.de_queue_id FROM pgque.delayed_events d WHERE d.de_deliver_at <= now())
+                     AND NOT q.queue_disable_insert
+                   ORDER BY q.queue_id
+    LOOP
+        EXECUTE format(
+            'WITH due AS (DELETE FROM pgque.delayed_events e USING '
+            '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
+            '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
+            'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
+            'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered',
+            target.queue_data_pfx || '_' || target.queue_cur_table)
+            USING target.queue_id, target.queue_event_seq::regclass;
+        GET DIAGNOSTICS sent = ROW_COUNT;
+        total := total + sent;
+    END LOOP;
+    RETURN total;
+END $$;
+
+
+-- Switch a queue to its next table, if it is time, and nobody needs what is in there any more. Returns 1 if it did.
+--
+-- The table is locked, then looked at: the insert of an event holds its table until its transaction ends, so whatever is
+-- still to come is not there, and what is there has been committed. It goes if the tick of the slowest reader (a new one
+-- begins at the last tick) has seen all of it. A transaction that has been open for hours is in the way only if it
+-- sent events into this very table.
+CREATE OR REPLACE FUNCTION pgque.maint_rotate_tables_step1(queue text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    this pgque.queue;
+    slowest pgque.tick;
+    number integer;
+    target text;
+    needed boolean;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rotation must run at isolation level read committed';
+    END IF;
+    -- Whoever registers holds this row; then there is another time.
+    SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        IF NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue) THEN
+            RAISE EXCEPTION 'queue not found: %', queue;
+        END IF;
+        RETURN 0;
+    END IF;
+    IF this.queue_switch_step2 IS NULL OR this.queue_switch_time + this.queue_rotation_period > clock_timestamp() THEN
+        RETURN 0;
+    END IF;
+    SELECT * INTO slowest FROM pgque.tick t
+     WHERE t.tick_queue = this.queue_id
+       AND t.tick_id = coalesce((SELECT min(s.sub_last_tick) FROM pgque.subscription s WHERE s.sub_queue = this.queue_id),
+                                (SELECT max(l.tick_id) FROM pgque.tick l WHERE l.tick_queue = this.queue_id));
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    number := (this.queue_cur_table + 1) % this.queue_ntables;
+    target := this.queue_data_pfx || '_' || number;
+    BEGIN
+        EXECUTE 'LOCK TABLE ' || target || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN 0;
+    END;
+    EXECUTE 'SELECT EXISTS (SELECT FROM ' || target || ' WHERE ev_txid >= $1) OR EXISTS (SELECT FROM ' || target ||
+            ' WHERE ev_txid = ANY ($2))'
+        INTO needed
+        USING pg_snapshot_xmax(slowest.tick_snapshot), array(SELECT pg_snapshot_xip(slowest.tick_snapshot));
+    IF needed THEN
+        RETURN 0;
+    END IF;
+    EXECUTE 'TRUNCATE ' || target;
+    UPDATE pgque.queue q
+       SET queue_cur_table = number, queue_switch_time = clock_timestamp(), queue_switch_step1 = pg_current_xact_id(),
+           queue_switch_step2 = NULL
+     WHERE q.queue_id = this.queue_id;
+    DELETE FROM pgque.tick t WHERE t.tick_queue = this.queue_id AND t.tick_id < slowest.tick_id;
+    RETURN 1;
+END $$;
+
+
+-- Let queues be switched again whose switch has been committed. Must not share step 1's transaction.
+CREATE OR REPLACE FUNCTION pgque.maint_rotate_tables_step2() RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    confirmed bigint;
+BEGIN
+    UPDATE pgque.queue q SET queue_switch_step2 = pg_current_xact_id()
+     WHERE q.queue_switch_step2 IS NULL AND q.queue_switch_step1 <> pg_current_xact_id();
+    GET DIAGNOSTICS confirmed = ROW_COUNT;
+    RETURN confirmed;
+END $$;
+
+
+-- One cycle: step 1 of all queues, delayed events, and the queues' own functions (queue_extra_maint, called with the
+-- queue's name). A function that fails is reported and stops nothing.
+CREATE OR REPLACE FUNCTION pgque.maint() RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    this pgque.queue;
+    hook text;
+    operations integer := 0;
+BEGIN
+    FOR this IN SELECT q.* FROM pgque.queue q ORDER BY q.queue_id LOOP
+        operations := operations + pgque.maint_rotate_tables_step1(this.queue_name);
+    END LOOP;
+    operations := operations + pgque.maint_deliver_delayed();
+    FOR this IN SELECT q.* FROM pgque.queue q WHERE q.queue_extra_maint IS NOT NULL ORDER BY q.queue_id LOOP
+        FOREACH hook IN ARRAY this.queue_extra_maint LOOP
+            BEGIN
+                IF NOT (SELECT pg_has_role(p.proowner, n.nspowner, 'MEMBER') FROM pg_proc p, pg_namespace n
+                         WHERE p.oid = hook::regproc AND n.nspname = 'pgque') THEN
+                    RAISE EXCEPTION 'its owner is no member of the role that owns schema pgque';
+                END IF;
+                EXECUTE 'SELECT ' || hook::regproc || '($1)' USING this.queue_name;
+                operations := operations + 1;
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'maint: % of queue % failed: %', hook, this.queue_name, sqlerrm;
+            END;
+        END LOOP;
+    END LOOP;
+    RETURN operations;
+END $$;
