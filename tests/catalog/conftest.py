@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import InstallResult, Scripts, install
+from catalog.install import QUEUES, STREAM_TABLES, InstallResult, Scripts, System, install
 from engine.pool import PooledSession
 from server.embedded import EmbeddedPostgres
 
@@ -27,7 +27,7 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 
 
-def install_into(dsn: str, scripts: Scripts | None = None) -> InstallResult:
+def install_into(dsn: str, scripts: Scripts | None = None, system: System = STREAM_TABLES) -> InstallResult:
     """Install over a connection of the engine's kind."""
 
     async def run() -> InstallResult:
@@ -40,7 +40,7 @@ def install_into(dsn: str, scripts: Scripts | None = None) -> InstallResult:
             database=options["dbname"],
         )
         try:
-            return await install(PooledSession(connection), scripts)
+            return await install(PooledSession(connection), scripts, system=system)
         finally:
             await connection.close()
 
@@ -99,6 +99,59 @@ def connect(bare_connect: Connect) -> Connect:
 def engine(connect: Connect) -> Engine:
     """What the engine does, on a superuser's connection."""
     return Engine(connect())
+
+
+@pytest.fixture(scope="module")
+def queue_database(cluster: EmbeddedPostgres) -> Iterator[str]:
+    """The DSN of a database with the catalog of queues, and nobody who ticks; one for all tests of a file."""
+    name = f"queue_test_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        install_into(cluster.dsn(name), system=QUEUES)
+        yield cluster.dsn(name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def queue(queue_database: str) -> Iterator[Queue]:
+    """A new queue of this test's own, on a superuser's connection."""
+    with psycopg.connect(queue_database, autocommit=True) as connection:
+        queue = Queue(connection, f"queue {next(_numbers)}")
+        queue.value("SELECT pgque.create_queue(%s)", queue.name)
+        yield queue
+
+
+class Queue:
+    """A queue, a connection in autocommit, and the calls that most tests make."""
+
+    def __init__(self, connection: Connection, name: str):
+        self.connection = connection
+        self.name = name
+
+    def value(self, statement: str, *args: Any) -> Any:
+        """The one value of a statement."""
+        row = self.connection.execute(statement, args).fetchone()
+        assert row is not None
+        return row[0]
+
+    def rows(self, statement: str, *args: Any) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+        return self.connection.execute(statement, args).fetchall()
+
+    def send(self, *payloads: str) -> list[int]:
+        """Send events; their ids."""
+        return list(self.value("SELECT pgque.send_batch(%s, %s::text[])", self.name, list(payloads)))
+
+    def tick(self) -> int:
+        """Make a tick, whether there are events or not."""
+        self.value("SELECT pgque.force_next_tick(%s)", self.name)
+        return int(self.value("SELECT pgque.ticker(%s)", self.name))
+
+    def fails(self, statement: str, *args: Any) -> psycopg.Error:
+        """The error of a statement."""
+        with pytest.raises(psycopg.Error) as failure, self.connection.transaction():
+            self.connection.execute(statement, args)
+        return failure.value
 
 
 class Engine:

@@ -1,0 +1,177 @@
+-- The clock of queues: who ticks, how often, since when; start, stop, status, uninstall.
+--
+-- A Headwater server ticks, retries and rotates by itself, in every database that has queues, until stop(). Where no
+-- server is connected and pg_cron is there, start() gives that work to pg_cron instead. A server leaves it alone then.
+
+
+-- Whether a Headwater server is at work in this database: the session that ticks or the one that schedules holds its
+-- advisory lock. `ticking` tells the former.
+CREATE OR REPLACE FUNCTION pgque._server(OUT present boolean, OUT ticking boolean)
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(bool_or(true), false), coalesce(bool_or(k.clock), false)
+      FROM (VALUES (8099567203874988908, true), (5216682827506087013, false)) AS k (lock, clock)
+      JOIN pg_locks l ON l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
+                     AND l.classid::bigint = k.lock >> 32 AND l.objid::bigint = k.lock & 4294967295
+     WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+$$;
+
+
+-- Whether pg_cron can be called from here. What is called runs with the rights of this schema's owner, so it must
+-- belong to a superuser or to that owner.
+CREATE OR REPLACE FUNCTION pgque._has_cron() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT count(*) = 2
+      FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner
+     WHERE p.oid IN (to_regprocedure('cron.schedule(text,text,text)'), to_regprocedure('cron.unschedule(bigint)'))
+       AND (r.rolsuper OR r.rolname = current_user)
+$$;
+
+
+-- For the server's clock: whether it is to tick, and how often. It is not after stop(), nor while pg_cron has the work.
+CREATE OR REPLACE FUNCTION pgque._clock(OUT tick boolean, OUT tick_period_ms int)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT c.clock_stopped AND c.ticker_job_id IS NULL, c.tick_period_ms FROM pgque.config c
+$$;
+
+
+-- Starts the clock: the server's where there is one, else four jobs of pg_cron. Jobs of an earlier start() are replaced.
+-- Raises 55000 where there is neither.
+CREATE OR REPLACE FUNCTION pgque.start() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+DECLARE
+    server boolean := (SELECT s.present FROM pgque._server() s);
+BEGIN
+    IF NOT server AND NOT pgque._has_cron() THEN
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = 'pg_cron is not installed, and no Headwater server is connected to this database',
+            HINT = 'Serve this database with headwater, or CREATE EXTENSION pg_cron, or call pgque.ticker(), pgque.maint_retry_events(), pgque.maint() and pgque.maint_rotate_tables_step2() by other means.';
+    END IF;
+    PERFORM pgque.stop();
+    UPDATE pgque.config SET clock_stopped = false;
+    IF NOT server THEN
+        UPDATE pgque.config SET
+            ticker_job_id = cron.schedule('pgque_ticker', '1 second', 'CALL pgque.ticker_loop()'),
+            retry_job_id = cron.schedule('pgque_retry_events', '30 seconds', 'SELECT pgque.maint_retry_events()'),
+            maint_job_id = cron.schedule('pgque_maint', '30 seconds', 'SELECT pgque.maint()'),
+            step2_job_id = cron.schedule('pgque_rotate_step2', '10 seconds', 'SELECT pgque.maint_rotate_tables_step2()');
+    END IF;
+    NOTIFY pgque_clock;
+END $$;
+
+
+-- Stops the clock, whoever has it. Events are kept, and are delivered after the next start().
+CREATE OR REPLACE FUNCTION pgque.stop() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+DECLARE
+    job bigint;
+BEGIN
+    IF pgque._has_cron() THEN
+        FOR job IN SELECT unnest(ARRAY[c.ticker_job_id, c.retry_job_id, c.maint_job_id, c.step2_job_id]) FROM pgque.config c LOOP
+            CONTINUE WHEN job IS NULL;
+            BEGIN
+                PERFORM cron.unschedule(job);
+            EXCEPTION WHEN OTHERS THEN
+                RAISE WARNING 'could not unschedule job % of pg_cron: %', job, SQLERRM;
+            END;
+        END LOOP;
+    END IF;
+    UPDATE pgque.config SET clock_stopped = true, ticker_job_id = NULL, retry_job_id = NULL, maint_job_id = NULL, step2_job_id = NULL;
+    NOTIFY pgque_clock;
+END $$;
+
+
+-- Ticks for one second, every tick_period_ms, each tick in a transaction of its own: for pg_cron, which starts it each
+-- second, or by hand. A tick that takes longer than the period delays the next, and is not made up for.
+CREATE OR REPLACE PROCEDURE pgque.ticker_loop()
+LANGUAGE plpgsql AS $$
+DECLARE
+    begun pg_catalog.timestamptz := pg_catalog.clock_timestamp();
+    following pg_catalog.timestamptz := begun;
+    period pg_catalog.interval;
+BEGIN
+    LOOP
+        PERFORM pgque.ticker();
+        COMMIT;
+        SELECT pg_catalog.make_interval(secs => c.tick_period_ms / 1000.0) INTO period FROM pgque.config c;
+        following := following + period;
+        EXIT WHEN following >= begun + '1 second'::pg_catalog.interval;
+        IF pg_catalog.clock_timestamp() < following THEN
+            COMMIT;
+            PERFORM pg_catalog.pg_sleep(pg_catalog.date_part('epoch', following - pg_catalog.clock_timestamp()));
+            COMMIT;
+        ELSE
+            following := pg_catalog.clock_timestamp();
+        END IF;
+    END LOOP;
+END $$;
+
+
+-- Sets how often the clock ticks: a divisor of 1000, in milliseconds. Returns it. Holds from the next second on.
+CREATE OR REPLACE FUNCTION pgque.set_tick_period_ms(ms integer) RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+BEGIN
+    IF ms IS NULL OR ms NOT BETWEEN 1 AND 1000 OR 1000 % ms <> 0 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023',
+            MESSAGE = format('tick_period_ms must be an exact divisor of 1000 between 1 and 1000, got %s', coalesce(ms::text, 'null'));
+    END IF;
+    UPDATE pgque.config SET tick_period_ms = ms;
+    NOTIFY pgque_clock;
+    RETURN ms;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION pgque.version() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+    SELECT '0.1.0'
+$$;
+
+
+-- One row a component: what it is, and whether it works.
+CREATE OR REPLACE FUNCTION pgque.status() RETURNS TABLE (component text, status text, detail text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+DECLARE
+    settings pgque.config := (SELECT c FROM pgque.config c);
+    server record;
+    queues bigint := (SELECT count(*) FROM pgque.queue);
+    clock text;
+    missing text[] := pgque._missing_roles();
+BEGIN
+    SELECT * INTO server FROM pgque._server();
+    clock := CASE WHEN settings.ticker_job_id IS NOT NULL THEN CASE WHEN pgque._has_cron() THEN 'scheduled' ELSE 'missing' END
+                  WHEN settings.clock_stopped THEN 'stopped'
+                  WHEN server.ticking THEN 'running'
+                  WHEN server.present THEN 'waiting'
+                  ELSE 'not running' END;
+    RETURN QUERY
+    SELECT 'postgresql', 'ok', current_setting('server_version')
+    UNION ALL
+    SELECT 'pgque', 'ok', pgque.version()
+    UNION ALL
+    SELECT job.component, clock,
+           CASE clock WHEN 'scheduled' THEN format('job %s of pg_cron, %s', job.id, job.period)
+                      WHEN 'missing' THEN format('job %s of pg_cron, which is no longer there', job.id)
+                      WHEN 'stopped' THEN 'by pgque.stop(); pgque.start() starts it'
+                      WHEN 'running' THEN format('by the server, %s', job.period)
+                      WHEN 'waiting' THEN CASE queues WHEN 0 THEN 'by the server, which waits for the first queue'
+                                                      ELSE 'by the server, which is about to begin' END
+                      ELSE 'no Headwater server is connected to this database; with pg_cron, pgque.start() schedules it' END
+      FROM (VALUES ('ticker', settings.ticker_job_id, format('every %s ms', settings.tick_period_ms)),
+                   ('retry_events', settings.retry_job_id, 'every 30 s'),
+                   ('maintenance', settings.maint_job_id, 'every 30 s'),
+                   ('rotate_step2', settings.step2_job_id, 'every 10 s')) AS job (component, id, period)
+    UNION ALL
+    SELECT 'queues', 'ok', queues::text
+    UNION ALL
+    SELECT 'consumers', 'ok', (SELECT count(*) FROM pgque.subscription s WHERE s.sub_role <> 'coop_member')::text
+    UNION ALL
+    SELECT 'roles', CASE cardinality(missing) WHEN 0 THEN 'ok' ELSE 'warning' END,
+           CASE cardinality(missing) WHEN 0 THEN 'pgque_reader, pgque_writer, pgque_admin' ELSE array_to_string(missing, '; ') END;
+END $$;
+
+
+-- Removes everything but the roles, which belong to the whole cluster.
+CREATE OR REPLACE FUNCTION pgque.uninstall() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+BEGIN
+    PERFORM pgque.stop();
+    DROP SCHEMA pgque CASCADE;
+END $$;
