@@ -4,37 +4,6 @@
 -- have neither, since they are only called from those, and nobody else may execute them.
 
 
--- One event into the current table of a queue. The only dynamic statement is the insert itself. The transaction has an id
--- before the event has one: see _late_events.
-CREATE OR REPLACE FUNCTION pgque._insert_event(
-    queue text, type text, data text, extra1 text, extra2 text, extra3 text, extra4 text
-) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    target text;
-    disallowed boolean;
-    id bigint;
-    xid xid8 := pg_current_xact_id();
-BEGIN
-    SELECT q.queue_data_pfx || '_' || q.queue_cur_table, q.queue_disable_insert, nextval(q.queue_event_seq::regclass)
-      INTO target, disallowed, id
-      FROM pgque.queue q WHERE q.queue_name = queue;
-    IF target IS NULL THEN
-        RAISE EXCEPTION 'queue not found: %', queue;
-    END IF;
-    IF disallowed THEN
-        RAISE EXCEPTION 'Insert into queue disallowed';
-    END IF;
-    IF extra1 IS NULL AND extra2 IS NULL AND extra3 IS NULL AND extra4 IS NULL THEN
-        EXECUTE 'INSERT INTO ' || target || ' (ev_id, ev_time, ev_type, ev_data) VALUES ($1, now(), $2, $3)'
-            USING id, type, data;
-    ELSE
-        EXECUTE 'INSERT INTO ' || target || ' (ev_id, ev_time, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)'
-            ' VALUES ($1, now(), $2, $3, $4, $5, $6, $7)' USING id, type, data, extra1, extra2, extra3, extra4;
-    END IF;
-    RETURN id;
-END $$;
-
-
 CREATE OR REPLACE FUNCTION pgque.insert_event(queue_name text, ev_type text, ev_data text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -50,14 +19,9 @@ BEGIN
 END $$;
 
 
--- Many events with one INSERT. The ids are drawn first, so that their order is the payloads' whatever the plan.
+-- Many events with one INSERT.
 CREATE OR REPLACE FUNCTION pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_column
-DECLARE
-    queue pgque.queue;
-    ids bigint[];
-    xid xid8 := pg_current_xact_id();
 BEGIN
     IF ev_data_list IS NULL THEN
         RAISE EXCEPTION 'payloads must not be null';
@@ -65,18 +29,7 @@ BEGIN
     IF cardinality(ev_data_list) = 0 THEN
         RETURN '{}';
     END IF;
-    SELECT * INTO queue FROM pgque.queue q WHERE q.queue_name = insert_event_bulk.queue_name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'queue not found: %', insert_event_bulk.queue_name;
-    END IF;
-    IF queue.queue_disable_insert THEN
-        RAISE EXCEPTION 'Insert into queue disallowed';
-    END IF;
-    ids := array(SELECT nextval(queue.queue_event_seq::regclass) FROM generate_series(1, cardinality(ev_data_list)));
-    EXECUTE 'INSERT INTO ' || queue.queue_data_pfx || '_' || queue.queue_cur_table ||
-        ' (ev_id, ev_time, ev_type, ev_data) SELECT id, now(), $3, data FROM unnest($1, $2) AS event (id, data)'
-        USING ids, ev_data_list, insert_event_bulk.ev_type;
-    RETURN ids;
+    RETURN pgque._insert_events(queue_name, ev_type, ev_data_list);
 END $$;
 
 

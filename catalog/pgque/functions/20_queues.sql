@@ -14,6 +14,10 @@ BEGIN
     IF octet_length(convert_to(queue, 'UTF8')) > 57 THEN
         RAISE EXCEPTION 'queue name is too long: % bytes, at most 57 are allowed', octet_length(convert_to(queue, 'UTF8'));
     END IF;
+    IF EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue) THEN
+        RETURN 0;
+    END IF;
+    PERFORM pgque._lock_queues();
     INSERT INTO pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq)
     SELECT n, queue, 'pgque.event_' || n, 'pgque.event_' || n || '_id_seq', 'pgque.event_' || n || '_tick_seq'
       FROM (SELECT nextval('pgque.queue_queue_id_seq') AS n) AS number
@@ -38,6 +42,7 @@ BEGIN
     END LOOP;
     PERFORM pgque._grant_queue(id);
     PERFORM pgque._insert_tick(id, NULL, now(), NULL);
+    PERFORM pgque._make_inserts();
     RETURN 1;
 END $$;
 
@@ -48,6 +53,7 @@ DECLARE
     this pgque.queue;
     subscribers bigint;
 BEGIN
+    PERFORM pgque._lock_queues();
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'No such event queue';
@@ -66,6 +72,7 @@ BEGIN
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_id_seq');
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_tick_seq');
     DELETE FROM pgque.queue WHERE queue_id = this.queue_id;
+    PERFORM pgque._make_inserts();
     RETURN 1;
 END $$;
 

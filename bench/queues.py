@@ -1,0 +1,346 @@
+"""What queues cost beside plain tables: sending, receiving, delivery, and the size of what is left.
+
+    python bench/queues.py [--rounds 2] [--seconds 3] [--events 1000000] [--synchronous-commit off]
+
+Yardsticks do the same work: an INSERT into a table with a primary key, and a queue that workers empty with DELETE …
+FOR UPDATE SKIP LOCKED. All take turns within each round, directly (Unix socket) and through the server (TCP), with one
+producer and with four, payloads of 200 bytes. `synchronous_commit` is off unless wanted, so that the disk does not hide
+what the functions cost. `--events 10000000` is the full measure of size; the default shows the same on a tenth of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from psycopg import conninfo
+from rich.console import Console
+from rich.table import Table
+
+from server.embedded import binaries
+
+PAYLOAD = "x" * 200
+BATCH = 100_000
+
+TABLES = """
+CREATE TABLE plain (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, created_at timestamptz NOT NULL DEFAULT now(),
+                    type text, data text);
+CREATE TABLE jobs (LIKE plain INCLUDING ALL);
+SELECT pgque.create_queue('bench');
+"""
+
+# Each work of a producer, and the plain statement beside it.
+SENDING = {
+    "send": (
+        1,
+        "SELECT pgque.send('bench', 'default', :payload::text)",
+        "INSERT INTO plain (type, data) VALUES ('default', :payload::text)",
+    ),
+    **{
+        f"send_batch({n})": (
+            n,
+            f"SELECT pgque.send_batch('bench', 'default', array_fill(:payload::text, ARRAY[{n}]))",
+            "INSERT INTO plain (type, data)"
+            f" SELECT 'default', data FROM unnest(array_fill(:payload::text, ARRAY[{n}])) AS data",
+        )
+        for n in (100, 1000)
+    },
+}
+
+TAKE_JOBS = """
+DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT {} FOR UPDATE SKIP LOCKED)
+RETURNING id, created_at, type, data
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to the database."""
+
+    name: str
+    dsn: str
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        return psycopg.connect(self.dsn, autocommit=True)
+
+
+@contextmanager
+def served() -> Iterator[tuple[Way, Way]]:
+    """A server on a data directory of its own: the way past it, and the way through it."""
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
+        data = Path(directory) / "data"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
+            stdout=subprocess.PIPE,
+            stderr=(data.parent / "server.log").open("w"),
+            text=True,
+            cwd=Path(__file__).parent.parent,
+        )
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removeprefix("ready: ")
+            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+            login = {"user": user, "password": password}
+            socket = (data / "postgres" / "postmaster.pid").read_text().splitlines()
+            direct = conninfo.make_conninfo(host=socket[4], port=socket[3], dbname="postgres", **login)
+            yield Way("direct", direct), Way("server", conninfo.make_conninfo(url, **login))
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def transactions(path: Way, statement: str, producers: int, seconds: float, folder: Path) -> float:
+    """Of this statement a second, prepared, by pgbench."""
+    script = folder / "script.sql"
+    script.write_text(statement + ";\n")
+    target = conninfo.conninfo_to_dict(path.dsn)
+    names = {
+        "PGHOST": "host",
+        "PGPORT": "port",
+        "PGUSER": "user",
+        "PGPASSWORD": "password",
+        "PGDATABASE": "dbname",
+    }
+    done = subprocess.run(
+        [
+            *(str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(producers), "-j", str(producers)),
+            *("-T", str(max(1, round(seconds))), "-D", f"payload={PAYLOAD}", "-f", str(script)),
+        ],
+        env={**os.environ, **{name: str(target[key]) for name, key in names.items()}},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"pgbench: {done.stderr}")
+    found = re.search(r"tps = ([0-9.]+) \(without", done.stdout)
+    assert found, done.stdout
+    return float(found[1])
+
+
+def rate_of(work: Callable[[], int], seconds: float) -> float:
+    """What a piece of work gets done in a second, done again and again; the first time does not count."""
+    work()
+    done, began = 0, time.perf_counter()
+    while (taken := time.perf_counter() - began) < seconds:
+        done += work()
+    return done / taken
+
+
+def measure_sending(ways: tuple[Way, ...], rounds: int, seconds: float, console: Console) -> None:
+    """Rates of producers, side by side with the plain INSERT."""
+    found: dict[tuple[str, int, str, bool], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name, (_, send, insert) in SENDING.items():
+                for producers in (1, 4):
+                    for way in ways:
+                        for plain in (False, True):
+                            rate = transactions(way, insert if plain else send, producers, seconds, Path(folder))
+                            found.setdefault((name, producers, way.name, plain), []).append(rate)
+    table = Table(title="Sending: events a second", title_justify="left")
+    for heading in ("work", "producers", "way", "queue", "plain INSERT", "ratio"):
+        table.add_column(heading, justify="right" if heading in ("queue", "plain INSERT", "ratio") else "left")
+    for (name, producers, way_name, plain), rates in found.items():
+        if not plain:
+            size = SENDING[name][0]
+            ours = statistics.median(rates) * size
+            yardstick = statistics.median(found[name, producers, way_name, True]) * size
+            table.add_row(
+                name, str(producers), way_name, f"{ours:,.0f}", f"{yardstick:,.0f}", f"{ours / yardstick:.2f}"
+            )
+    console.print(table)
+
+
+def measure_receiving(ways: tuple[Way, ...], seconds: float, console: Console) -> None:
+    """Receive a batch of 100 000 events as a client does: all rows in its memory."""
+    direct = ways[0].connect()
+    direct.execute("SELECT pgque.create_queue('received')")
+    direct.execute("SELECT pgque.set_queue_config('received', 'ticker_paused', 'true')")
+    direct.execute("SELECT pgque.subscribe('received', 'bench')")
+    for _ in range(BATCH // 1000):
+        direct.execute("SELECT pgque.send_batch('received', array_fill(%s::text, ARRAY[1000]))", [PAYLOAD])
+    direct.execute("SELECT pgque.set_queue_config('received', 'ticker_paused', 'false')")
+    direct.execute("SELECT pgque.ticker()")
+    fill = "INSERT INTO jobs (type, data) SELECT 'default', %s FROM generate_series(1, %s::int)"
+    table = Table(title=f"Receiving a batch of {BATCH:,} events: events a second", title_justify="left")
+    for heading in ("way", "receive", "DELETE ... SKIP LOCKED", "ratio"):
+        table.add_column(heading, justify="right" if heading != "way" else "left")
+    for way in ways:
+        with way.connect() as connection:
+            cursor = connection.cursor(binary=True)
+
+            def received(cursor: psycopg.Cursor[tuple[object, ...]] = cursor) -> int:
+                # Not acknowledged, so that the same batch comes again.
+                return cursor.execute("SELECT * FROM pgque.receive('received', 'bench', %s)", [BATCH]).rowcount
+
+            def taken(cursor: psycopg.Cursor[tuple[object, ...]] = cursor) -> int:
+                return cursor.execute(TAKE_JOBS.format(BATCH)).rowcount
+
+            direct.execute("TRUNCATE jobs")
+            assert received() == BATCH
+            ours = rate_of(received, seconds)
+            taking = 0.0
+            for _ in range(4):  # the first one does not count
+                direct.execute(fill, [PAYLOAD, BATCH])
+                began = time.perf_counter()
+                assert taken() == BATCH
+                taking = max(taking, BATCH / (time.perf_counter() - began))
+            table.add_row(way.name, f"{ours:,.0f}", f"{taking:,.0f}", f"{ours / taking:.1f}")
+    console.print(table)
+    direct.execute("SELECT pgque.drop_queue('received', true)")
+    direct.execute("TRUNCATE jobs")
+    direct.close()
+
+
+class Sender(threading.Thread):
+    """Sends events at random moments; each carries when it was sent."""
+
+    def __init__(self, way: Way, statement: str, seconds: float):
+        super().__init__(daemon=True)
+        self._way, self._statement, self._seconds = way, statement, seconds
+
+    def run(self) -> None:
+        chance = random.Random(1)
+        end = time.perf_counter() + self._seconds
+        with self._way.connect() as connection:
+            while time.perf_counter() < end:
+                text = json.dumps({"sent": time.perf_counter(), "filler": PAYLOAD[:160]})
+                connection.execute(self._statement, [text], prepare=True)
+                time.sleep(chance.uniform(0.002, 0.09))
+
+
+def delivered(way: Way, seconds: float) -> list[float]:
+    """Milliseconds from sending to having received; the consumer waits for the notification of a tick."""
+    with way.connect() as connection:
+        connection.execute("LISTEN pgque_delivered")
+        sender = Sender(way, "SELECT pgque.send('delivered', %s::text)", seconds)
+        sender.start()
+        found: list[float] = []
+        while sender.is_alive():
+            list(connection.notifies(timeout=0.5, stop_after=1))
+            while rows := connection.execute(
+                "SELECT batch_id, payload FROM pgque.receive('delivered', 'bench', 10000)", prepare=True
+            ).fetchall():
+                now = time.perf_counter()
+                found += [(now - json.loads(str(payload))["sent"]) * 1000 for _, payload in rows]
+                connection.execute("SELECT pgque.ack(%s)", [rows[0][0]], prepare=True)
+    return sorted(found)
+
+
+def polled(way: Way, period: float, seconds: float) -> list[float]:
+    """The same by a queue of jobs that is looked at once in a period."""
+    with way.connect() as connection:
+        sender = Sender(way, "INSERT INTO jobs (data) VALUES (%s)", seconds)
+        sender.start()
+        found: list[float] = []
+        while sender.is_alive():
+            time.sleep(period)
+            rows = connection.execute(TAKE_JOBS.format(1000)).fetchall()
+            found += [(time.perf_counter() - json.loads(str(data))["sent"]) * 1000 for *_, data in rows]
+    return sorted(found)
+
+
+def measure_delivery(ways: tuple[Way, ...], seconds: float, console: Console) -> None:
+    """From send to receive, at two tick periods."""
+    table = Table(title="Delivery: milliseconds from send to receive", title_justify="left")
+    for heading in ("way", "tick period", "median", "99th percentile", "goal for the median", "SKIP LOCKED, polled"):
+        table.add_column(heading, justify="right" if heading != "way" else "left")
+    with ways[0].connect() as direct:
+        direct.execute("SELECT pgque.create_queue('delivered')")
+        direct.execute("SELECT pgque.subscribe('delivered', 'bench')")
+        for period in (100, 10):
+            direct.execute("SELECT pgque.set_tick_period_ms(%s)", [period])
+            for way in ways:
+                ours, yardstick = delivered(way, seconds), polled(way, period / 1000, seconds / 2)
+                table.add_row(
+                    *(way.name, f"{period} ms", f"{statistics.median(ours):.1f}"),
+                    *(f"{ours[int(len(ours) * 0.99)]:.1f}", f"{0.6 * period + 5:.0f}"),
+                    f"{statistics.median(yardstick):.1f}",
+                )
+        direct.execute("SELECT pgque.set_tick_period_ms(100)")
+        direct.execute("SELECT pgque.drop_queue('delivered', true)")
+    console.print(table)
+
+
+def measure_size(way: Way, events: int, console: Console) -> None:
+    """What both queues take on disk while all events pass through, and a transaction is held open all the time."""
+    table = Table(title=f"Size while {events:,} events pass, a transaction held open", title_justify="left")
+    for heading in ("events so far", "queue", "SKIP LOCKED"):
+        table.add_column(heading, justify="right")
+    sizes = (
+        "SELECT pg_size_pretty((SELECT sum(pg_total_relation_size(inhrelid)) FROM pg_inherits"
+        " WHERE inhparent = (SELECT queue_data_pfx::regclass FROM pgque.queue WHERE queue_name = 'sized'))),"
+        " pg_size_pretty(pg_total_relation_size('jobs'))"
+    )
+    chunk = min(50_000, events // 20)
+    with way.connect() as connection, way.connect() as holder:
+        connection.execute("SELECT pgque.create_queue('sized')")
+        connection.execute("SELECT pgque.subscribe('sized', 'bench')")
+        connection.execute("SELECT pgque.set_queue_config('sized', 'rotation_period', '1 ms')")
+        connection.execute("TRUNCATE jobs")
+        holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM pg_class")
+        for done in range(chunk, events + 1, chunk):
+            connection.execute("SELECT pgque.send_batch('sized', array_fill(%s::text, ARRAY[%s]))", [PAYLOAD, chunk])
+            connection.execute("SELECT pgque.ticker('sized')")
+            while row := connection.execute(
+                "SELECT batch_id, count(*) FROM pgque.receive('sized', 'bench', 1000000) GROUP BY 1"
+            ).fetchone():
+                connection.execute("SELECT pgque.ack(%s)", [row[0]])
+            connection.execute("SELECT pgque.maint()")
+            connection.execute("SELECT pgque.maint_rotate_tables_step2()")
+            connection.execute(
+                "INSERT INTO jobs (type, data) SELECT 'default', %s FROM generate_series(1, %s::int)", [PAYLOAD, chunk]
+            )
+            connection.execute(TAKE_JOBS.format(chunk))
+            if done % (chunk * max(1, events // chunk // 5)) == 0:
+                queue, jobs = connection.execute(sizes).fetchone() or ("", "")
+                table.add_row(f"{done:,}", str(queue), str(jobs))
+        holder.execute("COMMIT")
+    console.print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--synchronous-commit", choices=("on", "off"), default="off")
+    parser.add_argument("--only", nargs="*", choices=("sending", "receiving", "delivery", "size"), default=())
+    options = parser.parse_args()
+    console = Console()
+    with served() as ways:
+        with ways[0].connect() as connection:
+            connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
+            connection.execute("SELECT pg_reload_conf()")
+        ways[1].connect().close()  # the catalog is installed when a client first comes through the server
+        with ways[0].connect() as connection:
+            connection.execute(TABLES)
+        measures = {
+            "sending": lambda: measure_sending(ways, options.rounds, options.seconds, console),
+            "receiving": lambda: measure_receiving(ways, options.seconds, console),
+            "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),
+            "size": lambda: measure_size(ways[0], options.events, console),
+        }
+        for name, measure in measures.items():
+            if not options.only or name in options.only:
+                measure()
+
+
+if __name__ == "__main__":
+    main()
