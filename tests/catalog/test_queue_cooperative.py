@@ -179,7 +179,8 @@ def test_a_retried_event_comes_back_to_the_group(queue: Queue) -> None:
     batch = receive(queue, "a")[0][0]
     for _ in range(2):
         queue.rows(
-            "SELECT pgque.nack(m.batch_id, m, interval '0') FROM pgque.receive_coop(%s, 'team', 'a') m WHERE payload = '2'",
+            "SELECT pgque.nack(m.batch_id, m, interval '0') FROM pgque.receive_coop(%s, 'team', 'a') m "
+            "WHERE payload = '2'",
             queue.name,
         )
     assert queue.value("SELECT pgque.ack(%s)", batch) == 1
@@ -200,7 +201,10 @@ def test_unregister_refuses_a_batch_or_retries_its_events(queue: Queue) -> None:
     assert queue.value("SELECT pgque.unsubscribe_subconsumer(%s, 'team', 'a', batch_handling => 1)", queue.name) == 1
     assert queue.value("SELECT pgque.unregister_subconsumer(%s, 'team', 'a', 1)", queue.name) == 0
     assert subscriptions(queue) == {"team": ("normal", None)}
-    retries = "SELECT ev_data, ev_retry, ev_retry_after > now() FROM pgque.retry_queue JOIN pgque.queue ON queue_id = ev_queue WHERE queue_name = %s ORDER BY 1"
+    retries = (
+        "SELECT ev_data, ev_retry, ev_retry_after > now() FROM pgque.retry_queue "
+        "JOIN pgque.queue ON queue_id = ev_queue WHERE queue_name = %s ORDER BY 1"
+    )
     assert queue.rows(retries, queue.name) == [("1", 1, True), ("2", 1, True)]
     # What has had its retries is dead, for the consumer, which outlives its members.
     queue.connection.execute("UPDATE pgque.retry_queue SET ev_retry_after = now()")
@@ -210,7 +214,10 @@ def test_unregister_refuses_a_batch_or_retries_its_events(queue: Queue) -> None:
     assert [payload for _, payload in receive(queue, "b")] == ["1", "2"]
     assert queue.value("SELECT pgque.unregister_subconsumer(%s, 'team', 'b', 1)", queue.name) == 1
     assert queue.rows(retries, queue.name) == []
-    dead = "SELECT ev_data, ev_retry, co_name FROM pgque.dlq_inspect(%s) JOIN pgque.consumer ON co_id = dl_consumer_id ORDER BY 1"
+    dead = (
+        "SELECT ev_data, ev_retry, co_name FROM pgque.dlq_inspect(%s) JOIN pgque.consumer ON co_id = dl_consumer_id "
+        "ORDER BY 1"
+    )
     assert queue.rows(dead, queue.name) == [("1", 1, "team"), ("2", 1, "team")]
 
 

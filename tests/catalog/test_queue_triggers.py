@@ -19,7 +19,8 @@ def attach(
     """Put a trigger on a table, with the queue for its first argument."""
     literals = ", ".join("'" + a.replace("'", "''") + "'" for a in (queue.name, *arguments))
     queue.connection.execute(
-        f"CREATE TRIGGER {name} {when} INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW EXECUTE PROCEDURE pgque.{function}({literals})"
+        f"CREATE TRIGGER {name} {when} INSERT OR UPDATE OR DELETE ON {table} FOR EACH ROW "
+        f"EXECUTE PROCEDURE pgque.{function}({literals})"
     )
 
 
@@ -88,15 +89,18 @@ def test_sqltriga_sends_statements_that_repeat_the_change(table: Queue) -> None:
 def test_sqltriga_applies_to_a_copy(table: Queue) -> None:
     """Whatever the types: what the events do to an empty table makes it equal."""
     table.connection.execute(
-        "DROP TABLE t; CREATE TABLE t (a int, b text, n numeric, f float8, ts timestamptz, iv interval, arr text[], j jsonb, "
-        "by bytea, ok bool, g int GENERATED ALWAYS AS (a * 2) STORED, s bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (b, a))"
+        "DROP TABLE t; CREATE TABLE t (a int, b text, n numeric, f float8, ts timestamptz, iv interval, "
+        "arr text[], j jsonb, by bytea, ok bool, g int GENERATED ALWAYS AS (a * 2) STORED, "
+        "s bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (b, a))"
     )
     attach(table, "sqltriga")
     with table.connection.transaction():
         table.connection.execute("SET LOCAL timezone = 'Asia/Kolkata'; SET LOCAL datestyle = 'German, DMY'")
         table.connection.execute(
-            r"""INSERT INTO t VALUES (1, E'q''\\x\n AND y', 1.500, 0.1, '2024-05-06 07:08:09.123456+02', '1 mon -3 days', '{"a,b",NULL}',
-            '{"k": [1, "é"]}', '\xdeadbeef', true), (2, '', 'NaN', 'Infinity', '-infinity', NULL, '{}', 'null', '', false)"""
+            r"""INSERT INTO t VALUES
+            (1, E'q''\\x\n AND y', 1.500, 0.1, '2024-05-06 07:08:09.123456+02', '1 mon -3 days', '{"a,b",NULL}',
+             '{"k": [1, "é"]}', '\xdeadbeef', true),
+            (2, '', 'NaN', 'Infinity', '-infinity', NULL, '{}', 'null', '', false)"""
         )
         table.connection.execute("UPDATE t SET a = 7, n = NULL WHERE a = 1")
         table.connection.execute("UPDATE t SET ok = ok")
@@ -279,11 +283,13 @@ def test_wrong_use_is_an_error(table: Queue, function: str) -> None:
     table.connection.execute(f"CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION pgque.{function}()")
     assert "Trigger needs queue name" in str(table.fails("INSERT INTO t VALUES (1)"))
     table.connection.execute(
-        f"DROP TRIGGER a ON t; CREATE TRIGGER a AFTER INSERT ON t FOR EACH STATEMENT EXECUTE FUNCTION pgque.{function}('{table.name}')"
+        "DROP TRIGGER a ON t; CREATE TRIGGER a AFTER INSERT ON t FOR EACH STATEMENT "
+        f"EXECUTE FUNCTION pgque.{function}('{table.name}')"
     )
     assert "must be FOR EACH ROW" in str(table.fails("INSERT INTO t VALUES (1)"))
     table.connection.execute(
-        f"DROP TRIGGER a ON t; CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION pgque.{function}('nowhere')"
+        "DROP TRIGGER a ON t; CREATE TRIGGER a AFTER INSERT ON t FOR EACH ROW "
+        f"EXECUTE FUNCTION pgque.{function}('nowhere')"
     )
     assert "queue not found: nowhere" in str(table.fails("INSERT INTO t VALUES (1)"))
 
@@ -297,21 +303,26 @@ def test_an_event_is_part_of_the_transaction(table: Queue) -> None:
 
 def test_types_in_json(table: Queue) -> None:
     table.connection.execute(
-        "DROP TABLE t; DROP TYPE IF EXISTS mood, pair CASCADE; DROP DOMAIN IF EXISTS small; CREATE TYPE mood AS ENUM ('sad');"
-        "CREATE TYPE pair AS (x int, y text); CREATE DOMAIN small AS int CHECK (VALUE < 10);"
-        "CREATE TABLE t (id int, ok bool, n numeric, f float8, ts timestamptz, d date, a int[], j jsonb, m mood, p pair, s small)"
+        "DROP TABLE t; DROP TYPE IF EXISTS mood, pair CASCADE; DROP DOMAIN IF EXISTS small;"
+        "CREATE TYPE mood AS ENUM ('sad'); CREATE TYPE pair AS (x int, y text);"
+        "CREATE DOMAIN small AS int CHECK (VALUE < 10);"
+        "CREATE TABLE t (id int, ok bool, n numeric, f float8, ts timestamptz, d date, a int[], j jsonb, "
+        "m mood, p pair, s small)"
     )
     attach(table, "jsontriga")
     with table.connection.transaction():
         table.connection.execute("SET LOCAL timezone = 'UTC'")
         table.connection.execute(
-            """INSERT INTO t VALUES (1, true, 1.50, 'NaN', '2024-01-02 03:04:05+00', '2024-01-02', '{1,NULL}', '{"k": 1}', 'sad', (1, NULL), 5)"""
+            """
+            INSERT INTO t VALUES
+            (1, true, 1.50, 'NaN', '2024-01-02 03:04:05+00', '2024-01-02', '{1,NULL}', '{"k": 1}', 'sad', (1, NULL), 5)
+            """
         )
         table.connection.execute("INSERT INTO t (p) VALUES ((NULL, NULL))")
     full, empty = (data for (data,) in events(table, "ev_data"))
     assert full == (
-        '{"id":1,"ok":true,"n":1.50,"f":"NaN","ts":"2024-01-02T03:04:05+00:00","d":"2024-01-02","a":[1,null],"j":{"k": 1},'
-        '"m":"sad","p":"(1,)","s":5}'
+        '{"id":1,"ok":true,"n":1.50,"f":"NaN","ts":"2024-01-02T03:04:05+00:00","d":"2024-01-02",'
+        '"a":[1,null],"j":{"k": 1},"m":"sad","p":"(1,)","s":5}'
     )
     assert json.loads(empty) == dict.fromkeys(("id", "ok", "n", "f", "ts", "d", "a", "j", "m", "s")) | {"p": "(,)"}
 
@@ -329,7 +340,8 @@ def test_whoever_may_change_the_table_sends_without_being_a_producer(table: Queu
             app.execute("CREATE TEMP TABLE mine (id int)")
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 app.execute(
-                    f"CREATE TRIGGER x AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION pgque.jsontriga('{table.name}')"
+                    "CREATE TRIGGER x AFTER INSERT ON mine FOR EACH ROW "
+                    f"EXECUTE FUNCTION pgque.jsontriga('{table.name}')"
                 )
     finally:
         table.connection.execute("DROP OWNED BY trigger_app; DROP ROLE trigger_app")
@@ -339,10 +351,16 @@ def test_whoever_may_change_the_table_sends_without_being_a_producer(table: Queu
 def test_a_cast_of_the_tables_owner_is_not_called(table: Queue) -> None:
     """The triggers have their owner's rights: no code of others may run in them."""
     table.connection.execute(
-        "DROP TABLE t; DROP TYPE IF EXISTS sly CASCADE; CREATE TYPE sly AS (x int); CREATE OR REPLACE FUNCTION trap(sly) RETURNS json "
-        "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$; CREATE OR REPLACE FUNCTION trap_text(sly) RETURNS text "
-        "LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'called'; END $$; CREATE CAST (sly AS json) WITH FUNCTION trap(sly);"
-        "CREATE CAST (sly AS text) WITH FUNCTION trap_text(sly) AS IMPLICIT; CREATE TABLE t (id int PRIMARY KEY, c sly)"
+        """
+        DROP TABLE t;
+        DROP TYPE IF EXISTS sly CASCADE;
+        CREATE TYPE sly AS (x int);
+        CREATE OR REPLACE FUNCTION trap_json(sly) RETURNS json LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$;
+        CREATE OR REPLACE FUNCTION trap_text(sly) RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$;
+        CREATE CAST (sly AS json) WITH FUNCTION trap_json(sly);
+        CREATE CAST (sly AS text) WITH FUNCTION trap_text(sly) AS IMPLICIT;
+        CREATE TABLE t (id int PRIMARY KEY, c sly)
+        """
     )
     for number, function in enumerate(TRIGGERS):
         attach(table, function, "backup", name=f"capture_{number}")

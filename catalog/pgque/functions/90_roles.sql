@@ -57,6 +57,7 @@ DECLARE
     tables text;
     sequences text;
     routines text;
+    types text;
 BEGIN
     FOREACH name IN ARRAY ARRAY['pgque_reader', 'pgque_writer', 'pgque_admin'] LOOP
         CONTINUE WHEN to_regrole(name) IS NOT NULL;
@@ -84,9 +85,12 @@ BEGIN
       FROM pg_class c WHERE c.relnamespace = 'pgque'::regnamespace AND pg_has_role(c.relowner, 'USAGE');
     SELECT string_agg(p.oid::regprocedure::text, ', ') INTO routines
       FROM pg_proc p WHERE p.pronamespace = 'pgque'::regnamespace AND p.prokind IN ('f', 'p') AND pg_has_role(p.proowner, 'USAGE');
+    SELECT string_agg(t.oid::regtype::text, ', ') INTO types
+      FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid
+     WHERE t.typnamespace = 'pgque'::regnamespace AND c.relkind = 'c' AND pg_has_role(t.typowner, 'USAGE');
 
     REVOKE ALL ON SCHEMA pgque FROM PUBLIC;
-    REVOKE ALL ON TYPE pgque.message FROM PUBLIC;
+    EXECUTE format('REVOKE ALL ON TYPE %s FROM PUBLIC', types);
     EXECUTE format('REVOKE ALL ON TABLE %s FROM PUBLIC', tables);
     EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM PUBLIC', sequences);
     EXECUTE format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', routines);
@@ -123,7 +127,7 @@ BEGIN
                 TO pgque_writer');
 
     PERFORM pgque._grant('pgque_admin', 'GRANT ALL ON SCHEMA pgque TO pgque_admin'),
-            pgque._grant('pgque_admin', 'GRANT ALL ON TYPE pgque.message TO pgque_admin'),
+            pgque._grant('pgque_admin', format('GRANT ALL ON TYPE %s TO pgque_admin', types)),
             pgque._grant('pgque_admin', format('GRANT ALL ON TABLE %s TO pgque_admin', tables)),
             pgque._grant('pgque_admin', format('GRANT ALL ON SEQUENCE %s TO pgque_admin', sequences)),
             pgque._grant('pgque_admin', format('GRANT EXECUTE ON ROUTINE %s TO pgque_admin', routines)),
