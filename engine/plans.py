@@ -160,7 +160,10 @@ async def guard(session: SqlSession, canonical: str) -> None:
 
     Raises NotDifferentiable.
     """
-    found = await analysed(session, sql.regenerate(canonical), ("definition",), errors_told=True)
+    regenerated = sql.regenerate(canonical)
+    if sql.same_wording(canonical, regenerated):
+        return
+    found = await analysed(session, regenerated, ("definition",), errors_told=True)
     if "failed" in found:
         raise NotDifferentiable(f"syntax that is not understood exactly ({found['message']})")
     understood = found["definition"]

@@ -40,6 +40,7 @@ from .render import quote
 from .rewrites import rewrites
 from .topk import TopK, topk
 from .views import View, inlined
+from .wording import same_wording
 
 __all__ = [
     "PLAN_FORMAT",
@@ -58,6 +59,7 @@ __all__ = [
     "regenerate",
     "rejected",
     "rewrites",
+    "same_wording",
     "topk",
     "without_positions",
 ]
