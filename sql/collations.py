@@ -13,8 +13,31 @@ from sqlglot import exp
 from .errors import NotDifferentiable
 from .unnesting import output_names
 
-_PASSING = (exp.Paren, exp.Coalesce, exp.Greatest, exp.Least, exp.DPipe, exp.Upper, exp.Lower, exp.Min, exp.Max)
-_PASSING_BY_NAME = frozenset({"least", "greatest", "coalesce", "upper", "lower", "initcap", "concat"})
+# What gives text of the collation of its arguments, each of which is text or does not say one.
+_PASSING = (
+    *(exp.Paren, exp.Coalesce, exp.Greatest, exp.Least, exp.DPipe, exp.Upper, exp.Lower, exp.Initcap),
+    *(exp.Trim, exp.Overlay, exp.Min, exp.Max),
+)
+_PASSING_BY_NAME = frozenset(
+    (
+        *(
+            "least",
+            "greatest",
+            "coalesce",
+            "nullif",
+            "upper",
+            "lower",
+            "initcap",
+            "concat",
+            "concat_ws",
+            "left",
+            "right",
+        ),
+        *("substr", "replace", "btrim", "ltrim", "rtrim", "repeat", "lpad", "rpad", "reverse", "translate"),
+        *("split_part", "regexp_replace"),
+    )
+)
+_TEXT_TYPES = (exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR)
 _TEXT = ("text", "character", "name", "citext")
 
 
@@ -61,7 +84,7 @@ def _explicit(node: exp.Expr | None) -> exp.Expr | None:
     parts: list[exp.Expr | None] = []
     if isinstance(node, exp.Case):
         parts = [*(branch.args.get("true") for branch in node.args["ifs"]), node.args.get("default")]
-    elif isinstance(node, (exp.Window, exp.Filter)):
+    elif isinstance(node, (exp.Window, exp.Filter)) or (isinstance(node, exp.Cast) and node.to.is_type(*_TEXT_TYPES)):
         parts = [node.this]
     elif isinstance(node, _PASSING) or (isinstance(node, exp.Anonymous) and node.name.lower() in _PASSING_BY_NAME):
         parts = [part for part in node.iter_expressions()]

@@ -156,6 +156,7 @@ def test_set_operation_of_which_one_branch_says_collate(laboratory: Laboratory) 
         'r2.s COLLATE "C"',
         "least(to_char('2026-02-01'::date, 'YYYY-MM'), CASE WHEN (r2.s IS NULL) THEN r2.s ELSE r2.s END COLLATE \"C\")",
         'max(least(r2.s, r2.s COLLATE "C")) OVER (PARTITION BY r2.n ORDER BY r2.id)',
+        "concat_ws('-', least(r2.s, r2.s COLLATE \"C\")::varchar, r2.id)",
     ):
         check(
             laboratory,
