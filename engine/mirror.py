@@ -68,7 +68,7 @@ class MirrorVersion:
     """The rows of a source as of a snapshot: a base, and changes that lead from it to there.
 
     Held against removal while its context is open. `files` and `changes` are Parquet files of the base and of the log;
-    without `changes` the base is what is asked for. `key` is the primary key if all of it is in the mirror.
+    without `changes` the base is what is asked for. `key` is what tells rows apart, if all of it is in the mirror.
     """
 
     source: int

@@ -6,9 +6,10 @@ weight w and transaction x, the rows as of snapshot s are the Z-set
     S(r) = B(r) + Σ w · ([x visible in s] - [x visible in b])
 
 which works forwards and backwards. Changes are summed by whole rows: their order need not be known (a trigger that
-updates what a statement inserts is captured before the statement is). Where the primary key is among the columns, B
-and S hold every key at most once: rows of the sum with weight -1 are in the base and go, those with 1 come. Otherwise
-the rows of the base that the sum has, too, are counted.
+updates what a statement inserts is captured before the statement is). Where the columns include a key of the table, B
+and S hold every key at most once: rows of the sum with weight -1 are in the base and go, those with 1 come. Few changes
+cost a query next to nothing that way. Otherwise the rows of the base that the sum has, too, are counted, which compares
+all captured columns of all rows.
 
 Floats are told apart by their text, since -0 = 0.
 """
@@ -106,12 +107,13 @@ def rows_as_of(
 ) -> str:
     """`names` of the rows of relation `base` after the net changes in relation `net`, which has all of `columns`.
 
-    `key` is the primary key if all of it is among the columns, or ().
+    `key` is a key of the table if all of it is among the columns, or ().
     """
     q = dialect.quote
     wanted = ", ".join(f"b.{q(name)}" for name in names)
     if key:
-        same = " AND ".join(f"b.{q(name)} = n.{q(name)}" for name in key)
+        # Old images are what the base has to the letter, of whatever else is equal to a key for PostgreSQL.
+        same = " AND ".join(f"{columns[n].group(f'b.{q(n)}')} = {columns[n].group(f'n.{q(n)}')}" for n in key)
         came = ", ".join(q(name) for name in names)
         return (
             f"SELECT {wanted} FROM {base} b LEFT ANTI JOIN (SELECT * FROM {net} WHERE {q(WEIGHT)} < 0) n ON {same} "

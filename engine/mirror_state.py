@@ -68,7 +68,7 @@ class MirrorState:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The primary key, or () if there is none or not all of it is in the mirror."""
+        """What tells rows apart, the primary key or another; () if there is none or not all of it is in the mirror."""
         key = tuple(json.loads(self.identity)["key"] or ())
         return key if set(key) <= set(self.columns) else ()
 

@@ -93,7 +93,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     fallback = await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     mode = "FULL" if fallback else context.refresh_mode
-    await track(session, context.pgt_id, captured_columns(inputs, tracked, mode, context.engine))
+    await track(session, context.pgt_id, captured_columns(inputs, tracked, mode, context.engine), context.engine)
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
         context.pgt_id,

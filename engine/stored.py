@@ -56,7 +56,7 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
             "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
         )
         columns = captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
-        await track(session, pgt_id, columns)
+        await track(session, pgt_id, columns, context.engine)
     state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
     if effective == "DIFFERENTIAL":
         state["fallback_reason"] = None
@@ -71,13 +71,17 @@ LOCK_PATIENCE = 30.0
 """Seconds for which capture's lock on a source is tried for."""
 
 
-async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]]) -> bool:
+async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: str) -> bool:
     """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
+
+    Unless `engine` keeps it in PostgreSQL the keys of the sources are captured, too: mirrors tell rows apart by them.
 
     Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
     gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked.
     """
-    sources = json.dumps([{"relid": oid, "columns": used} for oid, used in columns.items()])
+    sources = json.dumps(
+        [{"relid": oid, "columns": used, "keyed": bool(used) and engine != "postgres"} for oid, used in columns.items()]
+    )
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
         wait=wait_random_exponential(multiplier=0.05, max=1.0),

@@ -282,6 +282,36 @@ def test_unknown_and_reserved_columns_are_refused(engine: Engine) -> None:
         )
 
 
+def test_keys_are_captured_for_mirrors_and_not_for_owners(engine: Engine) -> None:
+    engine.connection.execute(
+        "CREATE TABLE composite (v text, b int, a int, PRIMARY KEY (a, b));"
+        "CREATE TABLE uniquely (v text, a int NOT NULL UNIQUE, b int, c int, UNIQUE (b, c));"
+        "CREATE TABLE perhaps (v text, a int UNIQUE);"
+        "CREATE UNIQUE INDEX ON perhaps (v);"
+        "CREATE ROLE reader; GRANT SELECT (v) ON composite, uniquely, perhaps TO reader;"
+        "GRANT CREATE ON SCHEMA public TO reader"
+    )
+    pgt_id = engine.create("st")
+    engine.connection.execute("ALTER TABLE st OWNER TO reader")
+    captured = {}
+    for table in ("composite", "uniquely", "perhaps"):
+        call = "SELECT pgtrickle._track_source(%s, %s::regclass, '{v}', true)"
+        first, again = (dict(engine.value(call, pgt_id, table)) for _ in range(2))
+        assert first["installed"] and not again["installed"] and not again["extended"]
+        captured[table] = first["columns"]
+    assert captured == {"composite": ["v", "b", "a"], "uniquely": ["v", "a"], "perhaps": ["v"]}
+    engine.connection.execute("INSERT INTO composite VALUES ('x', 1, 2)")
+    engine.connection.execute("UPDATE composite SET b = 3")
+    assert engine.net("composite", "v", "a", "b") == Counter({("x", 2, 3): 1})
+    columns = engine.value(
+        "SELECT array_agg(column_name::text) FROM information_schema.column_privileges"
+        " WHERE table_name = %s AND grantee = 'reader' AND column_name !~ '^__'",
+        f"changes_{engine.oid('composite')}",
+    )
+    assert columns == ["v"]
+    engine.connection.execute("ALTER TABLE st OWNER TO CURRENT_USER; DROP OWNED BY reader; DROP ROLE reader")
+
+
 def test_capture_ends_with_the_last_that_needs_it(table: Engine) -> None:
     second = table.create("second", t=["id"])
     first = int(table.value("SELECT min(pgt_id) FROM pgtrickle.pgt_stream_tables"))

@@ -36,7 +36,7 @@ class Laboratory:
         for statement in statements:
             await self.connection.execute(statement)
 
-    async def capture(self, table: str, columns: Sequence[str]) -> None:
+    async def capture(self, table: str, columns: Sequence[str], *, keyed: bool = False) -> None:
         """Have the changes of a table captured, for a stream table that is never refreshed."""
         self.captures += 1
         name = f"public.st_{table}_{self.captures}"
@@ -45,10 +45,11 @@ class Laboratory:
         definition = {"pgt_relid": oid, "defining_query": "SELECT", "canonical_query": "SELECT"}
         pgt_id = await self.connection.fetchval("SELECT pgtrickle._register($1::text::jsonb)", json.dumps(definition))
         await self.connection.execute(
-            "SELECT pgtrickle._track_source($1::bigint, $2::text::regclass, $3::text[])",
+            "SELECT pgtrickle._track_source($1::bigint, $2::text::regclass, $3::text[], $4::boolean)",
             pgt_id,
             f"public.{table}",
             list(columns),
+            keyed,
         )
         self.pgt_id = pgt_id
 

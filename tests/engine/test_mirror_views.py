@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from engine.mirror import MirrorVersion
 from engine.mirror_views import create_views, drop_views
 from engine.spark_sessions import SparkSessions
+from sql import Source
 from tests.engine.mirror_laboratory import Laboratory, open_laboratory
 
 COLUMNS = ("id", "v", "f", "n")
@@ -85,6 +87,57 @@ async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, spark: Sp
         assert rows == after
         difference = {row: after.count(row) - before.count(row) for row in [*before, *after]}
         assert changes == {row: times for row, times in difference.items() if times}
+
+
+KEYS = {
+    "id int, part int, v text, f int, n numeric(10,2), PRIMARY KEY (part, id)": "i, i % 2",
+    "id char(5), v text, f int, n numeric(10,2), UNIQUE (id)": "i",
+    "id numeric(8,2) PRIMARY KEY, v text, f int, n numeric(10,2)": "i / 4.0",
+    "id text PRIMARY KEY, v text, f int, n numeric(10,2)": "E'k\\n' || i",
+    "id float8 PRIMARY KEY, v text, f int, n numeric(10,2)": "i - 1",
+    "id timestamp PRIMARY KEY, v text, f int, n numeric(10,2)": "timestamp '2020-01-01' + i * interval '1 microsecond'",
+    "id numeric PRIMARY KEY, v text, f int, n numeric(10,2)": "i / 8.0",
+}
+
+
+async def test_rows_are_told_apart_by_a_key_that_nobody_reads(laboratory: Laboratory, spark: SparkSessions) -> None:
+    names = ("v", "f", "n")
+    for number, (columns, key) in enumerate(KEYS.items()):
+        table = f"k{number}"
+        await laboratory.run(
+            f"CREATE TABLE public.{table} ({columns})",
+            f"ALTER TABLE public.{table} ALTER id SET NOT NULL",
+            f"INSERT INTO public.{table} SELECT {key}, 'same', 1, 1 FROM generate_series(1, 10) i",
+        )
+        await laboratory.capture(table, names, keyed=True)
+        source = await laboratory.source(table)
+        await laboratory.rows_in_mirror(*names, table=table)
+        place = f"SELECT id FROM public.{table} ORDER BY id OFFSET {{}} LIMIT 1"
+        changed = [place.format(n) for n in range(4)]
+        # One key changes several times, one goes to another row, one comes again; -0 takes the place of 0.
+        await laboratory.run(
+            f"UPDATE public.{table} SET f = 2 WHERE id = ({changed[1]})",
+            f"UPDATE public.{table} SET f = 3, v = NULL WHERE id = ({changed[1]})",
+            f"CREATE TABLE public.kept{number} AS SELECT * FROM public.{table} WHERE id = ({changed[2]})",
+            f"DELETE FROM public.{table} WHERE id = ({changed[2]})",
+            f"UPDATE public.{table} SET id = (SELECT id FROM public.kept{number}) WHERE id = ({changed[3]})",
+            f"DELETE FROM public.{table} WHERE id = ({changed[3]})",
+        )
+        if "float8" in columns:
+            await laboratory.run(f"UPDATE public.{table} SET id = '-0', f = 9 WHERE id = 0")
+            await laboratory.run(f"UPDATE public.{table} SET id = 'NaN' WHERE id = 9")
+            await laboratory.run(f"UPDATE public.{table} SET f = 7 WHERE id = 'NaN'")
+        rows = await laboratory.connection.fetch(f"SELECT v, f, n FROM public.{table}")
+        async with laboratory.at(*names, table=table) as version, spark.acquire() as lease:
+            assert version.reused and version.changes
+            assert version.key == (("part", "id") if "part" in columns else ("id",))
+
+            def work(session: Any, source: Source = source, version: MirrorVersion = version) -> list[Any]:
+                create_views(session, source, names, version)
+                return [texts(row) for row in session.sql(f"SELECT * FROM source_{source.oid}").collect()]
+
+            found = await lease.run(work, description="test")
+        assert sorted(found) == sorted(texts(row) for row in rows), columns
 
 
 async def test_rows_of_a_source_without_columns_are_counted(laboratory: Laboratory, spark: SparkSessions) -> None:

@@ -370,6 +370,27 @@ BEGIN
 END $$;
 
 
+-- The columns by which the rows of a source can be told apart: its primary key, or else the shortest unique constraint over
+-- columns that are NOT NULL (and no row breaks that: PostgreSQL 18 has constraints that are not validated). NULL if it has
+-- none, or children, whose rows no index of it knows. Indexes without a constraint do not count: while one is created a
+-- transaction may be reading the rows of a time when there was no such key.
+CREATE OR REPLACE FUNCTION pgtrickle._row_key(source oid) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT k.names
+    FROM pg_class c, pg_constraint u, pg_index i,
+         LATERAL (SELECT array_agg(a.attname::text ORDER BY n.place) AS names, bool_and(a.attnotnull) AS complete
+                  FROM unnest(u.conkey) WITH ORDINALITY AS n(attnum, place)
+                  LEFT JOIN pg_attribute a ON a.attrelid = u.conrelid AND a.attnum = n.attnum) AS k
+    WHERE c.oid = source AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid))
+      AND u.conrelid = c.oid AND u.contype IN ('p', 'u') AND i.indexrelid = u.conindid AND NOT i.indisexclusion
+      AND k.complete
+      AND NOT EXISTS (SELECT FROM pg_constraint v
+                      WHERE v.conrelid = c.oid AND v.contype = 'n' AND NOT v.convalidated AND v.conkey[1] = ANY (u.conkey))
+    ORDER BY u.contype, cardinality(u.conkey), u.conindid LIMIT 1
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._row_key(oid) FROM PUBLIC;
+
+
 -- All the engine must know of relations: an array of {oid, schema, name, qualified, relkind, type, pgt_id, rows,
 -- obstacle, key, columns}, in the order asked for.
 CREATE OR REPLACE FUNCTION pgtrickle._source_info(relids oid[]) RETURNS jsonb

@@ -5,16 +5,22 @@
 -- Where all of that is so already no table is locked; else the source is locked against writers until the
 -- transaction ends (the caller sets lock_timeout and tries again).
 --
+-- "keyed": its key is captured, too, by which a mirror tells rows apart. The stream table's owner need not be able to read
+-- that, and does not get it.
+--
 -- Returns {"installed": capture is new or had a gap, "extended": columns were added, "generation", "columns"}. After
 -- "installed" or "extended" the stream table must be populated from a snapshot younger than this call: at REPEATABLE
 -- READ in another transaction.
 -- Raises 42501 if the owner may not read the columns, 0A000 if the source cannot be captured.
-CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, columns text[]) RETURNS jsonb
+DROP FUNCTION IF EXISTS pgtrickle._track_source(bigint, oid, text[]);  -- its earlier signature
+CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, columns text[], keyed boolean DEFAULT false)
+RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     capture pgtrickle.pgt_captures;
+    needed text[];
     all_columns text[];
     relations oid[];
     intact boolean;
@@ -44,12 +50,13 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
 
     FOR attempt IN 1..2 LOOP
+        needed := columns || CASE WHEN keyed THEN pgtrickle._row_key(source) END;
         SELECT * INTO capture FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
         relations := pgtrickle._relations(source);
         intact := capture.source_relid IS NOT NULL AND capture.relations = relations
                   AND capture.trigger_state = pgtrickle._trigger_state(source, relations)
                   AND capture.system = pgtrickle._system();
-        covered := intact AND capture.captured_columns @> columns
+        covered := intact AND capture.captured_columns @> needed
                    AND capture.fingerprint = pgtrickle._fingerprint(source, capture.captured_columns);
         EXIT WHEN covered OR attempt = 2;
         -- Only now is a lock needed. What was found without it is looked at again.
@@ -65,7 +72,7 @@ BEGIN
         all_columns := ARRAY(
             SELECT a.attname::text FROM pg_attribute a
             WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped
-              AND a.attname = ANY (columns || coalesce(capture.captured_columns, '{}'))
+              AND a.attname = ANY (needed || coalesce(capture.captured_columns, '{}'))
             ORDER BY a.attnum);
         IF capture.system <> pgtrickle._system() THEN
             -- Its transaction ids are those of another cluster or time.
@@ -99,7 +106,7 @@ BEGIN
 END $$;
 
 
--- The same for several sources, an array of {"relid", "columns"}, in the order of their OIDs, so that two of these cannot
+-- The same for several sources, an array of {"relid", "columns", "keyed"}, in the order of their OIDs, so that two of these cannot
 -- deadlock. Returns whether any of them was not captured as it must be.
 CREATE OR REPLACE FUNCTION pgtrickle._track_sources(pgt_id bigint, sources jsonb) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
@@ -108,12 +115,13 @@ DECLARE
     fresh boolean := false;
     relid oid;
     columns text[];
+    keyed boolean;
 BEGIN
-    FOR relid, columns IN
-        SELECT (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns'))
+    FOR relid, columns, keyed IN
+        SELECT (s->>'relid')::oid, ARRAY(SELECT jsonb_array_elements_text(s->'columns')), coalesce((s->>'keyed')::boolean, false)
         FROM jsonb_array_elements(sources) AS s ORDER BY 1
     LOOP
-        tracked := pgtrickle._track_source(pgt_id, relid, columns);
+        tracked := pgtrickle._track_source(pgt_id, relid, columns, keyed);
         fresh := fresh OR (tracked->'installed')::boolean OR (tracked->'extended')::boolean;
     END LOOP;
     RETURN fresh;

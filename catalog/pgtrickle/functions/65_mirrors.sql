@@ -16,11 +16,7 @@ BEGIN
                'system', pgtrickle._system(), 'generation', c.generation, 'fingerprint', c.fingerprint,
                'files', (SELECT string_agg(coalesce(pg_relation_filenode(r::regclass), 0)::text, ',' ORDER BY r)
                          FROM unnest(c.relations) AS r),
-               'key', CASE WHEN t.relkind = 'p' OR cardinality(c.relations) = 1 THEN
-                   (SELECT jsonb_agg(a.attname ORDER BY k.place)
-                    FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
-                    WHERE i.indrelid = t.oid AND i.indisprimary AND NOT i.indisexclusion
-                      AND k.place <= i.indnkeyatts AND a.attrelid = t.oid AND a.attnum = k.attnum) END)::text,
+               'key', to_jsonb(pgtrickle._row_key(t.oid)))::text,
            (SELECT json_object_agg(a.attname, format_type(a.atttypid, a.atttypmod) ORDER BY a.attnum)
             FROM pg_attribute a
             WHERE a.attrelid = t.oid AND a.attname = ANY (c.captured_columns) AND a.attnum > 0 AND NOT a.attisdropped),
