@@ -328,8 +328,7 @@ def main() -> None:
         with ways[0].connect() as connection:
             connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
             connection.execute("SELECT pg_reload_conf()")
-        ways[1].connect().close()  # the catalog is installed when a client first comes through the server
-        with ways[0].connect() as connection:
+        with ways[1].connect() as connection:  # that makes the server install the catalog, and look for queues
             connection.execute(TABLES)
         measures = {
             "sending": lambda: measure_sending(ways, options.rounds, options.seconds, console),

@@ -63,13 +63,15 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_tr
 """
 """A standby elects nobody until it is promoted."""
 
-# The position moves with every event, also with one whose transaction is still open or will be rolled back.
+# The position moves with every event, also with one whose transaction is still open or will be rolled back. A queue that
+# is broken must not stop the others, hence to_regclass().
 _STATE = """
 SELECT c.tick, c.tick_period_ms::float8 / 1000, q.queues, q.position, {ticked}
 FROM pgque._clock() AS c
-CROSS JOIN (SELECT count(*) AS queues,
-                   coalesce(sum(pg_catalog.pg_sequence_last_value(queue_event_seq::pg_catalog.regclass)), 0) AS position
-            FROM pgque.queue) AS q
+CROSS JOIN (
+    SELECT count(*) AS queues,
+           coalesce(sum(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(queue_event_seq))), 0) AS position
+    FROM pgque.queue) AS q
 """
 _ROUND = _STATE.format(ticked="CASE WHEN c.tick THEN pgque.ticker() END")
 _LOOK = _STATE.format(ticked="NULL::bigint")
