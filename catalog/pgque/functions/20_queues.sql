@@ -41,7 +41,7 @@ BEGIN
                        parent || '_' || number);
     END LOOP;
     PERFORM pgque._grant_queue(id);
-    PERFORM pgque._insert_tick(id, NULL, now(), NULL);
+    PERFORM pgque._insert_tick(id, 1, now(), 0);
     PERFORM pgque._make_inserts();
     RETURN 1;
 END $$;

@@ -4,62 +4,30 @@
 -- the queue's lock, and its snapshot is taken once the lock is held.
 
 
--- The present snapshot, with the calling transaction itself as not yet seen. pg_current_snapshot() leaves it out of
--- the list of those in progress, so that it would count as seen as soon as any later transaction has ended.
+-- The present snapshot, written so that it lists every transaction in progress that has an id before the caller's.
+--
+-- pg_current_snapshot() leaves out the calling transaction, which would count as seen as soon as a later one has ended,
+-- and those after the last one that has ended, which are not seen anyway but cannot be told from those to come.
 CREATE OR REPLACE FUNCTION pgque._snapshot() RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
+    own numeric := pg_current_xact_id()::text::numeric;
     present pg_snapshot := pg_current_snapshot();
-    own xid8 := pg_current_xact_id_if_assigned();
+    upper numeric := pg_snapshot_xmax(present)::text::numeric;
 BEGIN
-    IF own IS NULL OR own >= pg_snapshot_xmax(present) THEN
-        RETURN present;
+    IF own - upper > 10000 THEN
+        RETURN present;  -- subtransactions have used up ids; late events of such transactions wait for the next event
     END IF;
-    RETURN (SELECT concat_ws(':', least(own::text::numeric, pg_snapshot_xmin(present)::text::numeric),
-                             pg_snapshot_xmax(present), string_agg(xid::text, ',' ORDER BY xid))::pg_snapshot
-              FROM (SELECT own AS xid UNION SELECT pg_snapshot_xip(present)) AS open);
-END $$;
-
-
--- Insert a tick of a queue and return its id. To be called under _lock_ticks. Ids follow one another (those of an
--- external ticker are given), so that a transaction whose snapshot is too old to see the last tick fails with a
--- serialization failure instead of taking an older snapshot for a newer one.
-CREATE OR REPLACE FUNCTION pgque._insert_tick(id integer, wanted bigint, at timestamptz, seq bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    last pgque.tick;
-    counted bigint;
-    made bigint;
-BEGIN
-    -- The count first, then the snapshot (in another statement): see _late_events.
-    SELECT coalesce(seq, pg_sequence_last_value(q.queue_event_seq::regclass), 0) INTO counted
-      FROM pgque.queue q WHERE q.queue_id = id;
-    SELECT * INTO last FROM pgque.tick WHERE tick_queue = id ORDER BY tick_id DESC LIMIT 1;
-    INSERT INTO pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
-    SELECT id, coalesce(wanted, last.tick_id + 1, 1), at, pgque._snapshot(),
-           greatest(counted, last.tick_event_seq)
-        ON CONFLICT (tick_queue, tick_id) DO NOTHING
-    RETURNING tick_id INTO made;
-    IF made IS NOT NULL THEN
-        PERFORM setval(q.queue_tick_seq::regclass, made) FROM pgque.queue q WHERE q.queue_id = id;
-    END IF;
-    RETURN made;
-END $$;
-
-
--- One maker of ticks at a time for each queue, until its transaction ends. False if `wait` is false and there is one.
-CREATE OR REPLACE FUNCTION pgque._lock_ticks(id integer, wait boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    IF wait THEN
-        PERFORM pg_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
-        RETURN true;
-    END IF;
-    RETURN pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
+    RETURN (SELECT concat_ws(':', coalesce(min(xid), own), greatest(upper, own),
+                             coalesce(string_agg(xid::text, ',' ORDER BY xid), ''))::pg_snapshot
+              FROM (SELECT xip::text::numeric AS xid FROM pg_snapshot_xip(present) AS xip
+                    UNION SELECT generate_series(upper, own - 1)
+                    UNION SELECT own WHERE own < upper) AS in_progress);
 END $$;
 
 
 -- Whether events that the last tick counted but did not see have been committed since, although no other event has been
--- sent. A sender has a transaction id before it draws an event id, and a tick reads the counter before it takes its
--- snapshot, so such an event's transaction is one that the last tick lists as in progress.
+-- sent. A sender has a transaction id before it draws an event id, and a tick reads the counter, then gets a transaction
+-- id, then takes its snapshot: so such an event's transaction is one that the last tick lists as in progress.
 CREATE OR REPLACE FUNCTION pgque._late_events(data_table text, last_snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
 DECLARE
@@ -75,74 +43,88 @@ BEGIN
 END $$;
 
 
--- Queues for which a tick is due: those with ticker_max_count new events, or any new events and the last tick
--- ticker_max_lag ago, and idle ones at intervals that grow from a second to ticker_idle_period.
-CREATE OR REPLACE FUNCTION pgque._due_queues(only_queue integer) RETURNS SETOF pgque.queue
-LANGUAGE plpgsql VOLATILE AS $$
+-- One maker of ticks at a time for each queue, until its transaction ends. False if `wait` is false and there is one.
+CREATE OR REPLACE FUNCTION pgque._lock_ticks(id integer, wait boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    RETURN QUERY
-    SELECT q.*
-      FROM pgque.queue q
-      LEFT JOIN LATERAL (
-            SELECT t.tick_id, t.tick_event_seq, clock_timestamp() - t.tick_time AS age, t.tick_time, t.tick_snapshot
-              FROM pgque.tick t WHERE t.tick_queue = q.queue_id ORDER BY t.tick_id DESC LIMIT 1
-      ) AS last ON true
-     WHERE NOT q.queue_external_ticker AND NOT q.queue_ticker_paused
-       AND (only_queue IS NULL OR q.queue_id = only_queue)
-       AND CASE
-            WHEN last.tick_id IS NULL THEN true
-            WHEN coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0) > last.tick_event_seq THEN
-                pg_sequence_last_value(q.queue_event_seq::regclass) - last.tick_event_seq >= q.queue_ticker_max_count
-                OR last.age >= q.queue_ticker_max_lag
-            WHEN pg_snapshot_xmin(last.tick_snapshot) < pg_snapshot_xmax(last.tick_snapshot)
-                 AND last.age >= q.queue_ticker_max_lag
-                 AND pgque._late_events(q.queue_data_pfx, last.tick_snapshot) THEN true
-            ELSE last.age >= least(q.queue_ticker_idle_period, greatest(interval '1 second', q.queue_ticker_max_lag,
-                (SELECT (last.tick_time - t.tick_time) * 2 FROM pgque.tick t
-                  WHERE t.tick_queue = q.queue_id AND t.tick_id < last.tick_id ORDER BY t.tick_id DESC LIMIT 1)))
-           END
-     ORDER BY q.queue_id;
+    IF wait THEN
+        PERFORM pg_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
+        RETURN true;
+    END IF;
+    RETURN pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
 END $$;
 
 
--- Make a tick of a queue, if one is due, under its lock; tell listeners if the tick has events.
-CREATE OR REPLACE FUNCTION pgque._tick(id integer, wait boolean) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    queue pgque.queue;
-    before pgque.tick;
-    made pgque.tick;
+-- Ticks that are due, of all queues or of some: where there are ticker_max_count new events, or any and the last tick
+-- was ticker_max_lag ago; of idle queues at intervals that grow from a second to ticker_idle_period.
+CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[]) RETURNS SETOF pgque._due_tick
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF NOT pgque._lock_ticks(id, wait) THEN
-        RETURN NULL;
+    RETURN QUERY
+    SELECT due.queue_id, due.queue_name, due.queue_tick_seq::regclass, coalesce(due.tick_id + 1, 1), due.counted,
+           due.has_events
+      FROM (SELECT q.*, last.*, count.counted, clock_timestamp() - last.tick_time AS age,
+                   count.counted > last.tick_event_seq
+                   OR pg_snapshot_xmin(last.tick_snapshot) < pg_snapshot_xmax(last.tick_snapshot)
+                      AND clock_timestamp() - last.tick_time >= q.queue_ticker_max_lag
+                      AND pgque._late_events(q.queue_data_pfx, last.tick_snapshot) AS has_events
+              FROM pgque.queue q
+             CROSS JOIN LATERAL (SELECT coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0)) AS count (counted)
+              LEFT JOIN LATERAL (SELECT t.* FROM pgque.tick t WHERE t.tick_queue = q.queue_id
+                                  ORDER BY t.tick_id DESC LIMIT 1) AS last ON true
+             WHERE NOT q.queue_external_ticker AND NOT q.queue_ticker_paused
+               AND (only_queues IS NULL OR q.queue_id = ANY (only_queues))) AS due
+     WHERE CASE
+            WHEN due.tick_id IS NULL THEN true
+            WHEN due.has_events THEN
+                due.counted - due.tick_event_seq >= due.queue_ticker_max_count OR due.age >= due.queue_ticker_max_lag
+            ELSE due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.queue_ticker_max_lag,
+                (SELECT (due.tick_time - t.tick_time) * 2 FROM pgque.tick t
+                  WHERE t.tick_queue = due.queue_id AND t.tick_id < due.tick_id ORDER BY t.tick_id DESC LIMIT 1)))
+           END
+     ORDER BY due.queue_id;
+END $$;
+
+
+-- Make the ticks of these queues that are due, with one snapshot, and tell listeners of those that have events. Tick
+-- ids follow one another, so that a transaction whose own snapshot is too old to see the last tick fails with a
+-- serialization failure instead of taking an older snapshot for a newer one.
+CREATE OR REPLACE FUNCTION pgque._make_ticks(queues integer[], wait boolean) RETURNS SETOF bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    locked integer[] := '{}';
+    id integer;
+    due pgque._due_tick[];
+    snapshot pg_snapshot;
+BEGIN
+    FOREACH id IN ARRAY queues LOOP
+        IF pgque._lock_ticks(id, wait) THEN
+            locked := locked || id;
+        END IF;
+    END LOOP;
+    due := array(SELECT d FROM pgque._due_ticks(locked) AS d);  -- again, now that nobody else can be faster
+    IF cardinality(due) = 0 THEN
+        RETURN;
     END IF;
-    SELECT * INTO queue FROM pgque._due_queues(id);
-    IF NOT FOUND THEN
-        RETURN NULL;  -- another ticker was faster
-    END IF;
-    SELECT * INTO before FROM pgque.tick t WHERE t.tick_queue = id ORDER BY t.tick_id DESC LIMIT 1;
-    made.tick_id := pgque._insert_tick(id, NULL, clock_timestamp(), NULL);
-    SELECT * INTO made FROM pgque.tick t WHERE t.tick_queue = id AND t.tick_id = made.tick_id;
-    IF made.tick_event_seq > before.tick_event_seq
-       OR pg_snapshot_xmin(before.tick_snapshot) < pg_snapshot_xmax(before.tick_snapshot)
-          AND pgque._late_events(queue.queue_data_pfx, before.tick_snapshot) THEN
-        PERFORM pg_notify('pgque_' || queue.queue_name, made.tick_id::text);
-    END IF;
-    RETURN made.tick_id;
+    snapshot := pgque._snapshot();
+    RETURN QUERY
+    INSERT INTO pgque.tick AS t (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+    SELECT d.queue_id, d.tick_id, clock_timestamp(), snapshot, d.counted FROM unnest(due) AS d
+        ON CONFLICT (tick_queue, tick_id) DO NOTHING
+    RETURNING t.tick_id;
+    PERFORM setval(d.tick_seq, d.tick_id) FROM unnest(due) AS d;
+    PERFORM pg_notify('pgque_' || d.queue_name, d.tick_id::text) FROM unnest(due) AS d WHERE d.has_events;
 END $$;
 
 
 CREATE OR REPLACE FUNCTION pgque.ticker() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    id integer;
-    ticked bigint := 0;
+    due integer[] := array(SELECT d.queue_id FROM pgque._due_ticks(NULL) AS d);
 BEGIN
-    FOR id IN SELECT queue_id FROM pgque._due_queues(NULL) LOOP
-        IF pgque._tick(id, false) IS NOT NULL THEN
-            ticked := ticked + 1;
-        END IF;
-    END LOOP;
-    RETURN ticked;
+    IF cardinality(due) = 0 THEN
+        RETURN 0;
+    END IF;
+    RETURN (SELECT count(*) FROM pgque._make_ticks(due, false));
 END $$;
 
 
@@ -159,10 +141,20 @@ BEGIN
     ELSIF this.queue_ticker_paused THEN
         RAISE EXCEPTION 'Ticker has been paused for this queue';
     END IF;
-    IF NOT EXISTS (SELECT FROM pgque._due_queues(this.queue_id)) THEN
+    IF NOT EXISTS (SELECT FROM pgque._due_ticks(ARRAY[this.queue_id])) THEN
         RETURN NULL;
     END IF;
-    RETURN pgque._tick(this.queue_id, true);
+    RETURN (SELECT made FROM pgque._make_ticks(ARRAY[this.queue_id], true) AS made);
+END $$;
+
+
+-- Insert a tick of a given id: the first of a queue, or one of an external source. To be called under _lock_ticks.
+CREATE OR REPLACE FUNCTION pgque._insert_tick(id integer, wanted bigint, at timestamptz, seq bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+    VALUES (id, wanted, at, pgque._snapshot(), seq);
+    PERFORM setval(q.queue_tick_seq::regclass, wanted) FROM pgque.queue q WHERE q.queue_id = id;
 END $$;
 
 

@@ -177,7 +177,7 @@ CREATE OR REPLACE FUNCTION pgque.get_batch_events(
     OUT ev_id bigint, OUT ev_time timestamptz, OUT ev_txid bigint, OUT ev_retry int4, OUT ev_type text, OUT ev_data text,
     OUT ev_extra1 text, OUT ev_extra2 text, OUT ev_extra3 text, OUT ev_extra4 text
 ) RETURNS SETOF record LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '32MB' AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
 DECLARE
     batch pgque._batch_state := pgque._batch(batch_id);
 BEGIN
@@ -250,7 +250,7 @@ END $$;
 -- tick; the last one stays active, as next_batch() would leave it.
 CREATE OR REPLACE FUNCTION pgque.receive(queue text, consumer text, max_return int DEFAULT 100) RETURNS SETOF pgque.message
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '32MB' AS $$
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
 DECLARE
     batch pgque._batch_state;
     id bigint;

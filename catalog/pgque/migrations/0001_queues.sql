@@ -165,3 +165,13 @@ CREATE TYPE pgque._batch_state AS (
     prev_snapshot pg_snapshot,
     next_snapshot pg_snapshot
 );
+
+-- A tick that is due.
+CREATE TYPE pgque._due_tick AS (
+    queue_id integer,
+    queue_name text,
+    tick_seq regclass,
+    tick_id bigint,
+    counted bigint,
+    has_events boolean
+);
