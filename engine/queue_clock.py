@@ -63,8 +63,8 @@ SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_tr
 """
 """A standby elects nobody until it is promoted."""
 
-# The position moves with every event, also with one whose transaction is still open or will be rolled back. A queue that
-# is broken must not stop the others, hence to_regclass().
+# The position moves with every event, also with one whose transaction is still open or will be rolled back. A queue
+# that is broken must not stop the others, hence to_regclass().
 _STATE = """
 SELECT c.tick, c.tick_period_ms::float8 / 1000, q.queues, q.position, {ticked}
 FROM pgque._clock() AS c

@@ -57,7 +57,7 @@ $variables$;
     many text := $many$
         WITH inserted AS (
             INSERT INTO pgque.event_%1$s_%2$s (ev_id, ev_time, ev_txid, ev_type, ev_data)
-            SELECT nextval('pgque.event_%1$s_id_seq'::regclass), now(), xid, type, unnest(data)
+            SELECT nextval('pgque.event_%1$s_id_seq'::regclass), now(), xid, type, payload FROM unnest(data) AS payload
             RETURNING ev_id)
         SELECT array_agg(ev_id) INTO events FROM inserted;$many$;
 BEGIN
@@ -81,7 +81,8 @@ END $body$ $f$;
     IF NOT known THEN
         name := 'pgque.event_' || id;
         EXECUTE 'WITH inserted AS (INSERT INTO ' || name || '_' || number ||
-            ' (ev_id, ev_time, ev_txid, ev_type, ev_data) SELECT nextval($1), now(), $2, $3, unnest($4) RETURNING ev_id)'
+            ' (ev_id, ev_time, ev_txid, ev_type, ev_data) SELECT nextval($1), now(), $2, $3, payload'
+            ' FROM unnest($4) AS payload RETURNING ev_id)'
             ' SELECT array_agg(ev_id) FROM inserted'
             INTO events USING (name || '_id_seq')::regclass, xid, type, data;
     END IF;
