@@ -99,7 +99,7 @@ $$;
 -- Sends rows as JSON. ev_type is {"op": .., "table": [schema, name], "pkey": [..]}, ev_data an object, ev_extra1 the
 -- table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.jsontriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arguments jsonb;
 BEGIN
@@ -125,7 +125,7 @@ END $$;
 -- Sends rows URL-encoded. ev_type is I:, U: or D: and the key's columns, ev_data column=value pairs joined by '&', where a
 -- null is the column's name alone, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.logutriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arguments jsonb;
 BEGIN
@@ -152,7 +152,7 @@ END $$;
 -- DELETE FROM .. WHERE ..; with the argument `fragments` PgQ's form, without the command and the table. ev_type is I, U or
 -- D, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.sqltriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     arguments jsonb;
 BEGIN

@@ -41,7 +41,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque.register_subconsumer(
     queue text, consumer text, subconsumer text, convert_normal boolean DEFAULT false
 ) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     main pgque.subscription;
     fresh boolean;
@@ -90,7 +90,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque.unregister_subconsumer(
     queue text, consumer text, subconsumer text, batch_handling integer DEFAULT 0
 ) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     main pgque.subscription := pgque._coop_lock(queue, consumer);
     member pgque.subscription;
@@ -151,7 +151,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgque.subscribe_subconsumer(
     queue text, consumer text, subconsumer text, convert_normal boolean DEFAULT false
 ) RETURNS integer
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT pgque.register_subconsumer(queue, consumer, subconsumer, convert_normal)
 $$;
 
@@ -159,14 +159,14 @@ $$;
 CREATE OR REPLACE FUNCTION pgque.unsubscribe_subconsumer(
     queue text, consumer text, subconsumer text, batch_handling integer DEFAULT 0
 ) RETURNS integer
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT pgque.unregister_subconsumer(queue, consumer, subconsumer, batch_handling)
 $$;
 
 
 -- A sign of life of a subconsumer, so that its batch is not taken over. Returns how many rows it touched.
 CREATE OR REPLACE FUNCTION pgque.touch_subconsumer(queue text, consumer text, subconsumer text) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     touched int;
 BEGIN
@@ -187,7 +187,7 @@ CREATE OR REPLACE FUNCTION pgque.next_batch_custom(
     queue text, consumer text, subconsumer text, min_lag interval, min_count int4, min_interval interval,
     dead_interval interval DEFAULT NULL, OUT batch_id bigint, OUT prev_tick_id bigint, OUT next_tick_id bigint
 ) RETURNS record
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     main pgque.subscription := pgque._coop_lock(queue, consumer);
     member pgque.subscription;
@@ -240,7 +240,7 @@ END $$;
 -- The id of a batch for a subconsumer, or null where there is none.
 CREATE OR REPLACE FUNCTION pgque.next_batch(queue text, consumer text, subconsumer text, dead_interval interval DEFAULT NULL)
 RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT b.batch_id FROM pgque.next_batch_custom(queue, consumer, subconsumer, NULL, NULL, NULL, dead_interval) b
 $$;
 
@@ -249,7 +249,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgque.receive_coop(
     queue text, consumer text, subconsumer text, max_return int DEFAULT 100, dead_interval interval DEFAULT NULL
 ) RETURNS SETOF pgque.message
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     batch bigint;
 BEGIN

@@ -10,9 +10,9 @@ RETURNS TABLE (
     cur_table int4, rotation_age interval, rotation_period interval, ticker_paused boolean, last_tick_time timestamptz,
     last_tick_id bigint, dlq_count bigint
 )
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT q.queue_name, q.queue_id, d.depth, CASE WHEN d.depth > 0 THEN now() - coalesce(slowest.tick_time, newest.tick_time) END,
-           slowest.consumers::int4, round(i.ev_per_sec::numeric, 3), q.queue_cur_table, now() - q.queue_switch_time, q.queue_rotation_period,
+           slowest.consumers::int4, round(i.ev_per_sec::numeric, 6), q.queue_cur_table, now() - q.queue_switch_time, q.queue_rotation_period,
            q.queue_ticker_paused, newest.tick_time, newest.tick_id,
            (SELECT count(*) FROM pgque.dead_letter l WHERE l.dl_queue_id = q.queue_id)
       FROM pgque.queue q
@@ -37,7 +37,7 @@ RETURNS TABLE (
     queue_name text, consumer_name text, lag interval, pending_events bigint, last_batch_start timestamptz,
     batch_active boolean, batch_id bigint
 )
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT i.queue_name, i.consumer_name, i.lag, i.pending_events, now() - i.last_seen, i.current_batch IS NOT NULL, i.current_batch
       FROM pgque.get_consumer_info() i
 $$;
@@ -49,7 +49,7 @@ $$;
 --   dlq       there are dead letters (critical: over 1000)
 CREATE OR REPLACE FUNCTION pgque.queue_health()
 RETURNS TABLE (queue_name text, check_name text, status text, detail text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.queue_name, c.check_name, c.status, c.detail
       FROM pgque.queue_stats() s
       JOIN pgque.queue q ON q.queue_id = s.queue_id
@@ -78,7 +78,7 @@ $$;
 -- The same numbers as metrics for an OpenTelemetry collector; times in seconds.
 CREATE OR REPLACE FUNCTION pgque.otel_metrics()
 RETURNS TABLE (metric_name text, metric_type text, metric_value numeric, labels jsonb)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT m.metric_name, m.metric_type, m.metric_value, jsonb_build_object('queue', s.queue_name)
       FROM pgque.queue_stats() s
       JOIN pgque.queue q ON q.queue_id = s.queue_id
@@ -107,7 +107,7 @@ $$;
 -- Consumers whose finished work is older than the threshold.
 CREATE OR REPLACE FUNCTION pgque.stuck_consumers(threshold interval DEFAULT '1 hour')
 RETURNS TABLE (queue_name text, consumer_name text, lag interval, last_active timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT i.queue_name, i.consumer_name, i.lag, now() - i.last_seen
       FROM pgque.get_consumer_info() i
      WHERE i.lag > threshold
@@ -118,7 +118,7 @@ $$;
 -- The batches that are being worked on.
 CREATE OR REPLACE FUNCTION pgque.in_flight(queue text)
 RETURNS TABLE (consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT i.consumer_name, i.current_batch, i.last_seen, b.seq_end - b.seq_start
       FROM pgque.get_consumer_info(queue) i
       CROSS JOIN LATERAL pgque.get_batch_info(i.current_batch) b
@@ -155,14 +155,14 @@ END $$;
 -- Events by the time of the tick that published them, as far back as ticks are kept.
 CREATE OR REPLACE FUNCTION pgque.throughput(queue text, period interval, bucket_size interval)
 RETURNS TABLE (bucket_start timestamptz, events bigint, events_per_sec numeric)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH published AS (
         SELECT date_bin(bucket_size, t.tick_time, timestamptz 'epoch') AS bucket,
                t.tick_event_seq - lag(t.tick_event_seq) OVER (ORDER BY t.tick_id) AS number
           FROM pgque.tick t WHERE t.tick_queue = pgque._queue_id(queue)
     )
     SELECT b.bucket, coalesce(sum(p.number), 0)::bigint,
-           round(coalesce(sum(p.number), 0) / extract(epoch FROM bucket_size), 3)
+           round(coalesce(sum(p.number), 0) / extract(epoch FROM bucket_size), 6)
       FROM pgque._buckets(period, bucket_size) AS b (bucket)
       LEFT JOIN published p ON p.bucket = b.bucket
      GROUP BY b.bucket ORDER BY b.bucket
@@ -173,7 +173,7 @@ $$;
 -- table has not rotated); one that waits in the retry queue counts when it is due, at the latest now.
 CREATE OR REPLACE FUNCTION pgque.error_rate(queue text, period interval, bucket_size interval)
 RETURNS TABLE (bucket_start timestamptz, retries bigint, dead_letters bigint)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id int4 := pgque._queue_id(queue);
 BEGIN

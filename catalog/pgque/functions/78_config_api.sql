@@ -4,7 +4,7 @@
 -- Creates a queue and sets its options, {"max_retries": 3, "ticker_max_lag": "1 second", ..}; null stands for a default.
 -- Returns 1, or 0 where the queue existed; its options are set all the same.
 CREATE OR REPLACE FUNCTION pgque.create_queue(queue text, options jsonb) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     created integer;
 BEGIN
@@ -18,14 +18,14 @@ END $$;
 
 
 CREATE OR REPLACE FUNCTION pgque.pause_queue(queue text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque.set_queue_config(queue, 'ticker_paused', 'true');
 END $$;
 
 
 CREATE OR REPLACE FUNCTION pgque.resume_queue(queue text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque.set_queue_config(queue, 'ticker_paused', 'false');
 END $$;

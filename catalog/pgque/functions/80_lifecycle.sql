@@ -37,7 +37,7 @@ $$;
 -- Starts the clock: the server's where there is one, else four jobs of pg_cron. Jobs of an earlier start() are replaced.
 -- Raises 55000 where there is neither.
 CREATE OR REPLACE FUNCTION pgque.start() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     server boolean := (SELECT s.present FROM pgque._server() s);
 BEGIN
@@ -60,7 +60,7 @@ END $$;
 
 -- Stops the clock, whoever has it. Events are kept, and are delivered after the next start().
 CREATE OR REPLACE FUNCTION pgque.stop() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     job bigint;
 BEGIN
@@ -107,7 +107,7 @@ END $$;
 
 -- Sets how often the clock ticks: a divisor of 1000, in milliseconds. Returns it. Holds from the next second on.
 CREATE OR REPLACE FUNCTION pgque.set_tick_period_ms(ms integer) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF ms IS NULL OR ms NOT BETWEEN 1 AND 1000 OR 1000 % ms <> 0 THEN
         RAISE EXCEPTION USING ERRCODE = '22023',
@@ -120,14 +120,14 @@ END $$;
 
 
 CREATE OR REPLACE FUNCTION pgque.version() RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT '0.1.0'
 $$;
 
 
 -- One row a component: what it is, and whether it works.
 CREATE OR REPLACE FUNCTION pgque.status() RETURNS TABLE (component text, status text, detail text)
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     settings pgque.config := (SELECT c FROM pgque.config c);
     server record;
@@ -170,7 +170,7 @@ END $$;
 
 -- Removes everything but the roles, which belong to the whole cluster.
 CREATE OR REPLACE FUNCTION pgque.uninstall() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pgque, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque.stop();
     DROP SCHEMA pgque CASCADE;
