@@ -27,7 +27,7 @@ from engine.mirror_copy import PipeBroken
 from engine.mirror_files import Committed, Location, Overtaken, StorageFailed
 from engine.mirror_first_copy import FirstCopies, innermost
 from engine.mirror_source import (
-    Connect,
+    Connections,
     Snapshot,
     SourceNow,
     has,
@@ -116,7 +116,7 @@ class Mirror:
     @asynccontextmanager
     async def at(
         self,
-        connect: Connect,
+        connected: Connections,
         database: str,
         source: Source,
         names: Sequence[str],
@@ -125,16 +125,15 @@ class Mirror:
     ) -> AsyncIterator[MirrorVersion]:
         """The columns `names` of a source exactly as of a snapshot, readable for the time of the block.
 
-        `connect` gives a connection that may read the whole table and the catalog. `since` is a stream table's frontier
-        (`snapshot`, `xid`, `change_id`): then the net changes from there to the snapshot are readable, too. Raises
-        NotExpressible if a type or a value cannot be carried or the changes are not known, SqlError if PostgreSQL or
-        the storage refuses.
+        `connected` may read the whole table and the catalog. `since` is a stream table's frontier (`snapshot`, `xid`,
+        `change_id`): then the net changes from there to the snapshot are readable, too. Raises NotExpressible if a type
+        or a value cannot be carried or the changes are not known, SqlError if PostgreSQL or the storage refuses.
         """
         place = self.place(database, source.oid)
         arrow_schema(declared(source, names), source.name)
         frontier = None if since is None else Frontier.parse(since)
         async with self.writing(place):
-            version, held = await self._ensure(connect, place, source, names, snapshot, frontier)
+            version, held = await self._ensure(connected, place, source, names, snapshot, frontier)
             for uri, number in held:
                 self._readers[uri][number] += 1
         try:
@@ -146,7 +145,7 @@ class Mirror:
 
     async def _ensure(
         self,
-        connect: Connect,
+        connected: Connections,
         place: Location,
         source: Source,
         names: Sequence[str],
@@ -154,13 +153,10 @@ class Mirror:
         frontier: Frontier | None,
     ) -> tuple[MirrorVersion, _Held]:
         began = time.monotonic()
-        connection: asyncpg.Connection | None = None
         try:
             for _ in range(TRIES):
-                if connection is None or connection.is_closed():
-                    connection = await connect()
                 try:
-                    return await self._try(connect, connection, place, source, names, snapshot, frontier, began)
+                    return await self._try(connected, place, source, names, snapshot, frontier, began)
                 except Overtaken as error:
                     log.info("mirror_overtaken", table=source.name, error=str(error))
             raise SqlError("40001", f'the mirror of table "{source.name}" is being written by another server')
@@ -174,14 +170,10 @@ class Mirror:
             raise SqlError("58030", f'could not write the mirror of table "{source.name}": {error}') from error
         except (asyncpg.InterfaceError, OSError) as error:
             raise SqlError("58000", f'could not mirror table "{source.name}": {error}') from error
-        finally:
-            if connection is not None:
-                connection.terminate()
 
     async def _try(
         self,
-        connect: Connect,
-        connection: asyncpg.Connection,
+        connected: Connections,
         place: Location,
         source: Source,
         names: Sequence[str],
@@ -193,13 +185,11 @@ class Mirror:
         seen = PgSnapshot.parse(snapshot.text)
         if state is not None and declared(source, names).items() <= state.columns.items():
             try:
-                state = await self.bring_up(connection, place, source.oid, state, snapshot, frontier)
+                state = await self.bring_up(await connected.own(), place, source.oid, state, snapshot, frontier)
                 return _version(source, place, state, seen, frontier, began, reused=True), _both(place, state)
             except Unusable as reason:
                 log.info("mirror_given_up", table=source.name, reason=str(reason))
-                if connection.is_closed():
-                    connection = await connect()
-        made = await self._copies.copied(connect, connection, place, source, names, snapshot)
+        made = await self._copies.copied(connected, place, source, names, snapshot)
         await asyncio.to_thread(self.vacuum, place, full=True)
         if isinstance(made, Committed):
             if frontier is not None:
@@ -218,7 +208,7 @@ class Mirror:
         else:
             if frontier is not None:
                 try:
-                    made = await self.bring_up(connection, place, source.oid, made, snapshot, frontier)
+                    made = await self.bring_up(await connected.own(), place, source.oid, made, snapshot, frontier)
                 except Unusable as reason:
                     raise NotExpressible(f'changes of table "{source.name}" since the last refresh: {reason}') from None
             version = _version(source, place, made, seen, frontier, began, reused=False)
@@ -359,4 +349,4 @@ def _version(
     )
 
 
-__all__ = ["Connect", "Location", "Mirror", "MirrorVersion", "Snapshot", "Unusable"]
+__all__ = ["Connections", "Location", "Mirror", "MirrorVersion", "Snapshot", "Unusable"]

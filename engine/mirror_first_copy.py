@@ -9,14 +9,13 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-import asyncpg
 import pyarrow as pa
 import structlog
 from deltalake.exceptions import DeltaError
 
 from engine.mirror_extract import extract, lock
 from engine.mirror_files import Committed, Location, Overtaken
-from engine.mirror_source import Connect, Snapshot, SourceNow, hold, look, snapshot_of
+from engine.mirror_source import Connections, Snapshot, SourceNow, connections, hold, look, snapshot_of
 from engine.mirror_state import (
     CHANGE_FIELDS,
     MirrorState,
@@ -55,8 +54,7 @@ class FirstCopies:
 
     async def copied(
         self,
-        connect: Connect,
-        connection: asyncpg.Connection,
+        connected: Connections,
         place: Location,
         source: Source,
         names: Sequence[str],
@@ -74,9 +72,7 @@ class FirstCopies:
                 if name in refused:
                     raise NotExpressible(f'a value of column "{name}" of table "{source.name}"')
             try:
-                if connection.is_closed():
-                    connection = await connect()
-                return await self._copy(connect, connection, place, source, names, snapshot, set(refused))
+                return await self._copy(connected, place, source, names, snapshot, set(refused))
             except _ValueRefused as refusal:
                 refused[refusal.column] = time.monotonic() + REFUSED_SECONDS
                 log.info("mirror_leaves_out_column", table=source.name, column=refusal.column, reason=str(refusal))
@@ -85,8 +81,7 @@ class FirstCopies:
 
     async def _copy(
         self,
-        connect: Connect,
-        connection: asyncpg.Connection,
+        connected: Connections,
         place: Location,
         source: Source,
         names: Sequence[str],
@@ -96,11 +91,12 @@ class FirstCopies:
         """Copy the table as of the snapshot; only the base if its changes are not kept from there on."""
         mirror = str(uuid.uuid4())
         wanted = declared(source, names)
+        connection = await connected.own()
         async with snapshot_of(connection, snapshot) as here:
             await lock(connection, source)
             now = await look(connection, source.oid, None)
             if now is not None and (
-                not wanted.items() <= now.columns.items() or not await _hold(connect, mirror, source.oid, here, now)
+                not wanted.items() <= now.columns.items() or not await _hold(connected, mirror, source.oid, here, now)
             ):
                 now = None
             columns = wanted if now is None else carried(_without(now.columns, refused), wanted, source.name)
@@ -117,7 +113,7 @@ class FirstCopies:
                     raise
 
             try:
-                await extract(connect, connection, source, snapshot, columns, write)
+                await extract(connected.another, connection, source, snapshot, columns, write)
             except pa.ArrowInvalid as error:
                 text = innermost(error)
                 column = re.search(r"CSV column #(\d+)", text)
@@ -138,13 +134,10 @@ class FirstCopies:
         return state
 
 
-async def _hold(connect: Connect, mirror: str, source: int, snapshot: PgSnapshot, now: SourceNow) -> bool:
-    """Have the buffer of a source kept from a snapshot on."""
-    own = await connect()
-    try:
-        return await hold(own, mirror, source, snapshot, now.cleaned)
-    finally:
-        own.terminate()
+async def _hold(connected: Connections, mirror: str, source: int, snapshot: PgSnapshot, now: SourceNow) -> bool:
+    """Have the buffer of a source kept from a snapshot on. The job's own connection is in the middle of a copy."""
+    async with connections(connected.another) as others:
+        return await hold(await others.own(), mirror, source, snapshot, now.cleaned)
 
 
 def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,34 @@ HOLD_SECONDS = 600.0
 _HAS_SQL = "SELECT pgtrickle._mirror_has($1::text::uuid, $2::text::pg_snapshot, $3::bigint, $4::float8, $5::boolean)"
 
 
+class Connections:
+    """Connections of one job to a database: its own, which it uses for one thing after the other, and more at once."""
+
+    def __init__(self, connect: Connect):
+        self.another = connect
+        self._own: asyncpg.Connection | None = None
+
+    async def own(self) -> asyncpg.Connection:
+        """Opened when it is first needed, and again after an error in the middle of something has closed it."""
+        if self._own is None or self._own.is_closed():
+            self._own = await self.another()
+        return self._own
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._own.terminate()
+
+
+@asynccontextmanager
+async def connections(connect: Connect) -> AsyncIterator[Connections]:
+    """For the time of the block."""
+    opened = Connections(connect)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A snapshot exported by a transaction that is still open, and the same as `pg_snapshot` text."""

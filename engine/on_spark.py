@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -18,7 +17,7 @@ from engine.placement import NotOnSpark, SparkDelta, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
-from engine.spark_executor import SparkExecutor
+from engine.spark_executor import Circumstances, SparkExecutor
 from engine.spark_load import Loading, Parallel
 from engine.spark_sessions import SparkJobFailed, SparkUnavailable
 from sql.spark import NotExpressible
@@ -99,7 +98,7 @@ class DatabaseOnSpark:
 
     async def _circumstances(
         self, session: SqlSession, context: RefreshContext, plan: PlanInputs, kind: str, expected: int = 0
-    ) -> dict[str, Any]:
+    ) -> Circumstances:
         settings = settings_of(context)
         conninfo = self._conninfo and self._conninfo(self._pool.database)
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)

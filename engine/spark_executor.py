@@ -11,13 +11,14 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import pyarrow as pa
 import structlog
 
 from catalog.session import SqlSession
-from engine.mirror import Connect, Mirror, MirrorVersion, Snapshot
+from engine.mirror import Mirror, MirrorVersion, Snapshot
+from engine.mirror_source import Connect, connections
 from engine.spark_backends import Kind
 from engine.spark_job import SparkJob
 from engine.spark_load import Collect, Loading, Parallel, csv_chunks
@@ -67,6 +68,26 @@ class SparkResult:
         )
 
 
+class Circumstances(TypedDict):
+    """What a run must know beside what it computes.
+
+    `connect` gives connections to the session's own database that may read the sources whole. `owner` is the role that
+    may read the staging tables. `binary_order` says that text is ordered by its bytes there, where no column says
+    otherwise. `limit` is in seconds, for Spark's part. A job during which Spark dies is tried `tries` times (2).
+    `parallel` says from how many rows on results are written over several connections.
+    """
+
+    database: str
+    connect: Connect
+    sources: Sequence[Source]
+    owner: str
+    description: str
+    binary_order: NotRequired[bool]
+    limit: NotRequired[float | None]
+    tries: NotRequired[int]
+    parallel: NotRequired[Parallel]
+
+
 class SparkExecutor:
     """Computes queries on the sessions of one Spark target, from one mirror."""
 
@@ -83,107 +104,57 @@ class SparkExecutor:
         self,
         session: SqlSession,
         *,
-        database: str,
-        connect: Connect,
         query: str,
-        sources: Sequence[Source],
-        owner: str,
-        description: str,
         names: Sequence[str] = (),
         total_orders: bool = True,
-        binary_order: bool = False,
-        limit: float | None = None,
-        tries: int = 2,
-        parallel: Parallel = Parallel(),  # noqa: B008, it is frozen
+        **around: Unpack[Circumstances],
     ) -> SparkResult:
         """Compute `query` (canonical, or a plan's core) as of a snapshot of `session`, into a staging table there.
 
         `session` must be in a transaction that has not written to the sources, and not in a savepoint (a snapshot
-        cannot be exported from one). `connect` gives a connection to the same database that may read the sources
-        whole. `owner` is the role that may read the staging table. `names` replace the query's column names; of
-        `total_orders` see `render_spark`. `limit` is in seconds, for Spark's part. A job during which Spark dies is
-        tried `tries` times.
-        `parallel` says from how many rows on the result is written over several connections.
+        cannot be exported from one). `names` replace the query's column names; of `total_orders` see `render_spark`.
 
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
-        collated = await _collated(session, sources) if binary_order else frozenset()
         rendered = await asyncio.to_thread(
-            render_spark, query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders
+            render_spark,
+            query,
+            around["sources"],
+            **await _order_of_text(session, around),
+            total_orders=total_orders,
         )
         if names:
             columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
             rendered = replace(rendered, columns=columns)
-        return await self._run(
-            session,
-            SparkJob.of_query(rendered),
-            {},
-            database=database,
-            connect=connect,
-            sources=sources,
-            owner=owner,
-            description=description,
-            limit=limit,
-            tries=tries,
-            parallel=parallel,
-        )
+        return await self._run(session, SparkJob.of_query(rendered), {}, around)
 
     async def run_refresh(
         self,
         session: SqlSession,
         *,
-        database: str,
-        connect: Connect,
         refresh: Elsewhere,
         changed: Collection[int],
         since: Mapping[str, Any],
-        sources: Sequence[Source],
-        owner: str,
-        description: str,
-        binary_order: bool = False,
-        limit: float | None = None,
-        tries: int = 2,
-        parallel: Parallel = Parallel(),  # noqa: B008, it is frozen
+        **around: Unpack[Circumstances],
     ) -> SparkResult:
         """Compute the stages of a differential refresh from the changes of the `changed` sources since a frontier.
 
         As `run` in everything else; there is a staging table for each stage.
         """
-        collated = await _collated(session, sources) if binary_order else frozenset()
         stages = await asyncio.to_thread(
-            render_stages, refresh, sources, changed, binary_order=binary_order, collated=collated
+            render_stages, refresh, around["sources"], changed, **await _order_of_text(session, around)
         )
-        return await self._run(
-            session,
-            SparkJob.of_stages(stages),
-            dict.fromkeys(changed, since),
-            database=database,
-            connect=connect,
-            sources=sources,
-            owner=owner,
-            description=description,
-            limit=limit,
-            tries=tries,
-            parallel=parallel,
-        )
+        return await self._run(session, SparkJob.of_stages(stages), dict.fromkeys(changed, since), around)
 
     async def _run(
         self,
         session: SqlSession,
         job: SparkJob,
         since: Mapping[int, Mapping[str, Any]],
-        *,
-        database: str,
-        connect: Connect,
-        sources: Sequence[Source],
-        owner: str,
-        description: str,
-        limit: float | None,
-        tries: int,
-        parallel: Parallel,
+        around: Circumstances,
     ) -> SparkResult:
-        by_oid = {source.oid: source for source in sources}
+        by_oid = {source.oid: source for source in around["sources"]}
         self._sessions.check_on()
         # Start Spark while the mirror is written.
         warming = asyncio.ensure_future(self._sessions.warm_up())
@@ -195,15 +166,22 @@ class SparkExecutor:
         async with AsyncExitStack() as held:
             began = time.monotonic()
             versions = []
-            for oid, read in job.reads.items():
-                at = self._mirror.at(connect, database, by_oid[oid], read, snapshot, since.get(oid))
-                versions.append(await held.enter_async_context(at))
+            async with connections(around["connect"]) as connected:
+                for oid, read in job.reads.items():
+                    at = self._mirror.at(connected, around["database"], by_oid[oid], read, snapshot, since.get(oid))
+                    versions.append(await held.enter_async_context(at))
             extracted = time.monotonic()
-            loading = Loading(connect, owner, parallel)
+            loading = Loading(around["connect"], around["owner"], around.get("parallel", Parallel()))
             try:
                 await loading.prepare(job.queries)
                 tables = await self.compute(
-                    job, by_oid, versions, description=description, limit=limit, tries=tries, collect=loading.collect
+                    job,
+                    by_oid,
+                    versions,
+                    description=around["description"],
+                    limit=around.get("limit"),
+                    tries=around.get("tries", 2),
+                    collect=loading.collect,
                 )
                 computed = time.monotonic()
                 loaded = [
@@ -268,9 +246,13 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid
 """
 
 
-async def _collated(session: SqlSession, sources: Sequence[Source]) -> frozenset[tuple[int, str]]:
-    oids = "{" + ",".join(str(source.oid) for source in sources) + "}"
-    return frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
+async def _order_of_text(session: SqlSession, around: Circumstances) -> dict[str, Any]:
+    """What rendering must know of it."""
+    if not around.get("binary_order"):
+        return {"binary_order": False, "collated": frozenset()}
+    oids = "{" + ",".join(str(source.oid) for source in around["sources"]) + "}"
+    collated = frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
+    return {"binary_order": True, "collated": collated}
 
 
-__all__ = ["NotExpressible", "SparkExecutor", "SparkResult", "csv_chunks"]
+__all__ = ["Circumstances", "NotExpressible", "SparkExecutor", "SparkResult", "csv_chunks"]

@@ -15,6 +15,7 @@ from psycopg import conninfo
 
 from catalog.install import install
 from engine.mirror import Mirror, MirrorVersion, Snapshot
+from engine.mirror_source import connections
 from engine.pool import SESSION_SETTINGS, PooledSession
 from sql import Column, Source
 
@@ -95,7 +96,8 @@ class Laboratory:
                 await stack.enter_async_context(exporter.transaction(isolation="repeatable_read"))
             row = await exporter.fetchrow("SELECT pg_export_snapshot(), pg_current_snapshot()::text")
             source = await self.source(table)
-            version = self.mirror.at(self.connect, "lab", source, names, Snapshot(row[0], row[1]), since)
+            connected = await stack.enter_async_context(connections(self.connect))
+            version = self.mirror.at(connected, "lab", source, names, Snapshot(row[0], row[1]), since)
             yield await stack.enter_async_context(version)
 
     async def rows_in_mirror(self, *names: str, table: str = "t") -> int:
