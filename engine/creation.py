@@ -15,7 +15,7 @@ from engine.plans import ForeignSource, PlanInputs, captured_columns, compiled, 
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
 from engine.refresh import run_as_owner
 from engine.stored import track
-from engine.transactions import acting_as, local_setting, quoted, savepoint
+from engine.transactions import acting_as, local_setting, meanwhile, quoted, savepoint
 from sql import NotDifferentiable
 
 logger = structlog.get_logger(__name__)
@@ -53,9 +53,12 @@ async def create(
     storage = target.storage
     # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
     rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
+    statements = {"statements": [rights, *compiled(inputs).create_storage_sql(storage)]}
     execute = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
-    statements = [rights, *compiled(inputs).create_storage_sql(storage)]
-    await run_as_owner(session, owner, execute, {"statements": statements}, current=target.caller)
+    _, explained = await meanwhile(
+        run_as_owner(session, owner, execute, statements, current=target.caller),
+        lambda: explanation(inputs, definition, storage),
+    )
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     properties = {
         "defining_query": shown,
@@ -69,7 +72,7 @@ async def create(
         "function_hashes": function_hashes(definition.functions),
         "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
         "fallback_reason": fallback,
-        "explain": explanation(inputs, definition, storage),
+        "explain": explained,
         "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
         "dependencies": [  # the others are noted when they are captured
             {"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies if not d.trackable
@@ -133,31 +136,24 @@ class _Target:
         return f"{quoted(self.schema)}.{quoted(self.name)}"
 
 
-_NAME = (
-    "SELECT pg_catalog.parse_ident($1::text), current_user::text, pg_catalog.current_setting('transaction_isolation')"
-)
-_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text, 0))"
-# A statement of its own: of two that create the same name at once, the second one finds what the first has made.
-_FIND = """
-SELECT pg_catalog.to_regnamespace($1::text) IS NOT NULL, pg_catalog.to_regclass($2::text) IS NOT NULL,
-       EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = pg_catalog.to_regclass($2::text)::oid)
+_TARGET = """
+SELECT t.parts, t.has_schema, t.is_taken, t.is_stream_table,
+       current_user::text, pg_catalog.current_setting('transaction_isolation')
+FROM pgtrickle._creation_target($1::text) AS t
 """
 
 
 async def _target(session: SqlSession, name: str) -> _Target:
     """The stream table to be created, in `public` where no schema is said. Its name is locked."""
-    ((parts, caller, isolation),) = await session.fetch(_NAME, name)
+    ((parts, has_schema, is_taken, is_stream_table, caller, isolation),) = await session.fetch(_TARGET, name)
     if len(parts) > 2:
         raise SqlError("42601", f'improper stream table name "{name}" (too many dotted names)')
-    schema, table = parts if len(parts) == 2 else ("public", parts[0])
+    schema, table = parts
     if schema in RESERVED_SCHEMAS:
         raise SqlError("42939", f'schema "{schema}" is reserved', hint="Choose another schema for the stream table.")
-    storage = f"{quoted(schema)}.{quoted(table)}"
-    await session.fetch(_LOCK, f"pgtrickle {storage}")
-    ((has_schema, exists, is_stream_table),) = await session.fetch(_FIND, quoted(schema), storage)
     if not has_schema:
         raise SqlError("3F000", f'schema "{schema}" does not exist')
-    return _Target(schema, table, exists, is_stream_table, caller, isolation)
+    return _Target(schema, table, is_taken, is_stream_table, caller, isolation)
 
 
 def _refuse_in_every_mode(definition: Definition) -> None:

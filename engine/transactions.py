@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from catalog.session import SqlError, SqlSession
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 PINNED_PATH = "pg_catalog, pg_temp"
 """The search_path of the engine's own statements. Without mention pg_temp would come first, for relations and types."""
@@ -74,3 +79,21 @@ async def savepoint(session: SqlSession) -> AsyncIterator[None]:
             await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
         raise
     await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
+
+
+async def meanwhile(statement: Coroutine[Any, Any, A], work: Callable[[], B]) -> tuple[A, B]:
+    """What PostgreSQL answers to a statement, and what is computed here while it works on it.
+
+    A session has one conversation at a time: this one is over before an error of either is raised.
+    """
+    running = asyncio.ensure_future(statement)
+    try:
+        await asyncio.sleep(0)  # it is written
+        await asyncio.sleep(0)  # and sent
+        done = work()
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError):
+            running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+    return await running, done

@@ -37,16 +37,15 @@ _TYPES: dict[str, tuple[str, ...]] = {
 
 _OPERATORS = {"like": "~~", "ilike": "~~*"}
 
-_CONTINUING = frozenset(
-    """
+_WORDS = """
     array asc at by collate columns current cycle day desc empty encoding error escape exclude fetch filter first
     following for format from groups having hour ignore in is isnull json keep last like limit locked lateral
     materialized minute month next notnull nulls object of offset omit on only operator ordinality over overlaps
     partition passing path preceding precision quotes range respect returning row rows scalar search second set
     similar skip string ties to uescape unbounded unique value values varying where window with within without
     wrapper year zone
-    """.split()
-)
+"""
+_CONTINUING = frozenset(_WORDS.split())
 """Words that go on with what stands before them where no AS does."""
 
 

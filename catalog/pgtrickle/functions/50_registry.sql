@@ -217,6 +217,31 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- What is there under the name of a stream table to be created: the parts of the name, `public` where no schema is said
+-- (and nothing else if there are more than two); whether the schema, such a relation, and such a stream table exist. The
+-- name is locked, and only then looked up: of two sessions that create it at once the second finds what the first made.
+CREATE OR REPLACE FUNCTION pgtrickle._creation_target(
+    name text, OUT parts text[], OUT has_schema boolean, OUT is_taken boolean, OUT is_stream_table boolean
+) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    schema text;
+    storage text;
+BEGIN
+    parts := parse_ident(name);
+    IF cardinality(parts) > 2 THEN
+        RETURN;
+    ELSIF cardinality(parts) = 1 THEN
+        parts := ARRAY['public'] || parts;
+    END IF;
+    schema := format('"%s"', replace(parts[1], '"', '""'));
+    storage := format('%s."%s"', schema, replace(parts[2], '"', '""'));
+    PERFORM pg_advisory_xact_lock(hashtextextended('pgtrickle ' || storage, 0));
+    has_schema := to_regnamespace(schema) IS NOT NULL;
+    is_taken := to_regclass(storage) IS NOT NULL;
+    is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);
+END $$;
+
+
 -- Refuses DML on a stream table by anybody but a refresh.
 CREATE OR REPLACE FUNCTION pgtrickle._guard() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
