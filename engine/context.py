@@ -63,6 +63,8 @@ class RefreshContext:
     """Whether it reads copies of foreign tables, which are to be polled first."""
     executor_costs: dict[str, Any] = field(default_factory=dict)
     """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
+    memory: dict[str, Any] | None = None
+    """What the last differential refresh has handed on: ``groups`` for the statement; whether it was ``unusual``."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -85,6 +87,7 @@ class RefreshContext:
         values.setdefault("executor_costs", {})
         values.setdefault("plan_format", None)
         values.setdefault("polled", False)
+        values.setdefault("memory", None)
         return cls(**{each.name: values[each.name] for each in fields(cls)})
 
     @property

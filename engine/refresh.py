@@ -50,7 +50,7 @@ logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
 OVERLOOKED = "HW003"
-"""A source has changed that had not when the refresh began, or was truncated since."""
+"""A source has changed that had not when the refresh began, or was truncated since; or a usual statement did not do."""
 
 
 class Initiator(StrEnum):
@@ -115,7 +115,7 @@ async def refresh(
             except NotOnSpark as reason:
                 executor_reason = f"{context.pending} changes; {reason}"
                 alert = reason.alert if isinstance(reason, SparkFell) else None
-                statement = plan.refresh_sql(context.storage, context.changed)
+                statement = plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
             applying = time.perf_counter()
             try:
                 result = await _differential(session, context, plan, statement, delta)
@@ -171,6 +171,8 @@ async def refresh(
             "merge_strategy_used": "DELETE+UPDATE+INSERT",
             "row_id_salt": salt,
         }
+    if "memory" in result or result.get("unusual"):
+        record["memory"] = {"groups": result.get("memory", {}), "unusual": bool(result.get("unusual"))}
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
         record["last_full_ms"] = outcome.duration_ms
     if texts:
@@ -227,10 +229,20 @@ class _NotApplied(Exception):
         self.salts_used = salts_used
 
 
+def _groups(context: RefreshContext) -> dict[str, Any]:
+    """What the last differential refresh has handed on to the statement of this one."""
+    return dict((context.memory or {}).get("groups", {}))
+
+
+def _is_usual(context: RefreshContext, plan: Compiled) -> bool:
+    """Whether a statement will do that leaves out what is hardly ever needed."""
+    return plan.remembers(_groups(context)) and not (context.memory or {}).get("unusual")
+
+
 async def _differential(
     session: SqlSession, context: RefreshContext, plan: Compiled, statement: str, delta: SparkDelta | None
 ) -> dict[str, Any]:
-    parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt}
+    parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": _groups(context)}
     result = await _apply(session, context, statement, parameters, data_errors=True)
     if delta is not None and not result.get("failed"):
         # The changes are those up to the snapshot that Spark's input was read at.

@@ -48,11 +48,20 @@ class Elsewhere:
         return statement
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An aggregate, made from these sources, whose groups are handed on under a name; see `operators.memory`."""
+
+    name: str
+    sources: frozenset[int]
+
+
 @dataclass(slots=True)
 class Compiled:
-    """Statements take the frontier as ``$1`` (jsonb; ``salt`` beside the frontier's own keys) and return one jsonb.
+    """Statements take the frontier as ``$1`` and return one jsonb.
 
-    ``storage`` and ``staging`` are quoted, qualified names.
+    ``storage`` and ``staging`` are quoted, qualified names. ``$1`` is a jsonb that holds, beside the frontier's own
+    keys, ``salt`` and ``memory``: what the last refresh has returned as such.
     """
 
     shape: Shape
@@ -68,7 +77,9 @@ class Compiled:
     """What bounds the deltas of operators, see `bounds`."""
     whole: frozenset[int] = frozenset()
     """Aggregates of which all groups are read, see `operators.addition`."""
-    _cache: dict[tuple[str, frozenset[int]], str] = field(default_factory=dict)
+    remembered: Mapping[int, Remembered] = field(default_factory=dict)
+    """Aggregates, by `id`, whose groups a refresh hands on to the next."""
+    _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
 
     @property
     def keyed(self) -> bool:
@@ -120,15 +131,22 @@ class Compiled:
     def _finished(self, plan: Plan, done: Mapping[str, str]) -> str:
         return plan.statement(report(plan, done, [source.oid for source in self.sources], changes=False))
 
-    def refresh_sql(self, storage: str, changed: frozenset[int]) -> str:
+    def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
         """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.
 
-        If others have pending changes, too, the result says so: ``overlooked``. It must be undone then.
+        If others have pending changes, too, the result says so: ``overlooked``. It must be undone then. A ``usual``
+        statement, which PostgreSQL plans faster, says so, too, if what is hardly ever needed was needed, or something
+        is not in ``$1->'memory'`` (`remembers`). The others report that as ``unusual``, and are right nevertheless.
         """
-        cached = self._cache.get((storage, changed))
+        key = storage, changed, usual
+        cached = self._cache.get(key)
         if cached is None:
-            cached = self._cache[storage, changed] = self._refresh(storage, changed)
+            cached = self._cache[key] = self._refresh(storage, changed, usual)
         return cached
+
+    def remembers(self, memory: Mapping[str, object]) -> bool:
+        """Whether what a refresh has returned as ``memory`` is all that a usual statement builds on."""
+        return all(aggregate.name in memory for aggregate in self.remembered.values())
 
     def elsewhere(self, storage: str, changed: frozenset[int]) -> Elsewhere:
         """As `refresh_sql`, with the delta computed by another executor. Raises NotExpressible if it cannot be."""
@@ -139,16 +157,25 @@ class Compiled:
         statement = plan.statement(report(plan, done, used, changes=True, unread=unread))
         return Elsewhere(tuple(plan.views), tuple(plan.stages), statement)
 
-    def _refresh(self, storage: str, changed: frozenset[int]) -> str:
+    def _refresh(self, storage: str, changed: frozenset[int], usual: bool) -> str:
         used = [source for source in self.sources if source.oid in changed]
-        plan = Plan(changed, self._streamed(), bounds=self.bounds, whole=self.whole)
+        plan = Plan(
+            changed,
+            self._streamed(),
+            bounds=self.bounds,
+            whole=self.whole,
+            remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
+            usual=usual,
+        )
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
                 plan.cte(delta_name(source.oid).strip('"'), source_delta(source, used_columns, condition))
         done = self.shape.apply_delta(plan, storage) if used else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
-        return plan.statement(report(plan, done, [source.oid for source in used], changes=True, unread=unread))
+        same = [a.name for a in self.remembered.values() if not a.sources & changed]
+        read = [source.oid for source in used]
+        return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
 
     def _streamed(self) -> frozenset[int]:
         """The sources that are read once, by an operator whose delta is added up anyway."""

@@ -117,6 +117,17 @@ class Plan:
     """For aggregates, by `id`, what is stored of their groups, see `operators.addition`."""
     groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     """What `operators.addition` has put into common table expressions."""
+    sums: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """For aggregates, by `id`, the changes of their input, and the common table expressions that add these up."""
+    remembered: Mapping[int, str] = field(default_factory=dict)
+    """For aggregates, by `id`, the names under which their groups are remembered, see `operators.memory`."""
+    recalled: dict[int, str] = field(default_factory=dict)
+    """For aggregates, by `id`, the common table expressions that hold what is remembered."""
+    memory: dict[str, str] = field(default_factory=dict)
+    """By their names, expressions of what is to be remembered."""
+    usual: bool = False
+    """Whether what is hardly ever needed is left out; `alarms` are conditions under which it is."""
+    alarms: list[str] = field(default_factory=list)
     quick: bool = False
     """Whether what is written is hardly ever executed, and should above all be quick to plan."""
     elsewhere: bool = False

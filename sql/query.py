@@ -11,7 +11,7 @@ from sqlglot import exp
 from .bounds import bounds
 from .build import Builder, Relation
 from .columns import Column, Field, Source
-from .compiled import Compiled, Core
+from .compiled import Compiled, Core, Remembered
 from .dialect import generate, parse
 from .errors import NotDifferentiable
 from .identity import keyable
@@ -28,7 +28,10 @@ from .operators import (
     Window,
     row_key,
 )
+from .operators.addition import addable
 from .operators.auxiliaries import rescan_strategy
+from .operators.bound import Bound
+from .operators.memory import memory_name
 from .operators.unchanged import Unchanged
 from .plan import Plan
 from .pushdown import pushed_conditions
@@ -156,6 +159,7 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         keys = shape.aggregate.keys
         core = Core(shape.state, tuple(f.name for f in keys) + shape.auxiliaries)
         staged = shape.finished(_staged(core.names, {f.name: f.type for f in keys}))
+    bounding, whole = bounds(root), read_whole(root, shape)
     return Compiled(
         shape,
         sources,
@@ -165,8 +169,9 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         core,
         staged,
         pushed_conditions(root),
-        bounds(root),
-        read_whole(root, shape),
+        bounding,
+        whole,
+        remembered(root, shape, whole, bounding),
     )
 
 
@@ -187,6 +192,23 @@ def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
                 below = below.input
             found.add(id(below))
     return frozenset(found)
+
+
+def remembered(
+    root: Operator, shape: Shape, whole: frozenset[int], bounding: Mapping[int, Sequence[Bound]]
+) -> Mapping[int, Remembered]:
+    """By `id`, the aggregates whose groups are handed on from one refresh to the next: it needs all of them."""
+    found: dict[int, Remembered] = {}
+    if any(isinstance(operator, Recursion) for operator in root.walk()):
+        return found
+    for operator in root.walk():
+        if not isinstance(operator, Aggregate) or (isinstance(shape, Groups) and operator is shape.aggregate):
+            continue
+        parts = addable(operator) if not operator.keys or id(operator) in whole else None
+        name = memory_name(operator, parts) if parts is not None and not bounding.get(id(operator)) else None
+        if name is not None:
+            found[id(operator)] = Remembered(name, operator.sources)
+    return found
 
 
 def strategies(root: Operator, shape: Shape) -> dict[str, str]:

@@ -22,6 +22,7 @@ from ..plan import Plan
 from ..render import all_of, any_of, derived, quote, select, union_all
 from .auxiliaries import COUNT, Auxiliary, Maintained, auxiliaries, maintained, results, state
 from .bound import bounded
+from .memory import brought_forward, handed_on, known, recalled
 from .operator import Restriction, W, names, restricted
 
 if TYPE_CHECKING:
@@ -40,20 +41,12 @@ def addable(aggregate: Aggregate) -> tuple[Maintained, ...] | None:
 def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> str:
     """The aggregate's delta; ``parts`` are what `addable` says."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
-    changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, aggregate, aggregate.input.delta(plan))))
-    summed = plan.cte(
-        plan.fresh("summed"),
-        select(
-            names(keys) + [f"{part.sql} AS {quote(part.name)}" for a in made_of for part in a.delta],
-            derived(changes, "d"),
-            group_by=names(keys) if keys else None,
-            having=["pg_catalog.count(*) > 0"],
-        ),
-    )
+    changes, summed = _sums(aggregate, parts, plan)
     doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
-    members = None
+    members = before = None
     if reads_all(aggregate, plan):
         every, members = all_groups(aggregate, parts, plan)
+        before = plan.recalled.get(id(aggregate))
         only, columns = aggregate.at(summed), names(keys) + [quote(a.name) for a in made_of]
         # Where nothing restricts the rows they are read only if there is a change at all.
         now = select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
@@ -63,15 +56,19 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         stored = plan.stored.get(id(aggregate))
         added, unknown = _added(aggregate, made_of, summed, *stored, plan) if stored else (None, summed)
         members = aggregate.input_new(plan, aggregate.at(unknown))
-        if doubts:
+        if doubts and not _rare(made_of, plan):
             members = select(["*"], plan.cte(plan.fresh("members"), members))
         now = state(keys, parts, members, grouped=aggregate.grouped)
         now = union_all([now, added]) if added else now
-    both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, any_of(doubts)))
+    doubt, was = any_of(doubts), None
+    if before:
+        condition = known(plan.remembered[id(aggregate)])
+        doubt, was = f"NOT {condition} AND {doubt}", (select(["*"], before), condition)
+    both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, doubt, was))
     if keys and all(key.not_null and key.builtin for key in keys) and not (plan.elsewhere or plan.stages):
         plan.touched[id(aggregate)] = both
     sure = ["NOT __pgt_doubt"]
-    old_size = f"{both}.{_old(Auxiliary.size())}"
+    old_size = f"coalesce({both}.{_old(Auxiliary.size())}, 0)"
     alive, lived = ([f"{quote(COUNT)} > 0"], [f"{old_size} > 0"]) if aggregate.grouped else ([], [])
     if not aggregate.calls and aggregate.grouped:
         # A row that was there and still is has not changed.
@@ -79,7 +76,10 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     new = select(names(keys) + [quote(a.name) for a in made_of], both, where=[*sure, *alive])
     old = select(names(keys) + [f"{_old(a)} AS {quote(a.name)}" for a in made_of], both, where=[*sure, *lived])
     branches = [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
-    if doubts:
+    if doubts and not before and not any(a.netted for a in made_of):
+        plan.alarms.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
+    # What is remembered leaves no doubt, and a usual statement is not valid without.
+    if doubts and not (plan.usual and (before or _rare(made_of, plan))):
         doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
         if members is None:
             members = aggregate.input_new(plan, aggregate.at(doubtful), rare=True)
@@ -142,61 +142,116 @@ def _added(
 
 
 def reads_all(aggregate: Aggregate, plan: Plan) -> bool:
-    """Whether a refresh needs all groups as they are now: the only one, or those that the only one above is made of."""
+    """Whether a refresh needs all groups as they are now: the only one, or those that the only one above is made of.
+
+    Without a change only what is remembered is needed to know them.
+    """
     needed = not aggregate.keys or id(aggregate) in plan.whole
-    return needed and aggregate.changed(plan) and not (plan.elsewhere or plan.stages)
+    known_before = id(aggregate) in plan.remembered
+    return needed and (known_before or aggregate.changed(plan)) and not (plan.elsewhere or plan.stages)
 
 
 def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:
     """What all groups are made of now, computed once in a statement: a CTE. And the input's rows, if it is cheap."""
-    known = plan.groups.get(id(aggregate))
-    if known is None:
+    done = plan.groups.get(id(aggregate))
+    if done is None:
+        keys, made_of = aggregate.keys, auxiliaries(parts)
+        name = plan.remembered.get(id(aggregate))
         rows = aggregate.input.new(plan)
-        if not aggregate.keys and any(a.netted for a in auxiliaries(parts)):
+        if not keys and any(a.netted for a in made_of):
             # An extremum that goes or comes asks for them once more.
             rows = select(["*"], plan.cte(plan.fresh("members"), rows))
-        every = plan.cte(plan.fresh("all"), state(aggregate.keys, parts, rows, grouped=aggregate.grouped))
-        known = plan.groups[id(aggregate)] = every, None if aggregate.keys else rows
-    return known
+        if name is None:
+            now = state(keys, parts, rows, grouped=aggregate.grouped)
+        else:
+            before = plan.recalled[id(aggregate)] = recalled(plan, name, keys, made_of)
+            summed = _sums(aggregate, parts, plan)[1] if aggregate.changed(plan) else None
+            now = brought_forward(plan, name, before, summed, aggregate, parts, rows)
+        every = plan.cte(plan.fresh("all"), now)
+        if name is not None:
+            plan.memory[name] = handed_on(every, keys, made_of)
+        done = plan.groups[id(aggregate)] = every, None if keys else rows
+    return done
 
 
-def _beside(keys: Sequence[Field], made_of: Sequence[Auxiliary], now: str, summed: str, doubt: str) -> str:
+def _sums(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
+    """The changes of the input, a query that is cheap to repeat, and a CTE of what they add up to by group."""
+    done = plan.sums.get(id(aggregate))
+    if done is None:
+        keys = names(aggregate.keys)
+        changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, aggregate, aggregate.input.delta(plan))))
+        summed = select(
+            keys + [f"{part.sql} AS {quote(part.name)}" for a in auxiliaries(parts) for part in a.delta],
+            derived(changes, "d"),
+            group_by=keys or None,
+            having=["pg_catalog.count(*) > 0"],
+        )
+        done = plan.sums[id(aggregate)] = changes, plan.cte(plan.fresh("summed"), summed)
+    return done
+
+
+def _rare(made_of: Sequence[Auxiliary], plan: Plan) -> bool:
+    """Whether nothing but NaN and infinity can make a group doubtful, and the statement is not for such."""
+    return plan.usual and not any(a.netted for a in made_of)
+
+
+def _beside(
+    keys: Sequence[Field],
+    made_of: Sequence[Auxiliary],
+    now: str,
+    summed: str,
+    doubt: str,
+    before: tuple[str, str] | None,
+) -> str:
     """For each touched group its parts now and before.
 
-    Both sides are put side by side by grouping, which other than a join is never quadratic, however wrong PostgreSQL
+    ``before`` are the groups that there were, and a condition under which this is known.
+
+    The sides are put side by side by grouping, which other than a join is never quadratic, however wrong PostgreSQL
     is about the number of groups.
     """
     here = [quote(a.name) for a in made_of]
     deltas = [quote(part.name) for a in made_of for part in a.delta]
-    n = [f"n{i}" for i in range(len(here))]
-    d = [f"d{i}" for i in range(len(deltas))]
-    pieces = union_all(
-        [
-            select([*names(keys), *_as(here, n), *_as(["NULL"] * len(d), d)], derived(now, "n")),
-            select([*names(keys), *_as(["NULL"] * len(n), n), *_as(deltas, d)], summed),
+    sides = [("n", here, now), ("d", deltas, summed), *([("b", here, before[0])] if before else [])]
+    numbered = {alias: [f"{alias}{i}" for i in range(len(columns))] for alias, columns, _ in sides}
+    absent = {alias: ["NULL"] * len(columns) for alias, columns, _ in sides} | {
+        "b": [f"NULL::{a.type}" for a in made_of]  # Two NULLs without a type make a text.
+    }
+    pieces = []
+    for alias, columns, rows in sides:
+        values = [
+            pair
+            for other, theirs in numbered.items()
+            for pair in _as(columns if other == alias else absent[other], theirs)
         ]
-    )
+        pieces.append(select([*names(keys), *values], rows if rows == summed else derived(rows, alias)))
     grouped = select(
-        [*names(keys), *(f"pg_catalog.max({name}) AS {name}" for name in (*n, *d))],
-        derived(pieces, "p"),
+        [*names(keys), *(f"pg_catalog.max({name}) AS {name}" for some in numbered.values() for name in some)],
+        derived(union_all(pieces), "p"),
         group_by=names(keys) if keys else None,
     )
-    sides = [
-        f"LATERAL ({select(_as([f'g.{value}' for value in values], columns))}) AS {alias}"
-        for alias, values, columns in (("n", n, here), ("d", d, deltas))
+    laterals = [
+        f"LATERAL ({select(_as([f'g.{value}' for value in numbered[alias]], columns))}) AS {alias}"
+        for alias, columns, _ in sides
     ]
     return select(
         [f"g.{name}" for name in names(keys)]
         + [f"n.{name}" for name in here]
-        + [f"{a.before} AS {_old(a)}" for a in made_of]
+        + [f"{_was(a, before and before[1])} AS {_old(a)}" for a in made_of]
         + [f"{doubt} AS __pgt_doubt"],
-        " CROSS JOIN ".join([derived(grouped, "g"), *sides]),
+        " CROSS JOIN ".join([derived(grouped, "g"), *laterals]),
         where=[f"d.{quote(COUNT)} IS NOT NULL"],
     )
 
 
 def _as(values: Sequence[str], columns: Sequence[str]) -> list[str]:
     return [f"{value} AS {column}" for value, column in zip(values, columns, strict=True)]
+
+
+def _was(auxiliary: Auxiliary, condition: str | None) -> str:
+    """What a part of a group was: remembered if a condition is true."""
+    computed = str(auxiliary.before)
+    return f"CASE WHEN {condition} THEN b.{quote(auxiliary.name)} ELSE {computed} END" if condition else computed
 
 
 def _old(auxiliary: Auxiliary) -> str:

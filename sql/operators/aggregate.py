@@ -17,7 +17,7 @@ from ..render import derived, quote, select, union_all
 from .addition import addable, all_groups, delta_by_addition, known_groups, reads_all
 from .auxiliaries import results
 from .call import Call
-from .operator import Restriction, names
+from .operator import Restriction, names, restricted
 from .rescan import Rescan
 
 
@@ -54,6 +54,9 @@ class Aggregate(Rescan):
         parts = addable(self)
         if parts is not None and only is None and reads_all(self, plan):
             return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
+        if parts is not None and only is not None and id(self) in plan.remembered and reads_all(self, plan):
+            every = results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
+            return restricted(plan, every, names(self.columns), only, self._nullable())
         known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None
         if parts is None or known is None:
             return Rescan.new(self, plan, only)

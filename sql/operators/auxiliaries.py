@@ -37,7 +37,7 @@ class Auxiliary:
     out must have gone, or there would be needless rescans.
 
     ``before`` is the old value, from what the group is made of now; None if there is no way. If ``doubt`` is true it
-    can only be had from the input's old rows.
+    can only be had from the input's old rows. ``type`` is the column's.
     """
 
     name: str
@@ -48,9 +48,12 @@ class Auxiliary:
     netted: bool = False
     before: str | None = None
     doubt: str | None = None
+    type: str = "bigint"
 
     @staticmethod
-    def added(name: str, state: str, delta: str, special: str | None = None, zero: str = "0") -> Auxiliary:
+    def added(
+        name: str, state: str, delta: str, special: str | None = None, zero: str = "0", type_: str = "bigint"
+    ) -> Auxiliary:
         """A column that adds up from ``zero``.
 
         Unless it is ``special``: a condition on the column, which stands there as ``{}``.
@@ -67,6 +70,7 @@ class Auxiliary:
             stored,
             before=f"coalesce(n.{column}, {zero}) - d.{column}",
             doubt=now,
+            type=type_,
         )
 
     @staticmethod
@@ -184,6 +188,7 @@ def _powers(call: Call, argument: Field, prefix: str, power: int) -> tuple[str, 
                 f"coalesce(pg_catalog.sum({value if i else column + cast} * {W}){clause}, {zero}){cast}",
                 special,
                 zero,
+                cast.removeprefix("::"),
             )
         )
     return count, tuple(auxiliaries), totals[0], totals[1]
@@ -217,6 +222,7 @@ def _scales(call: Call, column: str, name: str) -> Auxiliary:
         special.format(f"s.{stored}"),
         before=f"coalesce(n.{stored}, 0) - d.{quote(come)} + d.{quote(gone)}",
         doubt=special.format(f"n.{stored}"),
+        type="numeric",
     )
 
 
@@ -245,6 +251,7 @@ def _extremum(call: Call, argument: Field, prefix: str) -> Maintained | None:
         # What has come can be the extremum now, and then nothing says what was before.
         before=f"{pick}({now}, d.{quote(gone)})" if argument.faithful else None,
         doubt=f"d.{quote(come)} IS NOT NULL AND ({now} IS NULL OR d.{quote(come)} {beyond} {now})",
+        type=argument.type,
     )
     strategy = f"semi-algebraic: {call.function}; the group is rescanned when its extremum goes"
     return Maintained(call, (auxiliary,), quote(name), strategy)
@@ -279,6 +286,7 @@ def _bits(call: Call, argument: Field, prefix: str) -> Maintained | None:
         f"coalesce(s.{quote(name)}, {neutral}) {operator} coalesce(d.{quote(come)}, {neutral})",
         f"d.{quote(gone)} <> {neutral}",
         netted=True,
+        type=argument.type,
     )
     strategy = f"semi-algebraic: {call.function}; the group is rescanned when bits go that could have decided"
     return Maintained(call, (*counts, auxiliary), f"CASE WHEN {count} > 0 THEN {quote(name)} END", strategy)
@@ -297,6 +305,7 @@ def _parity(call: Call, argument: Field, prefix: str) -> Maintained | None:
         (Part(name, f"coalesce({value}{call.filter_sql(f'{W} % 2 <> 0')}, {zero})"),),
         f"coalesce(s.{quote(name)}, {zero}) # d.{quote(name)}",
         before=f"coalesce(n.{quote(name)}, {zero}) # d.{quote(name)}",
+        type=argument.type,
     )
     return Maintained(
         call, (*counts, auxiliary), f"CASE WHEN {count} > 0 THEN {quote(name)} END", "algebraic: parities"

@@ -106,14 +106,19 @@ class Groups(Keyed):
         columns = names(keys) + [quote(a.name) for a in parts]
         rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
         if rescan != "FALSE":
+            # Without extrema and HAVING only NaN and infinity ask for a rescan.
+            rare = self.summed is not None
             # Of a group that is not stored the size is not known.
             living = [f"(NOT __pgt_known OR {size} > 0)"] if alive and self.filtered else alive
-            flagged = plan.cte(plan.fresh("rescan"), select(names(keys), merged, where=["__pgt_rescan", *living]))
-            # Without extrema and HAVING only NaN and infinity ask for a rescan.
-            rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=self.summed is not None)
-            again = made_of(self.aggregate.keys, self.maintained, rows_again, grouped=self.aggregate.grouped)
-            gate = [f"EXISTS (SELECT FROM {flagged})"]
-            rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
+            wanted = select(names(keys), merged, where=["__pgt_rescan", *living])
+            if rare:
+                plan.alarms.append(f"EXISTS ({wanted})")
+            if not (rare and plan.usual):
+                flagged = plan.cte(plan.fresh("rescan"), wanted)
+                rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=rare)
+                again = made_of(self.aggregate.keys, self.maintained, rows_again, grouped=self.aggregate.grouped)
+                gate = [f"EXISTS (SELECT FROM {flagged})"]
+                rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
         target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
         done = {"updated": self.update(plan, storage, target)}
         if self.aggregate.grouped or self.filtered:

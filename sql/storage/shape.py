@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ..columns import WEIGHT, Column, Field
 from ..netting import netted
 from ..operators import Operator
+from ..operators.memory import memories
 from ..plan import PENDING, Plan, buffer
 from ..render import any_of, derived, quote, select, union_all
 
@@ -112,13 +113,20 @@ class Shape(ABC):
 
 
 def report(
-    plan: Plan, done: Mapping[str, str], sources: Sequence[int], *, changes: bool, unread: Sequence[int] = ()
+    plan: Plan,
+    done: Mapping[str, str],
+    sources: Sequence[int],
+    *,
+    changes: bool,
+    unread: Sequence[int] = (),
+    same: Sequence[str] = (),
 ) -> str:
     """The final SELECT: what was done, and the new frontier.
 
     What this very transaction has changed in the ``sources`` is seen by the statement though it is not over,
     so the frontier remembers how far. With ``changes`` the pending ones are counted, too. ``overlooked`` tells whether
     ``unread`` sources have pending changes after all, or one of ``sources`` was truncated: then what was done is wrong.
+    ``same`` is what stays in the memory as it is.
     """
     current = "pg_catalog.pg_current_xact_id_if_assigned()"
     own = f'pg_catalog.max(c."__pgt_change_id") FILTER (WHERE c."__pgt_xid" = {current})'
@@ -144,7 +152,14 @@ def report(
         overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
         if seen:
             overlooked.append(f"(SELECT pg_catalog.bool_or(truncated) FROM {read}) IS TRUE")
+        if plan.alarms:
+            alarm = plan.cte("__pgt_alarm", f"SELECT {any_of(plan.alarms)} AS raised")
+            raised = f"(SELECT raised FROM {alarm})"
+            entries.append(f"'unusual', {raised}")
+            overlooked += [raised] if plan.usual else []
         entries.append(f"'overlooked', {any_of(overlooked)}")
+    if plan.memory or same:
+        entries.append(f"'memory', {memories(plan, same)}")
     entries += [
         f"'delta', {f'(SELECT pg_catalog.sum(n) FROM {read})' if seen and changes else '0'}",
         "'snapshot', pg_catalog.pg_current_snapshot()::text",

@@ -150,7 +150,12 @@ def test_catalog_can_be_read_but_not_written_by_everybody(connect: Connect) -> N
         "WHERE relnamespace = 'pgtrickle'::regnamespace AND relkind IN ('r', 'v')"
     ).fetchall()
     assert len(tables) > 10
+    # Values of the sources of a stream table are for those alone who may read them.
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        alice.execute("SELECT FROM pgtrickle.pgt_memory")
     for table, kind in tables:
+        if table == "pgtrickle.pgt_memory":
+            continue
         alice.execute(f"SELECT * FROM {table} LIMIT 0")
         if kind == "r" and table != "pgtrickle.pgt_requests":
             with pytest.raises(psycopg.errors.InsufficientPrivilege):

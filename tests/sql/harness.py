@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.types.json import Jsonb
 
 from sql import Column, Compiled, Source, opaque_query, parse_query, regenerate
@@ -147,6 +148,9 @@ class StreamTable:
         """Empty the storage and populate it again."""
         self.connection.execute(f"TRUNCATE {self.storage}")
         self.frontier: dict[str, Any] = {}
+        self.memory: dict[str, Any] = {}
+        self.usual = False
+        """Whether the last differential refresh was by a usual statement."""
         self.populate()
 
     def _view(self, query: str) -> tuple[str, tuple[Column, ...]]:
@@ -156,11 +160,13 @@ class StreamTable:
         """Run a compiled statement as the engine does."""
         self.connection.execute("SET search_path = pg_catalog, pg_temp")
         try:
-            result: dict[str, Any] = one(self.connection, statement, Jsonb(self.frontier))
+            result: dict[str, Any] = one(self.connection, statement, Jsonb(self.frontier | {"memory": self.memory}))
         finally:
-            self.connection.execute("RESET search_path")
+            if self.connection.info.transaction_status is not TransactionStatus.INERROR:
+                self.connection.execute("RESET search_path")
         self.frontier = {key: result[key] for key in ("snapshot", "xid", "change_id")}
-        assert result.get("missing", 0) == 0
+        self.memory = result.get("memory", {})
+        assert result.get("overlooked") or result.get("missing", 0) == 0
         return result
 
     def populate(self) -> dict[str, Any]:
@@ -192,7 +198,16 @@ class StreamTable:
 
     def refresh(self) -> dict[str, Any]:
         """A differential refresh."""
-        return self.run(self.compiled.refresh_sql(self.storage, self.changed()))
+        changed, before = self.changed(), (self.frontier, self.memory)
+        self.usual = self.compiled.remembers(self.memory)
+        if self.usual:
+            with self.connection.transaction() as undone:
+                result = self.run(self.compiled.refresh_sql(self.storage, changed, usual=True))
+                if not result["overlooked"]:
+                    return result
+                raise psycopg.Rollback(undone)
+            self.usual, (self.frontier, self.memory) = False, before
+        return self.run(self.compiled.refresh_sql(self.storage, changed))
 
     def difference(self, *, looks: bool = True) -> list[tuple[Any, ...]]:
         """Rows that the stream table lacks (+) or has too many (-), compared by what they look like, or else by =."""

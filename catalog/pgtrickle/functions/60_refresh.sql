@@ -109,6 +109,7 @@ END $$;
 --    "plan" (differs when what it is planned from does), "canonical_query" (these two empty where fresh),
 --    "plan_format" (what the compiler was that planned it; not where fresh),
 --    "settings": {"engine", "spark_min_rows", "max_change_ratio"} (not where fresh),
+--    "memory" (what the last refresh has handed on, NULL if that is not valid; not where fresh),
 --    "frontier", "row_id_salt", "is_populated", "needs_reinit", "consecutive_errors",
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
@@ -260,7 +261,9 @@ BEGIN
                                           THEN pgtrickle._setting('pg_trickle.foreign_table_polling', 'off') ELSE 'off' END,
                  'spark_timeout', pgtrickle._setting('pg_trickle.spark_timeout', '3600'),
                  'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000')),
-             'executor_costs', s.executor_costs)
+             'executor_costs', s.executor_costs,
+             'memory', (SELECT m.memory FROM pgtrickle.pgt_memory m
+                        WHERE m.pgt_id = s.pgt_id AND m.frontier = s.frontier))
          FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id) END;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
@@ -328,7 +331,7 @@ END $$;
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
 --   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
---   executor_costs (unchanged), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
+--   executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
 -- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
 -- (3) failures in a row it is SUSPENDED.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
@@ -377,6 +380,11 @@ BEGIN
                           THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
         updated_at = clock_timestamp()
     WHERE s.pgt_id = st.pgt_id;
+    IF done AND result ? 'frontier' AND result ? 'memory' THEN
+        INSERT INTO pgtrickle.pgt_memory AS m (pgt_id, frontier, memory)
+        SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id
+        ON CONFLICT ON CONSTRAINT pgt_memory_pkey DO UPDATE SET frontier = excluded.frontier, memory = excluded.memory;
+    END IF;
     IF coalesce((result->>'record')::boolean, true) THEN
         INSERT INTO pgtrickle.pgt_refresh_history (
             pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
