@@ -257,7 +257,7 @@ def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dic
         texts = {
             "rewrites": sql.rewrites(inputs.canonical, inputs.views),
             "rewritten_query": built.storage_query,
-            "delta_sql": built.refresh_sql(storage, every),
+            "delta_sql": built.refresh_sql(storage, every, usual=True),
         }
     return {
         "inputs": inputs.to_json(),
