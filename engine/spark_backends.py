@@ -34,6 +34,13 @@ SESSION_CONF = {
 }
 """What results depend on: set on every session, whatever the server's own configuration."""
 
+TUNING = {
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.sql.optimizer.avoidDoubleFilterEval": "true",
+}
+"""What Apache Spark needs for expressions as large as exact numerics take: conditions that it infers itself, or moves
+closer to the tables, would have copies of them, and copies of what these are made of."""
+
 
 RETRIES = {"max_retries": 5, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 2000, "jitter": 0}
 """How a Spark Connect client bridges a hiccup of the network: for some three seconds (backoffs are in milliseconds)."""
@@ -168,7 +175,7 @@ class ClassicBackend:
                 "spark.driver.bindAddress": "127.0.0.1",
             }
             environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        self._conf = conf | SESSION_CONF | dict(options)
+        self._conf = conf | TUNING | SESSION_CONF | dict(options)
         self.jvm = SparkJvm(work_dir, self._conf, environment)
         self._root: Session = None
 
@@ -290,7 +297,7 @@ class ConnectBackend:
         self._patience = patience
         self._url = target.url
         self._sail = target.kind is Kind.SAIL
-        self._options = SESSION_CONF | dict(options)
+        self._options = ({} if self._sail else TUNING) | SESSION_CONF | dict(options)
         self._server: Any = None
         self._alive = False
         self._sessions: list[Session] = []

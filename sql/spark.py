@@ -259,10 +259,9 @@ class Renderer:
                 check_groupable(name, type_)
             select.distinct = True
         if where := node.args.get("where"):
-            before = layers.size if layers else 0
             conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
             select.where = conditional.boolean(where.this)
-            select.where_divides = layers is not None and layers.size > before
+            select.where_divides = layers is not None and layers.above(select.where) > 0
         if group := node.args.get("group"):
             select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):

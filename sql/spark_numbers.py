@@ -224,11 +224,10 @@ class Layers:
         self.alias = alias
         self.steps: list[list[str]] = []
         self._levels: list[int] = []
-
-    @property
-    def size(self) -> int:
-        """How many columns there are so far."""
-        return len(self._levels)
+        self._once: dict[int, list[tuple[str, str]]] = {}
+        """For each level the names and expressions of what must not be repeated."""
+        self._found: dict[tuple[int, str], str] = {}
+        """What was added, by level and expression."""
 
     def above(self, *expressions: str) -> int:
         """The level at which expressions over columns of other levels can be computed."""
@@ -240,18 +239,39 @@ class Layers:
         return self.add(self.above(sql), sql)
 
     def add(self, level: int, sql: str) -> str:
-        """A column computed at a level; returns the reference for the levels above."""
+        """A column computed at a level, unless it is there already; returns the reference for the levels above."""
+        if (level, sql) not in self._found:
+            name = self._name(level, sql)
+            self.steps[level].append(f"{sql} AS {name}")
+        return self._found[level, sql]
+
+    def add_once(self, level: int, sql: str) -> str:
+        """The same, of a level above the first, and the expression is never put in place of the reference.
+
+        Spark does so with every condition that it moves closer to the tables, again at each level, until there are
+        thousands of copies. It moves none past rows that were made of an array.
+        """
+        if (level, sql) not in self._found:
+            name = self._name(level, sql)
+            self._once.setdefault(level, []).append((name, sql))
+        return self._found[level, sql]
+
+    def _name(self, level: int, sql: str) -> str:
+        """The next column, which is that expression."""
         while len(self.steps) <= level:
             self.steps.append([])
         name = f"l{len(self._levels)}"
         self._levels.append(level)
-        self.steps[level].append(f"{sql} AS {name}")
-        return f"{self.alias}.{name}"
+        self._found[level, sql] = f"{self.alias}.{name}"
+        return name
 
     def around(self, rows: str) -> str:
         """An item of FROM (``rows`` with its alias) with the columns of all levels but the first."""
-        for step in self.steps[1:]:
-            rows = f"(SELECT {', '.join([f'{self.alias}.*', *step])} FROM {rows}) AS {self.alias}"
+        for level, step in enumerate(self.steps[1:], 1):
+            once = self._once.get(level, ())
+            items = [f"{self.alias}.*", *step, *(f"{self.alias}{name}.{name}" for name, _ in once)]
+            arrays = (f" LATERAL VIEW explode(array({sql})) {self.alias}{name} AS {name}" for name, sql in once)
+            rows = f"(SELECT {', '.join(items)} FROM {rows}{''.join(arrays)}) AS {self.alias}"
         return rows
 
 
@@ -289,7 +309,7 @@ def quotient(left: Typed, right: Typed, layers: Layers) -> Typed:
     halves = " ".join(f"WHEN {n} THEN CAST('0.{'0' * n}5' AS DECIMAL(26, 25))" for n in range(QUOTIENT_SCALE + 1))
     value = f"CAST(concat({', '.join(digits)}) AS DECIMAL(37, 25)) + CASE {scale} {halves} END"
     # As text of a known length: the sum's 13 digits, the point, the digits wanted.
-    text = layers.add(base + 4 + len(_STEPS), f"left(lpad(CAST({value} AS STRING), 39, '0'), 14 + {scale})")
+    text = layers.add_once(base + 4 + len(_STEPS), f"left(lpad(CAST({value} AS STRING), 39, '0'), 14 + {scale})")
     sign = f"CASE WHEN ({x} < 0) <> ({y} < 0) THEN '-' ELSE '' END"
     type_ = SparkType("numeric", QUOTIENT_DIGITS + QUOTIENT_SCALE, QUOTIENT_SCALE, display=Display.KEPT)
     guards = (

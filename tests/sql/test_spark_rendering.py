@@ -163,6 +163,16 @@ def test_output_of_another_type_than_expected_is_refused() -> None:
         render_spark(query, [TABLE], [Column("s", "numeric")])
 
 
+def test_quotient_is_computed_once_behind_what_no_condition_is_moved_past() -> None:
+    once = "LATERAL VIEW explode(array("
+    query = "SELECT n / wide AS x FROM public.t WHERE n / wide > 1::numeric AND n / wide < 2::numeric"
+    assert render_spark(query, [TABLE]).sql.count(once) == 1
+    query = "SELECT s.i FROM (SELECT i, avg(n) AS a FROM public.t GROUP BY i) s WHERE s.a > 2.5"
+    assert render_spark(query, [TABLE]).sql.count(once) == 1
+    query = "SELECT n / wide AS x, wide / n AS y FROM public.t"
+    assert render_spark(query, [TABLE]).sql.count(once) == 2
+
+
 def test_only_columns_in_use_are_read() -> None:
     spark = render_spark("SELECT count(*) AS n FROM public.t a JOIN public.t b ON a.i = b.i WHERE a.b", [TABLE])
     assert spark.reads == {7: ("i", "b")}
