@@ -1,4 +1,4 @@
-"""`headwater status`: the running server, its databases, their schedulers and stream tables.
+"""`headwater status`: the running server, its databases, their schedulers, stream tables and queues.
 
 It looks at PostgreSQL directly, not through the relay, so that looking installs nothing in a database
 that has no stream tables.
@@ -30,16 +30,23 @@ WHERE datallowconn AND NOT datistemplate AND pg_catalog.has_database_privilege(o
 ORDER BY datname
 """
 
-# The session that holds the scheduler's advisory lock: its key is 64 bits wide, shown by pg_locks in two
-# halves.
+# The sessions that hold the advisory locks of the scheduler and of the queues' clock: a key is 64 bits wide, shown by
+# pg_locks in two halves.
 _OVERVIEW = """
+WITH held AS (
+    SELECT l.pid, l.classid::bigint << 32 | l.objid::bigint AS key FROM pg_catalog.pg_locks l
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
 SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_database())) AS size,
        pg_catalog.to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL AS installed,
-       (SELECT l.pid FROM pg_catalog.pg_locks l
-        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-          AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-          AND (l.classid::bigint << 32 | l.objid::bigint) = %s
-        LIMIT 1) AS scheduler
+       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS scheduler,
+       pg_catalog.to_regclass('pgque.queue') IS NOT NULL AS has_queues,
+       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS clock
+"""
+
+_QUEUES = """
+SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
+FROM pgque.config
 """
 
 _STREAM_TABLES = """
@@ -66,6 +73,18 @@ class _Overview:
     size: str
     installed: bool
     scheduler: int | None
+    has_queues: bool
+    clock: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """The queues of a database, and how they are ticked."""
+
+    number: int
+    stopped: bool
+    by_cron: bool
+    period: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +109,7 @@ class _StreamTable:
 class _Database:
     name: str
     overview: _Overview
+    queues: _Queues | None
     stream_tables: list[_StreamTable]
     failed_requests: list[str]
 
@@ -112,7 +132,7 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
 
 
 def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | None) -> Iterator[_Database]:
-    from engine.scheduler import ELECTION_LOCK
+    from engine import queue_clock, scheduler
 
     def conninfo(database: str) -> str:
         if running.postgres == "embedded":
@@ -136,7 +156,7 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
     for name in names:
         with closing(connect(name)) as connection:
             with connection.cursor(row_factory=class_row(_Overview)) as cursor:
-                overview = cursor.execute(_OVERVIEW, [ELECTION_LOCK]).fetchone()
+                overview = cursor.execute(_OVERVIEW, [scheduler.ELECTION_LOCK, queue_clock.ELECTION_LOCK]).fetchone()
             assert overview is not None
             stream_tables: list[_StreamTable] = []
             failed: list[str] = []
@@ -144,7 +164,10 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
                 with connection.cursor(row_factory=class_row(_StreamTable)) as table_cursor:
                     stream_tables = table_cursor.execute(_STREAM_TABLES).fetchall()
                 failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
-            yield _Database(name, overview, stream_tables, failed)
+            queues = None
+            if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
+                queues = _Queues(*row)  # type: ignore[arg-type]
+            yield _Database(name, overview, queues, stream_tables, failed)
 
 
 def _server_table(running: Running, data: DataDirectory) -> Table:
@@ -183,7 +206,7 @@ def _answer(running: Running) -> str:
 
 def _database_table(databases: list[_Database]) -> Table:
     table = Table(title="Databases", title_justify="left")
-    for heading in ("database", "size", "stream tables", "scheduler"):
+    for heading in ("database", "size", "stream tables", "scheduler", "queues", "clock"):
         table.add_column(heading)
     for database in databases:
         overview = database.overview
@@ -193,8 +216,20 @@ def _database_table(databases: list[_Database]) -> Table:
             overview.size,
             str(len(database.stream_tables)) if overview.installed else "not used yet",
             scheduler if overview.installed else "",
+            str(database.queues.number) if database.queues else "",
+            _clock(database.queues, overview.clock),
         )
     return table
+
+
+def _clock(queues: _Queues | None, backend: int | None) -> str:
+    if queues is None or not queues.number:
+        return ""
+    if queues.by_cron:
+        return "pg_cron"
+    if queues.stopped:
+        return "stopped"
+    return f"every {queues.period} ms (backend {backend})" if backend else "none"
 
 
 def _stream_table_table(databases: list[_Database]) -> Table:

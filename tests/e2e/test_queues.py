@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,20 @@ def test_stop_and_start(live_db: Database, eventually: Eventually) -> None:
     assert (status, detail) == ("running", "by the server, every 10 ms")
 
 
+def test_status_shows_the_clock(queues: Database, eventually: Eventually) -> None:
+    make(queues, "shown")
+    ((backend,),) = eventually(lambda: queues.rows(CLOCK, CLOCK_LOCK), what="a clock")
+    shown = subprocess.run(
+        [sys.executable, "-m", "server", "status", "--data", str(queues.server.data)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        check=True,
+    ).stdout
+    (line,) = [line for line in shown.splitlines() if "queues_e2e" in line]
+    assert f"every 20 ms (backend {backend})" in line
+
+
 def test_databases_without_queues_have_no_clock(live_db: Database, eventually: Eventually) -> None:
     make(live_db, "only")
     eventually(lambda: live_db.rows(CLOCK, CLOCK_LOCK), what="a clock")
@@ -327,9 +342,7 @@ def test_group_of_16_workers_some_of_which_are_killed(queues: Database, eventual
 # What dies
 
 
-def survive(
-    server: Headwater, kill: Callable[[], None], transactions: int, rounds: int, eventually: Eventually
-) -> None:
+def survive(server: Headwater, kill: Callable[[], None], rounds: int, eventually: Eventually) -> None:
     """Kill and start again under load; every event is counted in the end."""
     database = Database(server, "postgres")
     make(database, "survivor", "alone")
