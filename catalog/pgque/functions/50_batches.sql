@@ -242,6 +242,7 @@ BEGIN
        SET sub_last_tick = CASE WHEN closed.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
            sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
      WHERE s.sub_id = closed.sub_id;
+    DELETE FROM pgque.retry_queue r WHERE r.ev_batch = closed.sub_batch AND r.ev_retry_after = 'infinity';
     RETURN 1;
 END $$;
 

@@ -31,17 +31,19 @@ BEGIN
 END $$;
 
 
--- Give an event again at `at`. 0 if it is waiting for that already.
+-- Give an event again at `at`. 0 if this delivery of it has been asked for already.
 CREATE OR REPLACE FUNCTION pgque._queue_retry(batch pgque._batch_state, event pgque.event_template, at timestamptz)
 RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     queued bigint;
 BEGIN
-    INSERT INTO pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
-                                   ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+    INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
+                                   ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
     VALUES (at, batch.queue_id, event.ev_id, event.ev_time, NULL, batch.owner, coalesce(event.ev_retry, 0) + 1, event.ev_type,
-            event.ev_data, event.ev_extra1, event.ev_extra2, event.ev_extra3, event.ev_extra4)
-        ON CONFLICT (ev_owner, ev_id) DO NOTHING;
+            event.ev_data, event.ev_extra1, event.ev_extra2, event.ev_extra3, event.ev_extra4, batch.batch_id)
+        ON CONFLICT (ev_owner, ev_id) DO UPDATE
+       SET ev_retry_after = excluded.ev_retry_after, ev_retry = excluded.ev_retry, ev_batch = excluded.ev_batch
+     WHERE r.ev_retry < excluded.ev_retry;
     GET DIAGNOSTICS queued = ROW_COUNT;
     RETURN queued;
 END $$;
@@ -79,12 +81,13 @@ BEGIN
     IF retry_seconds IS NULL THEN
         RAISE EXCEPTION 'retry time must not be null';
     END IF;
-    EXECUTE 'INSERT INTO pgque.retry_queue (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, '
-            'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+    EXECUTE 'INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, '
+            'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch) '
             'SELECT now() + make_interval(secs => $1), $2, ev_id, ev_time, NULL, $3, coalesce(ev_retry, 0) + 1, ev_type, '
-            'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 FROM (' || pgque._batch_query(batch, '*') || ') AS event '
-            'ON CONFLICT (ev_owner, ev_id) DO NOTHING'
-        USING retry_seconds, batch.queue_id, batch.owner;
+            'ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, $4 FROM (' || pgque._batch_query(batch, '*') || ') AS event '
+            'ON CONFLICT (ev_owner, ev_id) DO UPDATE SET ev_retry_after = excluded.ev_retry_after, '
+            'ev_retry = excluded.ev_retry, ev_batch = excluded.ev_batch WHERE r.ev_retry < excluded.ev_retry'
+        USING retry_seconds, batch.queue_id, batch.owner, batch_id;
     GET DIAGNOSTICS queued = ROW_COUNT;
     RETURN queued;
 END $$;

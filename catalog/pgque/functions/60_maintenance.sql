@@ -15,9 +15,14 @@ BEGIN
                    ORDER BY q.queue_id
     LOOP
         EXECUTE format(
-            'WITH due AS (DELETE FROM pgque.retry_queue r USING '
-            '  (SELECT ev_owner, ev_id FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now()'
-            '    FOR UPDATE SKIP LOCKED) AS d WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id RETURNING r.*) '
+            'WITH due AS (SELECT * FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now() '
+            '              FOR UPDATE SKIP LOCKED), '
+            'kept AS (UPDATE pgque.retry_queue r SET ev_retry_after = ''infinity'' FROM due d '
+            '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+            '            AND EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)), '
+            'gone AS (DELETE FROM pgque.retry_queue r USING due d '
+            '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+            '            AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)) '
             'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
             'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
             'FROM due ORDER BY ev_id', target.queue_data_pfx || '_' || target.queue_cur_table)
@@ -28,6 +33,9 @@ BEGIN
         END IF;
         total := total + moved;
     END LOOP;
+    -- Of batches that were not closed but taken over, or closed while the statement above was at work.
+    DELETE FROM pgque.retry_queue r WHERE r.ev_retry_after = 'infinity'
+       AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = r.ev_batch);
     RETURN total;
 END $$;
 

@@ -95,13 +95,17 @@ CREATE TABLE pgque.event_template (
     ev_extra4 text
 );
 
+-- What is to be given again. While the batch that asked for it is active, an event that has been moved back into its
+-- queue stays here, due at infinity: asking twice must not give it twice.
 CREATE TABLE pgque.retry_queue (
     ev_retry_after timestamptz NOT NULL,
     ev_queue int4 NOT NULL REFERENCES pgque.queue (queue_id) ON DELETE CASCADE,
     LIKE pgque.event_template,
+    ev_batch bigint,
     PRIMARY KEY (ev_owner, ev_id)
 );
 ALTER TABLE pgque.retry_queue ALTER ev_owner SET NOT NULL, ALTER ev_txid DROP NOT NULL;
+CREATE INDEX retry_queue_moved_idx ON pgque.retry_queue (ev_batch) WHERE ev_retry_after = 'infinity';
 CREATE INDEX retry_queue_due_idx ON pgque.retry_queue (ev_queue, ev_retry_after);
 
 -- An event is dead once for a consumer: that is what makes a repeated nack harmless.
