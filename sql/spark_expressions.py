@@ -6,6 +6,7 @@ NotExpressible and names itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -363,8 +364,10 @@ def _named(node: Any) -> str:
         return "window function"
     if isinstance(node, exp.Anonymous):
         return f"function {node.name.lower()}"
-    if isinstance(node, exp.Func):
-        return f"function {node.sql_name().lower()}"
+    if isinstance(node, exp.Func | exp.WithinGroup):
+        # By PostgreSQL's name, which sqlglot's own is not always.
+        call = re.match(r"(\w+)\(", node.sql("postgres"))
+        return f"function {(call[1] if call else node.sql_name()).lower()}"
     return str(node.key).replace("_", " ") if hasattr(node, "key") else type(node).__name__
 
 
