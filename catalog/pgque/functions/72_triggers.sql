@@ -8,112 +8,162 @@
 --   pkey=c1,c2         the key, where it is not the primary key
 --   when=EXPR          no event where this is not true
 --   ev_type=EXPR ev_data=EXPR ev_extra1=EXPR .. ev_extra4=EXPR   override that field of the event
+--   fragments          for sqltriga: PgQ's form, without the command and the table
 -- Expressions see the columns of the row (the old one on DELETE), and pg_catalog only: qualify everything else.
+
+
+-- The columns that an argument lists. Raises 42703 for one that there is not.
+CREATE OR REPLACE FUNCTION pgque._listed_columns(argument text, names text[], relation oid) RETURNS text[]
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    listed text[] := regexp_split_to_array(btrim(substr(argument, strpos(argument, '=') + 1)), '\s*,\s*');
+    name text;
+BEGIN
+    FOREACH name IN ARRAY listed LOOP
+        IF name <> ALL (names) THEN
+            RAISE EXCEPTION USING ERRCODE = '42703',
+                MESSAGE = format('column "%s" in argument "%s" of the trigger does not exist in %s', name, argument, relation::regclass);
+        END IF;
+    END LOOP;
+    RETURN listed;
+END $$;
 
 
 -- Inserts the event of one change, unless the arguments say that there is none.
 CREATE OR REPLACE FUNCTION pgque._trigger_event(
-    format text, queue_name text, arguments jsonb, op text, relation oid, target text[], old_row record, new_row record
-) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
+    format text, queue_name text, arguments text[], op text, relation oid, target text[], old_row record, new_row record
+) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
 DECLARE
-    ignored text[] := ARRAY(SELECT jsonb_array_elements_text(arguments -> 'ignore'));
+    table_columns record := pgque._row_columns(relation);
+    letter text := CASE op WHEN 'TRUNCATE' THEN 'R' ELSE left(op, 1) END;
+    argument text;
+    ignored text[] := '{}';
     key text[];
-    names text[];
-    sent text[];
+    backup boolean := false;
+    fragments boolean := false;
+    overrides text[] := '{}';
+    field text;
+    value text;
+    sent boolean[];
+    changed boolean := false;
+    changed_ignored boolean := false;
     old_texts text[];
     new_texts text[];
-    event jsonb;
-    changed record;
+    ev_type text;
+    ev_data text;
+    extras text[] := ARRAY[array_to_string(target, '.'), NULL, NULL, NULL];
 BEGIN
-    IF (arguments ->> 'deny')::boolean THEN
-        RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = format('Table ''%s'' to queue ''%s'': change not allowed (%s)', array_to_string(target, '.'), queue_name, op);
-    END IF;
-    event := jsonb_build_object('ev_extra1', array_to_string(target, '.'));
-    key := CASE WHEN jsonb_typeof(arguments -> 'pkey') = 'array'
-                THEN ARRAY(SELECT jsonb_array_elements_text(arguments -> 'pkey')) ELSE pgque._primary_key(relation) END;
+    FOREACH argument IN ARRAY arguments LOOP
+        IF lower(argument) = 'deny' THEN
+            RAISE EXCEPTION USING ERRCODE = '42501',
+                MESSAGE = format('Table ''%s'' to queue ''%s'': change not allowed (%s)', extras[1], queue_name, op);
+        ELSIF argument LIKE 'ignore=%' THEN
+            ignored := pgque._listed_columns(argument, table_columns.names, relation);
+        ELSIF argument LIKE 'pkey=%' THEN
+            key := pgque._listed_columns(argument, table_columns.names, relation);
+        ELSIF argument ~ '^(when|ev_type|ev_data|ev_extra[1-4])=' THEN
+            overrides := overrides || argument;
+        ELSIF lower(argument) = 'backup' THEN
+            backup := true;
+        ELSIF lower(argument) = 'fragments' THEN
+            fragments := true;
+        ELSIF lower(argument) <> 'skip' THEN
+            RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('bad param: %s', argument),
+                HINT = 'Arguments after the queue are SKIP, backup, deny, ignore=, pkey=, when=, ev_type=, ev_data=, ev_extra1= to ev_extra4=, and fragments for sqltriga.';
+        END IF;
+    END LOOP;
+    key := coalesce(key, pgque._primary_key(relation));
+
     IF op = 'TRUNCATE' THEN
-        event := event || jsonb_build_object('ev_data', '');
+        ev_data := '';
     ELSE
-        SELECT array_agg(c.name ORDER BY c.ordinal), array_agg(c.name ORDER BY c.ordinal) FILTER (WHERE c.name <> ALL (ignored))
-          INTO names, sent FROM pgque._row_columns(relation) c;
-        IF op <> 'INSERT' AND (op = 'UPDATE' OR format <> 'json') THEN
-            old_texts := pgque._row_texts(relation, old_row);
+        FOR i IN 1 .. cardinality(table_columns.names) LOOP
+            sent[i] := table_columns.names[i] <> ALL (ignored) AND NOT (format = 'sql' AND table_columns.generated[i]);
+        END LOOP;
+        IF op = 'UPDATE' AND (format <> 'json' OR ignored <> '{}') OR op = 'DELETE' AND format <> 'json' THEN
+            old_texts := pgque._row_texts(old_row, table_columns.names, table_columns.types, table_columns.plain);
         END IF;
-        IF op = 'UPDATE' OR op = 'INSERT' AND format <> 'json' THEN
-            new_texts := pgque._row_texts(relation, new_row);
+        IF op = 'UPDATE' AND (format <> 'json' OR ignored <> '{}') OR op = 'INSERT' AND format <> 'json' THEN
+            new_texts := pgque._row_texts(new_row, table_columns.names, table_columns.types, table_columns.plain);
         END IF;
-        IF op = 'UPDATE' AND cardinality(ignored) > 0 THEN
-            SELECT bool_or(t.name <> ALL (ignored)) AS seen, bool_or(t.name = ANY (ignored)) AS ignored INTO changed
-              FROM unnest(names, old_texts, new_texts) AS t (name, old_text, new_text)
-             WHERE t.old_text IS DISTINCT FROM t.new_text;
-            IF changed.ignored AND NOT changed.seen THEN
+        IF op = 'UPDATE' AND ignored <> '{}' THEN
+            FOR i IN 1 .. cardinality(table_columns.names) LOOP
+                IF old_texts[i] IS DISTINCT FROM new_texts[i] THEN
+                    changed := changed OR table_columns.names[i] <> ALL (ignored);
+                    changed_ignored := changed_ignored OR table_columns.names[i] = ANY (ignored);
+                END IF;
+            END LOOP;
+            IF changed_ignored AND NOT changed THEN
                 RETURN;
             END IF;
         END IF;
-        event := event || jsonb_build_object('ev_data', CASE format
-            WHEN 'json' THEN pgque._row_json(relation, CASE op WHEN 'DELETE' THEN old_row ELSE new_row END, sent)
-            WHEN 'url' THEN pgque._row_urlencoded(sent, pgque._of_columns(CASE op WHEN 'DELETE' THEN old_texts ELSE new_texts END, names, sent))
-            ELSE pgque._row_sql(op, relation, quote_ident(target[1]) || '.' || quote_ident(target[2]), key, ignored,
-                                old_texts, new_texts, (arguments ->> 'fragments')::boolean) END);
-        IF op = 'UPDATE' AND (arguments ->> 'backup')::boolean THEN
-            event := event || jsonb_build_object('ev_extra2', CASE format
-                WHEN 'json' THEN pgque._row_json(relation, old_row, sent)
-                ELSE pgque._row_urlencoded(sent, pgque._of_columns(old_texts, names, sent)) END);
+        IF format = 'json' AND op = 'DELETE' THEN
+            ev_data := pgque._row_json(old_row, table_columns.names, table_columns.types, sent, table_columns.builtin);
+        ELSIF format = 'json' THEN
+            ev_data := pgque._row_json(new_row, table_columns.names, table_columns.types, sent, table_columns.builtin);
+        ELSIF format = 'url' THEN
+            ev_data := pgque._row_urlencoded(table_columns.names, coalesce(new_texts, old_texts), sent);
+        ELSE
+            ev_data := pgque._row_sql(op, quote_ident(target[1]) || '.' || quote_ident(target[2]), key, table_columns.names, sent,
+                                      table_columns.overriding, old_texts, new_texts, fragments);
+        END IF;
+        IF op = 'UPDATE' AND backup THEN
+            extras[2] := CASE format
+                WHEN 'json' THEN pgque._row_json(old_row, table_columns.names, table_columns.types, sent, table_columns.builtin)
+                ELSE pgque._row_urlencoded(table_columns.names, old_texts, sent) END;
         END IF;
     END IF;
-    event := event || jsonb_build_object('ev_type', CASE format
+    ev_type := CASE format
         WHEN 'json' THEN format('{"op":"%s","table":%s,"pkey":%s}', op, to_json(target), to_json(key))
-        WHEN 'url' THEN pgque._op_letter(op) || CASE op WHEN 'TRUNCATE' THEN '' ELSE ':' || array_to_string(key, ',') END
-        ELSE pgque._op_letter(op) END);
-    IF arguments -> 'fields' <> '{}' THEN
-        IF op = 'TRUNCATE' THEN
-            new_row := ROW();
+        WHEN 'url' THEN letter || CASE op WHEN 'TRUNCATE' THEN '' ELSE ':' || array_to_string(key, ',') END
+        ELSE letter END;
+
+    FOREACH argument IN ARRAY overrides LOOP
+        field := split_part(argument, '=', 1);
+        IF op = 'DELETE' THEN
+            value := pgque._row_expression(substr(argument, length(field) + 2), old_row);
+        ELSIF op = 'TRUNCATE' THEN
+            EXECUTE 'SELECT (' || substr(argument, length(field) + 2) || ')::text' INTO value;
+        ELSE
+            value := pgque._row_expression(substr(argument, length(field) + 2), new_row);
         END IF;
-        SELECT event || coalesce(jsonb_object_agg(f.key, pgque._row_expression(f.value, CASE op WHEN 'DELETE' THEN old_row ELSE new_row END)), '{}')
-          INTO event FROM jsonb_each_text(arguments -> 'fields') f;
-        IF event ? 'when' AND NOT coalesce((event ->> 'when')::boolean, false) THEN
-            RETURN;
+        IF field = 'when' THEN
+            IF NOT coalesce(value::boolean, false) THEN
+                RETURN;
+            END IF;
+        ELSIF field = 'ev_type' THEN
+            ev_type := value;
+        ELSIF field = 'ev_data' THEN
+            ev_data := value;
+        ELSE
+            extras[right(field, 1)::int] := value;
         END IF;
-    END IF;
-    PERFORM pgque.insert_event(queue_name, event ->> 'ev_type', event ->> 'ev_data', event ->> 'ev_extra1',
-                               event ->> 'ev_extra2', event ->> 'ev_extra3', event ->> 'ev_extra4');
+    END LOOP;
+    PERFORM pgque._insert_event(queue_name, ev_type, ev_data, extras[1], extras[2], extras[3], extras[4]);
 END $$;
 
 
--- I, U, D, and R for TRUNCATE.
-CREATE OR REPLACE FUNCTION pgque._op_letter(op text) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE op WHEN 'TRUNCATE' THEN 'R' ELSE left(op, 1) END
-$$;
-
-
--- The values of some of a row's columns.
-CREATE OR REPLACE FUNCTION pgque._of_columns(texts text[], names text[], wanted text[]) RETURNS text[]
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg(texts[array_position(names, w)] ORDER BY n) FROM unnest(wanted) WITH ORDINALITY AS t (w, n)
-$$;
+-- Raises an error where a trigger cannot work as it has been created.
+CREATE OR REPLACE FUNCTION pgque._check_trigger(name text, level text, op text, arguments int) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF arguments < 1 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'Trigger needs queue name';
+    ELSIF level = 'STATEMENT' AND op <> 'TRUNCATE' THEN
+        RAISE EXCEPTION USING ERRCODE = '42P17', MESSAGE = format('trigger "%s" must be FOR EACH ROW', name);
+    END IF;
+END $$;
 
 
 -- Sends rows as JSON. ev_type is {"op": .., "table": [schema, name], "pkey": [..]}, ev_data an object, ev_extra1 the
 -- table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.jsontriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    arguments jsonb;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
-    IF TG_NARGS < 1 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'Trigger needs queue name';
-    ELSIF TG_LEVEL <> (CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END) THEN
-        RAISE EXCEPTION USING ERRCODE = '42P17', MESSAGE = format('trigger "%s" must be FOR EACH %s', TG_NAME,
-            CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END);
-    END IF;
-    arguments := pgque._trigger_arguments(TG_RELID, TG_ARGV[1:]);
-    PERFORM pgque._trigger_event('json', TG_ARGV[0], arguments, TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[],
-                                 CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN OLD END,
-                                 CASE WHEN TG_OP IN ('INSERT', 'UPDATE') THEN NEW END);
-    IF TG_WHEN <> 'AFTER' AND (arguments ->> 'skip')::boolean THEN
+    PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
+            pgque._trigger_event('json', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
+    IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
@@ -125,21 +175,11 @@ END $$;
 -- Sends rows URL-encoded. ev_type is I:, U: or D: and the key's columns, ev_data column=value pairs joined by '&', where a
 -- null is the column's name alone, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.logutriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    arguments jsonb;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
-    IF TG_NARGS < 1 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'Trigger needs queue name';
-    ELSIF TG_LEVEL <> (CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END) THEN
-        RAISE EXCEPTION USING ERRCODE = '42P17', MESSAGE = format('trigger "%s" must be FOR EACH %s', TG_NAME,
-            CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END);
-    END IF;
-    arguments := pgque._trigger_arguments(TG_RELID, TG_ARGV[1:]);
-    PERFORM pgque._trigger_event('url', TG_ARGV[0], arguments, TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[],
-                                 CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN OLD END,
-                                 CASE WHEN TG_OP IN ('INSERT', 'UPDATE') THEN NEW END);
-    IF TG_WHEN <> 'AFTER' AND (arguments ->> 'skip')::boolean THEN
+    PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
+            pgque._trigger_event('url', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
+    IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
@@ -149,24 +189,13 @@ END $$;
 
 
 -- Sends changes as SQL, ready to apply to a copy of the table: INSERT INTO .. VALUES .., UPDATE .. SET .. WHERE ..,
--- DELETE FROM .. WHERE ..; with the argument `fragments` PgQ's form, without the command and the table. ev_type is I, U or
--- D, ev_extra1 the table's name with its schema.
+-- DELETE FROM .. WHERE ... ev_type is I, U or D, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.sqltriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    arguments jsonb;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
-    IF TG_NARGS < 1 THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'Trigger needs queue name';
-    ELSIF TG_LEVEL <> (CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END) THEN
-        RAISE EXCEPTION USING ERRCODE = '42P17', MESSAGE = format('trigger "%s" must be FOR EACH %s', TG_NAME,
-            CASE TG_OP WHEN 'TRUNCATE' THEN 'STATEMENT' ELSE 'ROW' END);
-    END IF;
-    arguments := pgque._trigger_arguments(TG_RELID, TG_ARGV[1:]);
-    PERFORM pgque._trigger_event('sql', TG_ARGV[0], arguments, TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[],
-                                 CASE WHEN TG_OP IN ('UPDATE', 'DELETE') THEN OLD END,
-                                 CASE WHEN TG_OP IN ('INSERT', 'UPDATE') THEN NEW END);
-    IF TG_WHEN <> 'AFTER' AND (arguments ->> 'skip')::boolean THEN
+    PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
+            pgque._trigger_event('sql', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
+    IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
