@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -291,6 +292,43 @@ def test_sixteen_workers_share_the_events_while_some_die(queue: Queue, queue_dat
         finished.update(payload for _, payload in rows)
         queue.value("SELECT pgque.ack(%s)", rows[0][0])
     assert finished == expected
+
+
+def test_a_batch_taken_in_a_transaction_that_dies_goes_to_the_next(queue: Queue, queue_database: str) -> None:
+    receive(queue, "a")
+    queue.send("1")
+    queue.tick()
+    with psycopg.connect(queue_database) as doomed:
+        taken = doomed.execute("SELECT payload FROM pgque.receive_coop(%s, 'team', 'a')", [queue.name]).fetchall()
+        assert taken == [("1",)]
+        queue.value("SELECT pg_terminate_backend(%s, 10000)", doomed.info.backend_pid)
+        doomed.close()
+    assert [payload for _, payload in receive(queue, "b")] == ["1"]
+
+
+def test_two_workers_that_start_cold_found_one_group(queue: Queue, queue_database: str) -> None:
+    with psycopg.connect(queue_database) as first, psycopg.connect(queue_database, autocommit=True) as second:
+        first.execute("SELECT * FROM pgque.receive_coop(%s, 'team', 'a')", [queue.name])
+        outcome: list[Any] = []
+
+        def start() -> None:
+            try:
+                outcome.append(
+                    second.execute("SELECT pgque.register_subconsumer(%s, 'team', 'b')", [queue.name]).fetchone()
+                )
+            except psycopg.Error as error:
+                outcome.append(error)
+
+        worker = threading.Thread(target=start)
+        worker.start()
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        deadline = time.monotonic() + 30
+        while not queue.value(waits, second.info.backend_pid) and time.monotonic() < deadline:
+            pass
+        first.commit()
+        worker.join()
+    assert outcome == [(1,)]
+    assert set(subscriptions(queue)) == {"team", "team.a", "team.b"}
 
 
 @pytest.mark.parametrize("names", [("", "a"), ("team", ""), ("team", None)])

@@ -7,6 +7,7 @@ pg_cron documents them, stands in for it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import psycopg
@@ -217,6 +218,10 @@ def test_status_has_a_row_for_each_component(fresh: Queue) -> None:
     assert rows["queues"] == ("ok", str(fresh.value("SELECT count(*) FROM pgque.queue")))
     assert rows["consumers"] == ("ok", str(fresh.value("SELECT count(*) FROM pgque.subscription")))
     assert rows["roles"][0] == "ok"
+
+
+def test_version_is_the_distributions(fresh: Queue) -> None:
+    assert fresh.value("SELECT pgque.version()") == version("headwater")
 
 
 def test_uninstall_removes_all_but_the_roles_and_can_be_followed_by_an_installation(

@@ -155,7 +155,7 @@ BEGIN
                                                       ELSE 'by the server, which is about to begin' END
                       ELSE 'no Headwater server is connected to this database; with pg_cron, pgque.start() schedules it' END
       FROM (VALUES ('ticker', settings.ticker_job_id, format('every %s ms', settings.tick_period_ms)),
-                   ('retry_events', settings.retry_job_id, 'every 30 s'),
+                   ('retry_events', settings.retry_job_id, CASE clock WHEN 'running' THEN 'every second' ELSE 'every 30 s' END),
                    ('maintenance', settings.maint_job_id, 'every 30 s'),
                    ('rotate_step2', settings.step2_job_id, 'every 10 s')) AS job (component, id, period)
     UNION ALL
