@@ -25,6 +25,7 @@ from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
 from .grouping_sets import grouped_by
+from .nodes import all_of
 from .same import Same
 from .subplan import WITHIN
 
@@ -71,7 +72,7 @@ class Unnesting:
         raise NotDifferentiable(f"correlated {type(query).__name__.upper()}")
 
     def _uses(self, node: exp.Expr | None) -> bool:
-        return node is not None and any(column.table == self.outer for column in node.find_all(exp.Column))
+        return node is not None and any(column.table == self.outer for column in all_of(node, exp.Column))
 
     def _parameters(self, alias: str) -> list[exp.Expr]:
         return [_column(name, alias) for name in self.parameters]
@@ -166,7 +167,7 @@ class Unnesting:
         kept = [*query.expressions, *(query.args.get(k) for k in ("having", "order", "distinct"))]
         kept += query.args.get("windows") or ()
         for part in [part for part in kept if part is not None]:
-            for column in list(part.find_all(exp.Column)):
+            for column in all_of(part, exp.Column):
                 inside = column.find_ancestor(exp.Select, exp.SetOperation)
                 if column.table == alias:
                     column.set("table", _identifier(rows))
@@ -198,7 +199,7 @@ class Unnesting:
         return rows
 
     def _rename(self, query: exp.Expr, alias: str) -> None:
-        for column in list(query.find_all(exp.Column)):
+        for column in all_of(query, exp.Column):
             if column.table == self.outer:
                 column.set("table", _identifier(alias))
 
@@ -302,7 +303,7 @@ class Unnesting:
 
 
 def _inline(query: exp.Expr, known: dict[str, tuple[exp.Expr, list[exp.Identifier]]]) -> None:
-    for table in list(query.find_all(exp.Table)):
+    for table in all_of(query, exp.Table):
         found = known.get(table.name) if not table.db else None
         if found is None:
             continue
@@ -371,13 +372,14 @@ def _parts(query: exp.Select) -> list[exp.Expr]:
 
 
 def _calls(part: exp.Expr, special: frozenset[str]) -> Iterator[exp.Expr]:
-    inside = part
+    inside, children = part, []
     while isinstance(inside, exp.Filter | exp.WithinGroup):
+        children.append(inside.expression)
         inside = inside.this
     if aggregate_name(inside, special) and not isinstance(part.parent, exp.Window):
         yield part
         return
-    for child in part.iter_expressions():
+    for child in (*inside.iter_expressions(), *children):
         if not isinstance(child, exp.Query):
             yield from _calls(child, special)
 

@@ -181,3 +181,17 @@ def test_lateral_subquery_that_gives_out_an_outer_column_under_its_own_name(labo
         "DELETE FROM c WHERE k > 1",
         kinds="int int",
     )
+
+
+def test_window_call_with_filter_in_a_lateral_subquery_is_no_aggregate(laboratory: Laboratory) -> None:
+    check(
+        laboratory,
+        ["INSERT INTO a (id, k) VALUES (1, 1), (2, 2)", "INSERT INTO c (k, s) VALUES (1, 'x'), (2, NULL)"],
+        "SELECT r1.k AS c0, r8.c0 AS c1 FROM c AS r1 LEFT JOIN LATERAL (SELECT count(*) FILTER (WHERE r3.k = r3.k)"
+        " OVER () AS c0 FROM a AS r3 WHERE (SELECT r1.s AS c0 FROM a AS r5 GROUP BY r5.k ORDER BY 1 LIMIT 1) IS NULL)"
+        " AS r8 ON true",
+        "INSERT INTO a (id, k) VALUES (3, 1), (4, NULL)",
+        "UPDATE c SET s = NULL",
+        "DELETE FROM a WHERE k = 1",
+        kinds="int int",
+    )
