@@ -13,11 +13,12 @@ from catalog.session import SqlSession
 from engine.context import RefreshContext
 from engine.decision import settings_of
 from engine.lake_polls import LakeReader
-from engine.placement import NotOnSpark, SparkDelta, SparkJobError, SparkRows
+from engine.placement import SPARK, NotOnSpark, SparkDelta, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
 from engine.spark_executor import Circumstances, SparkExecutor
+from engine.spark_failures import SparkFailures
 from engine.spark_load import Loading, Parallel
 from engine.spark_sessions import SparkJobFailed, SparkUnavailable
 from sql.spark import NotExpressible
@@ -49,6 +50,7 @@ class DatabaseOnSpark:
         self._conninfo = conninfo
         self.lake = lake
         self._dropping: set[asyncio.Future[None]] = set()
+        self._failures = SparkFailures()
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
@@ -56,8 +58,9 @@ class DatabaseOnSpark:
             raise NotOnSpark("a source is not an ordinary table")
         cold = not self._executor.warm
         core = compiled(plan).core
+        self._check_not_failed(context, "full", core.query)
         expected = await _check_readable(session, context.owner, plan, core.query)
-        with _reasons(context):
+        with self._reasons(context, "full", core.query):
             result = await self._executor.run(
                 session,
                 query=core.query,
@@ -75,8 +78,9 @@ class DatabaseOnSpark:
         # Each statement of a READ COMMITTED transaction can see changes that the one before did not.
         every = frozenset(source.oid for source in query.sources)
         changed = context.changed & every if context.one_snapshot else every
+        self._check_not_failed(context, "differential", query.core.query)
         await _check_readable(session, context.owner, plan, query.core.query)
-        with _reasons(context):
+        with self._reasons(context, "differential", query.core.query):
             refresh = query.elsewhere(context.storage, changed)
             result = await self._executor.run_refresh(
                 session,
@@ -88,6 +92,25 @@ class DatabaseOnSpark:
         statement = refresh.applied(result.stagings)
         release = partial(self._release, result.loading)
         return SparkDelta(statement, result.snapshot, result.detail, cold, release, result.sql)
+
+    def _check_not_failed(self, context: RefreshContext, kind: str, query: str) -> None:
+        """Raises NotOnSpark where Spark would fail once more, unless it is insisted on."""
+        if (context.engine if context.engine != "auto" else settings_of(context).engine) == SPARK:
+            return
+        if reason := self._failures.reason(context.pgt_id, kind, query):
+            raise NotOnSpark(reason)
+
+    @contextmanager
+    def _reasons(self, context: RefreshContext, kind: str, query: str) -> Iterator[None]:
+        """Why Spark does not compute, as a refresh wants to hear it."""
+        try:
+            yield
+        except NotExpressible as reason:
+            raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
+        except (SparkUnavailable, SparkJobFailed) as error:
+            self._failures.note(context.pgt_id, kind, query, error.sqlstate)
+            logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
+            raise SparkJobError(error) from error
 
     def _release(self, loading: Loading) -> None:
         """Drop the staging areas of a refresh as soon as its transaction has ended."""
@@ -113,18 +136,6 @@ class DatabaseOnSpark:
             "tries": 2 if settings.spark_failure_policy == "retry" else 1,
             "parallel": Parallel(settings.spark_parallel_rows, expected, conninfo),
         }
-
-
-@contextmanager
-def _reasons(context: RefreshContext) -> Iterator[None]:
-    """Why Spark does not compute, as a refresh wants to hear it."""
-    try:
-        yield
-    except NotExpressible as reason:
-        raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
-    except (SparkUnavailable, SparkJobFailed) as error:
-        logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
-        raise SparkJobError(error) from error
 
 
 _NAMES = """

@@ -367,7 +367,8 @@ def _named(node: Any) -> str:
     if isinstance(node, exp.Func | exp.WithinGroup):
         # By PostgreSQL's name, which sqlglot's own is not always.
         call = re.match(r"(\w+)\(", node.sql("postgres"))
-        return f"function {(call[1] if call else node.sql_name()).lower()}"
+        name = call[1] if call else node.sql_name() if isinstance(node, exp.Func) else node.key
+        return f"function {name.lower()}"
     return str(node.key).replace("_", " ") if hasattr(node, "key") else type(node).__name__
 
 

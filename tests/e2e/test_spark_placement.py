@@ -122,6 +122,35 @@ def test_settings_that_are_none_are_refused(on_sail: Database) -> None:
         session.execute(f"RESET pg_trickle.{name}")  # type: ignore[arg-type]
 
 
+def test_query_at_which_spark_failed_by_a_value_is_left_to_postgresql(on_sail: Database) -> None:
+    db = on_sail
+    wide = "SELECT id, amount * 1000000000000.0 / 0.3 AS quotient FROM orders"
+    db.create("wide", wide, schedule="1h", refresh_mode="FULL", initialize=False)
+    session = db.connect()
+    session.execute("SET pg_trickle.spark_min_rows = 0")
+
+    def refreshed() -> tuple[str, str]:
+        session.execute("UPDATE pgtrickle.pgt_stream_tables SET executor_costs = '{}' WHERE pgt_name = 'wide'")
+        change(db)
+        session.execute("SELECT pgtrickle.refresh_stream_table('wide')")
+        db.assert_current("wide")
+        last = db.history("wide")[-1]
+        return last["executor"], last["executor_reason"]
+
+    executor, reason = refreshed()
+    assert executor == "postgres"
+    assert "Spark failed (38000); computed by PostgreSQL instead" in reason
+    executor, reason = refreshed()
+    assert executor == "postgres"
+    assert "Spark has failed at this query (38000), and is tried again in " in reason
+    assert "Spark has failed at this query" in explained(db, "wide")["Last Executor"]
+    # Where Spark is insisted on, it is asked again.
+    session.execute("SET pg_trickle.refresh_engine = spark")
+    change(db)
+    with pytest.raises(psycopg.errors.ExternalRoutineException, match="Spark job failed"):
+        session.execute("SELECT pgtrickle.refresh_stream_table('wide')")
+
+
 def test_job_that_takes_too_long_is_given_up(on_sail: Database) -> None:
     db = on_sail
     pairs = "SELECT count(*) AS pairs FROM orders a, orders b, orders c WHERE a.amount + b.amount + c.amount = 77"
