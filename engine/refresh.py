@@ -72,6 +72,7 @@ class RefreshOutcome:
     updated: int
     deleted: int
     delta: int
+    """The captured row images that a differential refresh found when it began."""
     duration_ms: float
 
 
@@ -149,7 +150,7 @@ async def refresh(
         inserted=int(result.get("inserted", 0)),
         updated=int(result.get("updated", 0)),
         deleted=int(result.get("deleted", 0)),
-        delta=int(result.get("delta", 0)),
+        delta=context.pending if decision.action is Action.DIFFERENTIAL else 0,
         duration_ms=(finished - clock) * 1000,
     )
     record = {
@@ -243,7 +244,7 @@ async def _differential(
     session: SqlSession, context: RefreshContext, plan: Compiled, statement: str, delta: SparkDelta | None
 ) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": _groups(context)}
-    result = await _apply(session, context, statement, parameters, data_errors=True)
+    result = await _apply(session, context, statement, parameters, changes=True)
     if delta is not None and not result.get("failed"):
         # The changes are those up to the snapshot that Spark's input was read at.
         result |= {"snapshot": delta.snapshot, "xid": None, "change_id": None}
@@ -251,7 +252,7 @@ async def _differential(
         raise _NotApplied("a source was truncated while Spark computed the changes")
     if result.get("failed") == OVERLOOKED:
         every = plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
-        result = await _apply(session, context, every, parameters, data_errors=True)
+        result = await _apply(session, context, every, parameters, changes=True)
     failed = result.get("failed")
     if failed == OVERLOOKED:
         raise _NotApplied("a source was truncated meanwhile")
@@ -275,7 +276,7 @@ async def _full(
         statement = plan.full_sql(context.storage)
     else:
         statement = plan.populate_sql(context.storage)
-    result = await _apply(session, context, statement, {"salt": salt}, data_errors=False)
+    result = await _apply(session, context, statement, {"salt": salt}, changes=False)
     if result.get("failed"):
         raise _RowIdCollision
     if rows is not None:
@@ -297,12 +298,15 @@ async def _full_with_salts(
 
 
 async def _apply(
-    session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any], *, data_errors: bool
+    session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any], *, changes: bool
 ) -> dict[str, Any]:
-    """Run a statement that changes the storage table; {"failed": SQLSTATE} if it was undone (`pgtrickle._apply`)."""
+    """Run a statement that changes the storage table; {"failed": SQLSTATE} if it was undone (`pgtrickle._apply`).
+
+    ``changes``: it is that of a differential refresh.
+    """
+    called = "_apply_changes($1::text, $2::text::jsonb)" if changes else "_apply($1::text, $2::text::jsonb, false)"
     async with acting_as(session, context.owner, current=context.caller):
-        call = "SELECT pgtrickle._apply($1::text, $2::text::jsonb, $3::boolean)::text"
-        ((text,),) = await session.fetch(call, statement, dumps(parameters), data_errors)
+        ((text,),) = await session.fetch(f"SELECT pgtrickle.{called}::text", statement, dumps(parameters))
     return dict(json.loads(text))
 
 

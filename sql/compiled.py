@@ -79,6 +79,10 @@ class Compiled:
     """Aggregates of which all groups are read, see `operators.addition`."""
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
     """Aggregates, by `id`, whose groups a refresh hands on to the next."""
+    narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """The columns of joins that are read, see `narrowing`."""
+    netted_later: frozenset[int] = frozenset()
+    """Sources whose changes are netted by whoever reads them, see `streaming`."""
     _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
 
     @property
@@ -150,7 +154,7 @@ class Compiled:
 
     def elsewhere(self, storage: str, changed: frozenset[int]) -> Elsewhere:
         """As `refresh_sql`, with the delta computed by another executor. Raises NotExpressible if it cannot be."""
-        plan = Plan(changed, elsewhere=True)
+        plan = Plan(changed, narrowed=self.narrowed, elsewhere=True)
         done = self.shape.apply_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
         unread = [source.oid for source in self.sources if source.oid not in changed]
@@ -164,13 +168,17 @@ class Compiled:
             self._streamed(),
             bounds=self.bounds,
             whole=self.whole,
+            narrowed=self.narrowed,
             remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
             usual=usual,
         )
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
-                plan.cte(delta_name(source.oid).strip('"'), source_delta(source, used_columns, condition))
+                net = source_delta(source, used_columns, condition)
+                # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
+                # the reader must not move below OFFSET: they can raise errors for rows that came and went.
+                plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)
         done = self.shape.apply_delta(plan, storage) if used else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
         same = [a.name for a in self.remembered.values() if not a.sources & changed]
@@ -178,10 +186,10 @@ class Compiled:
         return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
 
     def _streamed(self) -> frozenset[int]:
-        """The sources that are read once, by an operator whose delta is added up anyway."""
+        """The sources that are read once, by an operator that nets their changes or whose delta is added up anyway."""
         summed = self.shape.summed
         if summed is None:
-            return frozenset()
+            return self.netted_later
         once = [scan.source.oid for scan in summed.streamable()]
         every = [operator.source.oid for operator in summed.walk() if isinstance(operator, Scan)]
-        return frozenset(oid for oid in once if every.count(oid) == 1)
+        return self.netted_later | {oid for oid in once if every.count(oid) == 1}

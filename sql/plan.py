@@ -13,15 +13,17 @@ from .render import quote, select
 if TYPE_CHECKING:
     from .operators.bound import Bound
 
+_SNAPSHOT = "($1->>'snapshot')::pg_catalog.pg_snapshot"
+_OWN = "($1->>'xid')::pg_catalog.xid8"
 PENDING = (
-    "CASE WHEN c.\"__pgt_xid\" < pg_catalog.pg_snapshot_xmin(($1->>'snapshot')::pg_catalog.pg_snapshot) THEN FALSE"
-    " WHEN c.\"__pgt_xid\" = ($1->>'xid')::pg_catalog.xid8"
-    " THEN c.\"__pgt_change_id\" > coalesce(($1->>'change_id')::bigint, 0)"
-    " ELSE NOT pg_catalog.pg_visible_in_snapshot(c.\"__pgt_xid\", ($1->>'snapshot')::pg_catalog.pg_snapshot) END",
+    f'CASE WHEN c."__pgt_xid" > GREATEST({_OWN}, pg_catalog.pg_snapshot_xmax({_SNAPSHOT})) THEN TRUE'
+    f' WHEN c."__pgt_xid" = {_OWN} THEN c."__pgt_change_id" > coalesce(($1->>\'change_id\')::bigint, 0)'
+    f' ELSE NOT pg_catalog.pg_visible_in_snapshot(c."__pgt_xid", {_SNAPSHOT}) END',
 )
 """A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot. Of the
 frontier's own transaction that says nothing, since no snapshot lists its own transaction as running, and it may look as
-if it was over: there the changes count that were made after the frontier's last.
+if it was over: there the changes count that were made after the frontier's last. Of most changes one comparison tells:
+their transactions are younger than both.
 
 One expression: of a comparison of its own PostgreSQL would believe, by statistics of transactions long gone, that
 hardly any row satisfies it. Of this it assumes that every second row does."""
@@ -111,6 +113,8 @@ class Plan:
     """By the `id` of operators, what bounds their deltas, see `operators.bound`."""
     whole: frozenset[int] = frozenset()
     """Aggregates, by `id`, of which all groups are read in any case, see `operators.addition`."""
+    narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """By the `id` of joins, the columns that are read, see `narrowing`."""
     touched: dict[int, str] = field(default_factory=dict)
     """For aggregates, by `id`, the common table expressions that hold their touched groups."""
     stored: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -142,13 +146,13 @@ class Plan:
         self._names += 1
         return f"__pgt_{prefix}_{self._names}"
 
-    def cte(self, name: str, query: str, *, materialized: bool = True) -> str:
-        """Add a common table expression and return its quoted name."""
+    def cte(self, name: str, query: str, *, materialized: bool | None = True) -> str:
+        """Add a common table expression and return its quoted name; ``materialized``: None if it is read once."""
         quoted = quote(name)
         if self.elsewhere:
             self.views.append((name, query))
             return quoted
-        how = "MATERIALIZED " if materialized else "NOT MATERIALIZED "
+        how = {True: "MATERIALIZED ", False: "NOT MATERIALIZED ", None: ""}[materialized]
         self.ctes.append(f"{quoted} AS {how}({query})")
         return quoted
 

@@ -69,7 +69,7 @@ def _implied(condition: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr | No
     """What a condition says of some columns alone: all of it, or what follows from it; None if there is nothing."""
     condition = condition.unnest()
     used = {column.name for column in condition.find_all(exp.Column)}
-    if used and used <= columns.keys() and _harmless(condition, columns):
+    if used and used <= columns.keys() and harmless(condition, columns):
         return condition
     if isinstance(condition, exp.And):
         parts = [implied for c in conjuncts(condition) if (implied := _implied(c, columns)) is not None]
@@ -80,8 +80,8 @@ def _implied(condition: exp.Expr, columns: Mapping[str, Field]) -> exp.Expr | No
     return None
 
 
-def _harmless(node: exp.Expr, columns: Mapping[str, Field]) -> bool:
-    """Whether an expression gives a value for every row, whatever is in it."""
+def harmless(node: exp.Expr, columns: Mapping[str, Field]) -> bool:
+    """Whether an expression over these columns gives a value for every row, whatever is in it."""
     if isinstance(node, exp.Column):
         return columns[node.name].builtin
     if node.find(exp.Column) is None:
@@ -93,8 +93,8 @@ def _harmless(node: exp.Expr, columns: Mapping[str, Field]) -> bool:
     if isinstance(node, Worded):
         words = " ".join(part.name for part in node.expressions if isinstance(part, exp.Var))
         numbers = [part for part in node.expressions[1:] if isinstance(part, exp.Literal) and not part.is_string]
-        return words == "SUBSTRING( FROM FOR )" and len(numbers) == 2 and _harmless(node.expressions[1], columns)
-    return isinstance(node, _TESTS) and all(_harmless(child, columns) for child in node.iter_expressions())
+        return words == "SUBSTRING( FROM FOR )" and len(numbers) == 2 and harmless(node.expressions[1], columns)
+    return isinstance(node, _TESTS) and all(harmless(child, columns) for child in node.iter_expressions())
 
 
 def _over_buffer(condition: exp.Expr, columns: Mapping[str, Field]) -> str:

@@ -15,6 +15,7 @@ from .compiled import Compiled, Core, Remembered
 from .dialect import generate, parse
 from .errors import NotDifferentiable
 from .identity import keyable
+from .narrowing import narrowed
 from .operators import (
     Aggregate,
     DistinctOn,
@@ -41,6 +42,7 @@ from .storage.recursive import recursion_strategies
 from .storage.root import below_projections, stored_keys
 from .storage.shape import output_columns
 from .storage.top import maintainable
+from .streaming import netted_later
 from .types import Types
 from .views import View, inline_views
 
@@ -172,6 +174,8 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         bounding,
         whole,
         remembered(root, shape, whole, bounding),
+        narrowed(root),
+        netted_later(root),
     )
 
 

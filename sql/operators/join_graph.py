@@ -26,11 +26,20 @@ from .operator import Operator
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition as SQL, its columns, and the inputs that they belong to."""
+    """A condition as SQL, its columns, and the inputs that they belong to; of what it follows from, too."""
 
     sql: str
     columns: frozenset[str]
     inputs: frozenset[int]
+    whole: frozenset[int] = frozenset()
+
+    def becomes_due(self, before: Set[int], inside: Set[int]) -> bool:
+        """Whether it can be told of some inputs, but not yet of those before, nor of what it follows from.
+
+        Where a disjunction itself is there PostgreSQL finds out by itself what follows of one relation alone.
+        """
+        told = bool(self.whole) and self.whole <= inside
+        return self.inputs <= inside and not self.inputs <= before and not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class JoinGraph:
             columns = frozenset(column.name for column in condition.find_all(exp.Column))
             owners = frozenset(self._owner[name][0] for name in columns)
             self.conditions.append(Condition(f"({generate(condition)})", columns, owners))
-            self.conditions += self._following(condition) if len(owners) > 1 else []
+            self.conditions += self._following(condition, owners) if len(owners) > 1 else []
             if isinstance(condition, Same):
                 sides = condition.this.unnest(), condition.expression.unnest()
                 if all(isinstance(side, exp.Column) for side in sides):
@@ -78,16 +87,16 @@ class JoinGraph:
     def _owners(self, condition: exp.Expr) -> set[int]:
         return {self._owner[column.name][0] for column in condition.find_all(exp.Column)}
 
-    def _following(self, condition: exp.Expr) -> list[Condition]:
+    def _following(self, condition: exp.Expr, owners: frozenset[int]) -> list[Condition]:
         """What a disjunction over several inputs says of one alone, where each of its alternatives says something."""
         alternatives = [conjuncts(alternative) for alternative in _disjuncts(condition)]
         following = []
-        for i in sorted(self._owners(condition)) if len(alternatives) > 1 else []:
+        for i in sorted(owners) if len(alternatives) > 1 else []:
             own = [[part for part in parts if self._owners(part) == {i}] for parts in alternatives]
             if all(own):
                 sql = " OR ".join(" AND ".join(f"({generate(part)})" for part in parts) for parts in own)
                 columns = {column.name for parts in own for part in parts for column in part.find_all(exp.Column)}
-                following.append(Condition(f"({sql})", frozenset(columns), frozenset({i})))
+                following.append(Condition(f"({sql})", frozenset(columns), frozenset({i}), owners))
         return following
 
     def _comparable(self, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -83,9 +83,9 @@ class Matching(Operator):
             assert left is not None
             only = match.mirrored().keys(plan, left) if self.right.barrier else None
             return self._chosen(left, self.right.new(plan, only), f"l.{W}")
-        changes = select(
-            ["*"], plan.cte(plan.fresh("changes"), netted(shared_delta(plan, self.right), match.right_used))
-        )
+        streamed = self.right.sources <= plan.streamed
+        right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
+        changes = select(["*"], plan.cte(plan.fresh("changes"), netted(right, match.right_used)))
         columns = names(self.left.columns)
         state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]

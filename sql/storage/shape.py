@@ -124,18 +124,21 @@ def report(
     """The final SELECT: what was done, and the new frontier.
 
     What this very transaction has changed in the ``sources`` is seen by the statement though it is not over,
-    so the frontier remembers how far. With ``changes`` the pending ones are counted, too. ``overlooked`` tells whether
-    ``unread`` sources have pending changes after all, or one of ``sources`` was truncated: then what was done is wrong.
-    ``same`` is what stays in the memory as it is.
+    so the frontier remembers how far. With ``changes``, ``overlooked`` tells whether ``unread`` sources have pending
+    changes after all, or one of ``sources`` was truncated: then what was done is wrong. ``same`` is what stays in the
+    memory as it is.
     """
     current = "pg_catalog.pg_current_xact_id_if_assigned()"
-    own = f'pg_catalog.max(c."__pgt_change_id") FILTER (WHERE c."__pgt_xid" = {current})'
-    where = PENDING if changes else [f'c."__pgt_xid" = {current}']
-    columns = [
-        'pg_catalog.count(*) FILTER (WHERE c."__pgt_w" <> 0) AS n',
-        f"{own} AS own",
-        'pg_catalog.bool_or(c."__pgt_w" = 0) AS truncated',
-    ]
+    # Of the changes of other transactions, which are most, two quick comparisons must be enough.
+    own = f'c."__pgt_xid" = (SELECT {current})'
+    columns, where = ['pg_catalog.max(c."__pgt_change_id") AS own'], [own]
+    if changes:
+        mine = f'FILTER (WHERE c."__pgt_xid" = {current})'
+        columns = [
+            f'pg_catalog.max(c."__pgt_change_id") {mine} AS own',
+            'pg_catalog.bool_or(c."__pgt_w" = 0) AS truncated',
+        ]
+        where = [f'(c."__pgt_w" = 0 OR {own})', *PENDING]
     seen = [select(columns, f"{buffer(oid)} AS c", where=where) for oid in sources]
     entries = []
     for key in ("inserted", "updated", "deleted"):
@@ -161,7 +164,6 @@ def report(
     if plan.memory or same:
         entries.append(f"'memory', {memories(plan, same)}")
     entries += [
-        f"'delta', {f'(SELECT pg_catalog.sum(n) FROM {read})' if seen and changes else '0'}",
         "'snapshot', pg_catalog.pg_current_snapshot()::text",
         f"'xid', {current}::text",
         f"'change_id', {last}",

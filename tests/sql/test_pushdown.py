@@ -85,3 +85,55 @@ def test_row_that_came_and_went_raises_no_error(workspace: Workspace) -> None:
     stream.refresh()
     assert stream.difference() == []
     assert pushed(workspace, stream).keys() == {"item"}
+
+
+def streamed(workspace: Workspace, stream: StreamTable) -> set[str]:
+    """The sources whose changes are netted by a semi-join that reads them, not before."""
+    return {source.name for source in workspace.sources if source.oid in stream.compiled.netted_later}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND t.rank > 1)", {"tag"}),
+        ("SELECT id FROM item i WHERE NOT EXISTS (SELECT FROM tag t WHERE t.rank > i.val)", {"tag"}),
+        ("SELECT id FROM item WHERE grp NOT IN (SELECT rank FROM tag WHERE note IS NULL)", set()),
+        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND 10 / t.rank > 1)", set()),
+        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM item j WHERE j.grp = i.val)", set()),
+        (
+            "SELECT id FROM item i JOIN tag t USING (grp) WHERE EXISTS (SELECT FROM cell c WHERE c.x = t.rank)"
+            " AND NOT EXISTS (SELECT FROM tag u WHERE u.grp = i.val)",
+            {"cell"},
+        ),
+        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t, cell c WHERE t.grp = i.grp AND c.x = t.rank)", set()),
+    ],
+)
+def test_what_a_semi_join_nets_by_itself(workspace: Workspace, query: str, expected: set[str]) -> None:
+    assert streamed(workspace, workspace.stream("st", query)) == expected
+
+
+def test_changes_that_a_semi_join_nets(workspace: Workspace) -> None:
+    """Images that cancel each other out in the columns that decide, others that do not, NULLs, both sides changed."""
+    workspace.execute("INSERT INTO item (id, grp, val) SELECT n, n % 5, n FROM generate_series(1, 20) n")
+    workspace.execute("INSERT INTO tag SELECT n % 4, '{}', n FROM generate_series(0, 7) n")
+    queries = [
+        "SELECT id, val FROM item i WHERE EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND t.rank > 1)",
+        "SELECT count(*) AS n FROM item i WHERE NOT EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND t.rank > 1)",
+        "SELECT id FROM item i WHERE NOT EXISTS (SELECT FROM tag t WHERE t.rank > i.val)",
+        "SELECT i.grp, sum(i.val) AS s FROM item i JOIN cell c ON c.x = i.id WHERE c.y < 3"
+        " AND i.grp IN (SELECT grp FROM tag WHERE rank < 6) GROUP BY i.grp",
+    ]
+    workspace.execute("INSERT INTO cell (x, y) SELECT n, n % 4 FROM generate_series(1, 20) n")
+    streams = [workspace.stream(f"st{n}", query) for n, query in enumerate(queries)]
+    assert all(streamed(workspace, stream) == {"tag"} for stream in streams)
+    for change in (
+        "UPDATE tag SET rank = rank + 1; UPDATE tag SET rank = rank - 1",
+        "UPDATE tag SET rank = rank + 1; UPDATE item SET val = val + 1 WHERE id % 2 = 0",
+        "UPDATE tag SET grp = NULL WHERE rank = 3; DELETE FROM tag WHERE grp = 1; UPDATE item SET grp = grp + 1",
+        "INSERT INTO tag VALUES (1, '{}', 9), (1, '{}', 9), (9, '{}', 0); DELETE FROM tag WHERE grp = 9",
+        "UPDATE cell SET y = y + 1; UPDATE tag SET rank = NULL WHERE grp = 2; DELETE FROM item WHERE id = 3",
+    ):
+        workspace.execute(change)
+        for stream in streams:
+            stream.refresh()
+            assert stream.difference() == []

@@ -195,6 +195,15 @@ WHEN unique_violation OR data_exception THEN
 END $$;
 
 
+-- _apply for a differential refresh. A merge join is never needed where most relations hold a handful of changes, and to
+-- look into it takes an eighth of the time that planning takes.
+CREATE OR REPLACE FUNCTION pgtrickle._apply_changes(statement text, parameters jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN pgtrickle._apply(statement, parameters, true);
+END $$;
+
+
 -- For use inside _run: execute the statements of {"statements": []} one after the other.
 CREATE OR REPLACE FUNCTION pgtrickle._execute(parameters jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

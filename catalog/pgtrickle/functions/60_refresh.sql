@@ -1,4 +1,4 @@
--- The two brackets of a refresh, and what happens to changes that everybody has seen.
+-- The two brackets of a refresh: what it finds, and what it leaves.
 
 
 -- A frontier as it is stored: with the system its transaction ids belong to, and the start of the server, by which
@@ -99,7 +99,7 @@ BEGIN
         END IF;
     END IF;
     PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
-    RETURN pgtrickle._refresh_context(pgt_id, system, 1000001);
+    RETURN pgtrickle._refresh_context(pgt_id, system, 10000001);
 END $$;
 
 
@@ -184,7 +184,8 @@ BEGIN
             EXECUTE format($q$
                 SELECT count(*), coalesce(bool_or(w = 0), false)
                 FROM (SELECT c."__pgt_w" AS w FROM pgtrickle_changes.%I c
-                      WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
+                      WHERE CASE WHEN c."__pgt_xid" > greatest($2, pg_snapshot_xmax($1)) THEN true
+                                 WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
                                  ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
                       LIMIT %s) AS pending$q$, 'changes_' || d.oid, most)
             INTO pending, truncated
@@ -267,28 +268,6 @@ BEGIN
          FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id) END;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
-
-
--- Why the capture of a source has missed or may have missed changes, or NULL.
-CREATE OR REPLACE FUNCTION pgtrickle._capture_gap(
-    source oid, same_generation boolean, relations oid[], trigger_state text, has_children boolean
-) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF relations IS NULL THEN
-        RETURN format('changes of %s are not captured', pgtrickle._qualified(source));
-    ELSIF NOT same_generation THEN
-        RETURN format('capture of %s was interrupted', pgtrickle._qualified(source));
-    ELSIF (has_children OR cardinality(relations) > 1) AND relations <> pgtrickle._relations(source) THEN
-        RETURN format('partitions of %s were added or removed', pgtrickle._qualified(source));
-    ELSIF trigger_state <> pgtrickle._trigger_state(source, relations) THEN
-        RETURN format('capture triggers of %s were dropped or disabled', pgtrickle._qualified(source));
-    ELSIF EXISTS (SELECT FROM pg_inherits h
-                  WHERE h.inhrelid = ANY (relations) AND NOT h.inhparent = ANY (relations)) THEN
-        RETURN format('%s became a partition or child of another table', pgtrickle._qualified(source));
-    END IF;
-    RETURN NULL;
-END $$;
 
 
 -- Where a stream table that a client asks to have refreshed is up to date, record that and return true. Where there is
@@ -412,147 +391,3 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
 END $$;
-
-
--- Whether a source has changed since a snapshot. NULL if its changes are not captured.
-CREATE OR REPLACE FUNCTION pgtrickle._changed_since(source oid, snapshot text) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    changed boolean;
-BEGIN
-    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
-        RETURN NULL;
-    END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c '
-                   'WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1))', 'changes_' || source)
-    INTO changed USING snapshot::pg_snapshot;
-    RETURN changed;
-END $$;
-
-
--- Where the database's changes stand: the number of the last captured statement, and whether every transaction that
--- captured anything up to it has ended. As long as the number stands still after that, nothing has changed.
--- A transaction keeps its lock on the buffer, taken before its statement is numbered, until it has committed visibly;
--- so locks are looked at after the number is read. (Snapshots do not tell: a transaction in progress whose id is the
--- newest is in none of them.)
-CREATE OR REPLACE FUNCTION pgtrickle._change_position(OUT change_position bigint, OUT settled boolean)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    SELECT CASE WHEN is_called THEN last_value ELSE 0 END INTO change_position FROM pgtrickle_changes.change_id_seq;
-    SELECT NOT EXISTS (
-        SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
-        WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
-          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-          AND c.relnamespace = 'pgtrickle_changes'::regnamespace) INTO settled;
-END $$;
-
-
--- Remove changes that every stream table and every mirror has seen; returns how many buffers lost rows. Nothing is removed from a
--- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
--- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.
--- For the engine, in a READ COMMITTED transaction of its own.
-CREATE OR REPLACE FUNCTION pgtrickle._cleanup_buffers() RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    c record;
-    seen text;
-    found boolean;
-    emptied boolean;
-    removed bigint;
-    cleaned int := 0;
-    use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'true')::boolean;
-BEGIN
-    PERFORM pgtrickle._release_mirrors();
-    FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
-             FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
-        CONTINUE WHEN NOT found;
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
-                                                    pgtrickle._source_lock_key(c.source_relid));
-        -- With the lock held: no consumer is being added, so these are all. Whether the changes of a frontier's own
-        -- transaction were seen its snapshot does not tell (it may look as if it was over), their numbers do.
-        SELECT CASE WHEN bool_and(s.frontier->>'snapshot' IS NOT NULL) THEN
-                   string_agg(DISTINCT format('CASE WHEN c."__pgt_xid" = %L THEN c."__pgt_change_id" <= %L '
-                                              'ELSE pg_visible_in_snapshot(c."__pgt_xid", %L) END',
-                                              s.frontier->>'xid', coalesce(s.frontier->>'change_id', '0'),
-                                              s.frontier->>'snapshot'), ' AND ')
-               END INTO seen
-        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
-        WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL;
-        CONTINUE WHEN seen IS NULL;
-        SELECT concat_ws(' AND ', seen, string_agg(format('pg_visible_in_snapshot(c."__pgt_xid", %L)', m.frontier), ' AND '))
-        INTO seen
-        FROM pgtrickle.pgt_mirrors m WHERE m.source_relid = c.source_relid;
-        emptied := false;
-        IF use_truncate THEN
-            EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen) INTO emptied;
-            IF emptied THEN
-                BEGIN
-                    EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS EXCLUSIVE MODE NOWAIT', c.buffer);
-                    -- Writers are gone and kept out: look again before all is thrown away.
-                    EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen)
-                    INTO emptied;
-                    IF emptied THEN
-                        EXECUTE format('TRUNCATE pgtrickle_changes.%I', c.buffer);
-                    END IF;
-                EXCEPTION WHEN lock_not_available THEN
-                    emptied := false;
-                END;
-            END IF;
-        END IF;
-        IF NOT emptied THEN
-            EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE %s', c.buffer, seen);
-            GET DIAGNOSTICS removed = ROW_COUNT;
-            CONTINUE WHEN removed = 0;
-        END IF;
-        UPDATE pgtrickle.pgt_captures k SET last_cleaned_xid = pg_snapshot_xmin(pg_current_snapshot())
-        WHERE k.source_relid = c.source_relid;
-        cleaned := cleaned + 1;
-    END LOOP;
-    RETURN cleaned;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
-
-
--- Drop the staging tables of refreshes whose server was killed: nobody holds the lock on their number (engine/spark_staging).
-CREATE OR REPLACE FUNCTION pgtrickle._remove_staging_leftovers() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    leftover text;
-BEGIN
-    FOR leftover IN
-        SELECT c.relname FROM pg_class c
-        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_[0-9a-f]+$'
-    LOOP
-        IF pg_try_advisory_xact_lock(1752658800, split_part(leftover, '_', 1)::int) THEN
-            BEGIN
-                EXECUTE format('DROP TABLE IF EXISTS pgtrickle_staging.%I', leftover);
-            EXCEPTION WHEN insufficient_privilege THEN
-                NULL;  -- of a role that Spark's executors log in as, and this one is no member of
-            END;
-        END IF;
-    END LOOP;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._remove_staging_leftovers() FROM PUBLIC;
-
-
--- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
--- refresh of each stream table stays. For the engine, now and then.
-CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    days int := pgtrickle._setting('pg_trickle.history_retention_days', '30')::int;
-    removed bigint := 0;
-BEGIN
-    PERFORM pgtrickle._remove_staging_leftovers();
-    PERFORM pgtrickle._drop_copies();
-    PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
-    IF days > 0 THEN
-        DELETE FROM pgtrickle.pgt_refresh_history h
-        WHERE h.start_time < now() - make_interval(days => days)
-          AND h.refresh_id < (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = h.pgt_id);
-        GET DIAGNOSTICS removed = ROW_COUNT;
-    END IF;
-    RETURN removed;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._prune_history() FROM PUBLIC;
