@@ -35,17 +35,21 @@ from engine.snapshots import Frontier, PgSnapshot
 
 log = structlog.get_logger(__name__)
 
-FOLD_ROWS, FOLD_RATIO = 100_000, 0.2
+FOLD_ROWS, FOLD_RATIO = 50_000, 0.05
 """Changes are folded when there are so many, and so many for each row of the base."""
+
+QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
+"""The same for a log that has not grown for a while: readers shall not go on merging what is no more changing."""
 
 SMALL_FILES = 32
 """So many files of the log are made into few."""
 
 
-def is_due(state: MirrorState) -> bool:
+def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
     """Whether the log has become so long that reading it costs more than folding it."""
     waiting = sum(file.rows for file in relevant(state.changes.files, state.to, state.snapshot))
-    return waiting > max(FOLD_ROWS, FOLD_RATIO * state.base.rows)
+    rows, ratio = (QUIET_ROWS, QUIET_RATIO) if quiet else (FOLD_ROWS, FOLD_RATIO)
+    return waiting > max(rows, ratio * state.base.rows)
 
 
 def is_trimmable(state: MirrorState, bottom: PgSnapshot) -> bool:
@@ -54,8 +58,8 @@ def is_trimmable(state: MirrorState, bottom: PgSnapshot) -> bool:
     return state.changes.rows > FOLD_ROWS and needed < state.changes.rows / 2
 
 
-async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier]) -> None:
-    """Do what is due for one mirror; `frontiers` are those whose changes have to stay.
+async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *, quiet: bool = False) -> None:
+    """Do what is due for one mirror; `frontiers` are those whose changes have to stay. `quiet`: it is not changing.
 
     Raises StorageFailed; somebody else who writes at once is left alone.
     """
@@ -63,7 +67,7 @@ async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier]) -
         state = await asyncio.to_thread(load, place)
         if state is None:
             return
-        if is_due(state):
+        if is_due(state, quiet=quiet):
             await asyncio.to_thread(_fold, place, state)
             async with mirror.writing(place):
                 await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)

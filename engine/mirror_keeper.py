@@ -33,6 +33,9 @@ LOOK_INTERVAL = 1.0
 REST = 0.3
 """Seconds between two shipments: commits that follow each other closely are stored together."""
 
+QUIET_SECONDS = 10.0
+"""A source without changes for so long is taken not to change any more for now."""
+
 RENEW_SECONDS = 60.0
 IDLE_SECONDS = 3600.0
 """A mirror that no refresh has used for so long is not followed any more; when it is needed it is copied anew."""
@@ -65,6 +68,7 @@ class MirrorKeeper:
         self._position: int | None = None
         self._listed = -RENEW_SECONDS
         self._renewed: dict[str, float] = {}
+        self._shipped: dict[str, float] = {}
         self._tidied = -TIDY_SECONDS
         self._folding: dict[str, asyncio.Task[None]] = {}
 
@@ -123,6 +127,7 @@ class MirrorKeeper:
             self._listed = now
             rows = await connection.fetch(_MIRRORS_SQL, IDLE_SECONDS)
             self._renewed = {mirror: self._renewed.get(mirror, 0.0) for mirror, _, _ in rows}
+            self._shipped = {mirror: self._shipped.get(mirror, now) for mirror, _, _ in rows}
             followed = True
             for mirror, source, idle in rows:
                 if connection.is_closed():
@@ -155,6 +160,7 @@ class MirrorKeeper:
                     return True
                 if moved and await connection.fetchval(_CHANGED_SQL, source, str(state.to)):
                     state = await self._mirror.bring_up(connection, place, source, state)
+                    self._shipped[mirror] = now
                 if now - self._renewed[mirror] >= RENEW_SECONDS:
                     self._renewed[mirror] = now
                     await has(connection, mirror, None, state.changes.version, used=False)
@@ -168,13 +174,14 @@ class MirrorKeeper:
             return False
         if place.uri not in self._folding:
             frontiers = [Frontier.parse(dict(row)) for row in await connection.fetch(_FRONTIERS_SQL, source)]
-            self._folding[place.uri] = task = asyncio.create_task(self._fold(place, frontiers))
+            quiet = now - self._shipped[mirror] >= QUIET_SECONDS
+            self._folding[place.uri] = task = asyncio.create_task(self._fold(place, frontiers, quiet=quiet))
             task.add_done_callback(lambda _: self._folding.pop(place.uri, None))
         return True
 
-    async def _fold(self, place: Location, frontiers: list[Frontier]) -> None:
+    async def _fold(self, place: Location, frontiers: list[Frontier], *, quiet: bool) -> None:
         try:
-            await fold(self._mirror, place, frontiers)
+            await fold(self._mirror, place, frontiers, quiet=quiet)
         except (StorageFailed, DeltaError, OSError) as error:
             log.warning("mirror_not_folded", uri=place.uri, error=str(error))
         except Exception:

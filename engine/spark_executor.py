@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NotRequired, TypedDict, Unpack
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from engine.spark_load import Collect, Loading, Parallel, csv_chunks
 from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
 from sql.columns import Column, Source
 from sql.compiled import Elsewhere
-from sql.spark import NotExpressible, render_spark
+from sql.spark import NotExpressible, SparkQuery, render_spark
 from sql.spark_stages import render_stages
 
 log = structlog.get_logger(__name__)
@@ -118,11 +119,7 @@ class SparkExecutor:
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
         rendered = await asyncio.to_thread(
-            render_spark,
-            query,
-            around["sources"],
-            **await _order_of_text(session, around),
-            total_orders=total_orders,
+            _rendered, query, tuple(around["sources"]), total_orders, **await _order_of_text(session, around)
         )
         if names:
             columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
@@ -233,6 +230,18 @@ class SparkExecutor:
                     raise
                 log.warning("spark_job_repeated", job=description, error=error.message, detail=error.detail)
         raise AssertionError("unreachable")
+
+
+@lru_cache(maxsize=512)
+def _rendered(
+    query: str,
+    sources: tuple[Source, ...],
+    total_orders: bool,
+    binary_order: bool,
+    collated: frozenset[tuple[int, str]],
+) -> SparkQuery:
+    """A refresh asks for it each time."""
+    return render_spark(query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
 
 
 # Columns with a collation other than the database's own and the ones that compare bytes.

@@ -212,6 +212,22 @@ class TestFolding:
             assert version.reused
             assert texts(contents(version, "id", "v", "f")) == texts(expected)
 
+    async def test_short_log_is_folded_when_it_has_stayed_quiet(
+        self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 1000)
+        monkeypatch.setattr(mirror_fold, "QUIET_ROWS", 3)
+        await laboratory.rows("id", "v")
+        await laboratory.run("UPDATE public.t SET v = 'x'")
+        expected = await laboratory.rows("id", "v")
+        for quiet in (False, True):
+            await fold(laboratory.mirror, await place_of(laboratory), [], quiet=quiet)
+            state = await stored(laboratory)
+            assert (state.snapshot == state.to) is quiet
+            async with laboratory.at("id", "v") as version:
+                assert version.reused and bool(version.changes) is not quiet
+                assert contents(version, "id", "v") == expected
+
     async def test_readers_keep_what_they_read_and_frontiers_their_changes(self, laboratory: Laboratory) -> None:
         frontier = await laboratory.frontier()
         exporter = await laboratory.connect()
