@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -37,12 +37,15 @@ class PlanInputs:
         """For the catalog, without the canonical text, which has a column of its own."""
         return {
             "format": sql.PLAN_FORMAT,
-            "output": [asdict(c) for c in self.output],
-            "sources": [asdict(s) for s in self.sources],
-            "types": [[probe, [asdict(c) for c in answer]] for probe, answer in self.types],
+            "output": _columns(self.output),
+            "sources": [
+                {"oid": s.oid, "schema": s.schema, "name": s.name, "columns": _columns(s.columns), "key": s.key}
+                for s in self.sources
+            ],
+            "types": [[probe, _columns(answer)] for probe, answer in self.types],
             "special": sorted(self.special),
             "differentiable": self.differentiable,
-            "views": [asdict(v) for v in self.views],
+            "views": [{"schema": v.schema, "name": v.name, "columns": v.columns, "text": v.text} for v in self.views],
         }
 
     @classmethod
@@ -66,6 +69,14 @@ class PlanInputs:
             differentiable=bool(inputs["differentiable"]),
             views=tuple(View(v["schema"], v["name"], tuple(v["columns"]), v["text"]) for v in inputs.get("views", ())),
         )
+
+
+def _columns(columns: Sequence[Column]) -> list[dict[str, object]]:
+    """What `definition.column` reads. (`asdict` copies each value as if it were a tree.)"""
+    return [
+        {"name": c.name, "type": c.type, "not_null": c.not_null, "hashable": c.hashable, "faithful": c.faithful}
+        for c in columns
+    ]
 
 
 class ForeignSource(NotDifferentiable):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from .expressions import named
+from .nodes import all_of
 from .operators import Project
 from .operators.once import Once
 
@@ -22,7 +23,7 @@ def references(query: exp.Expr, name: str) -> int:
     >>> references(parse_one("SELECT 1 FROM a, b.a, (SELECT 1 FROM a AS c) AS d"), "a")
     2
     """
-    return sum(not table.db and table.name == name for table in query.find_all(exp.Table))
+    return sum(not table.db and table.name == name for table in all_of(query, exp.Table))
 
 
 def another(builder: Builder, relation: Relation) -> Relation:

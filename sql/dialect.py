@@ -19,6 +19,7 @@ from sqlglot.parsers.postgres import PostgresParser
 
 from . import dialect_aggregates, dialect_expressions, dialect_rows
 from .errors import NotDifferentiable
+from .nodes import nodes
 from .same import Same, generate_same
 
 
@@ -109,7 +110,7 @@ def parse(query: str) -> exp.Query:
     statement = dialect_expressions.plain_words(dialect_aggregates.qualified_calls(statement))
     if not isinstance(statement, exp.Query):
         raise NotDifferentiable("syntax that the compiler does not know")
-    for node in statement.walk():
+    for node in nodes(statement):
         # Their places in the text, for which nobody asks, are most of what a copy of them costs.
         if node._meta is not None and node._meta.keys() <= _PLACES:
             node._meta = None

@@ -10,6 +10,8 @@ from sqlglot.generators.postgres import PostgresGenerator
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
+from .nodes import all_of
+
 OWN_SYNTAX = frozenset({"STRING_AGG", "JSON_AGG", "JSON_OBJECTAGG"})
 """Functions for which sqlglot has a syntax of its own; here they are calls like others, or have ours."""
 
@@ -69,7 +71,7 @@ def qualified_calls(statement: exp.Expr) -> exp.Expr:
 
     sqlglot takes ``app.f(x) FILTER (…)``, and the same with WITHIN GROUP or OVER, for a column of a table ``app``.
     """
-    for column in list(statement.find_all(exp.Column)):
+    for column in all_of(statement, exp.Column):
         inner = column.this
         if isinstance(inner, exp.Filter | exp.WithinGroup | exp.Window):
             function = inner

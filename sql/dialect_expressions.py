@@ -14,6 +14,8 @@ from sqlglot.generators.postgres import PostgresGenerator
 from sqlglot.parsers.postgres import PostgresParser
 from sqlglot.tokenizer_core import TokenType
 
+from .nodes import all_of
+
 
 class Worded(exp.Expression):
     """An expression whose syntax is its own: ``expressions`` are the pieces, expressions and, as `exp.Var`, words."""
@@ -173,7 +175,7 @@ _NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 
 def plain_words(statement: exp.Expr) -> exp.Expr:
     """The statement with what sqlglot wrongly takes for columns: CURRENT_ROLE and its like, names of collations."""
-    for column in list(statement.find_all(exp.Column)):
+    for column in all_of(statement, exp.Column):
         word = column.name.upper()
         if isinstance(column.parent, exp.Collate) and column.arg_key == "expression":
             column.replace(exp.var(".".join(part.sql(dialect="postgres") for part in column.parts)))

@@ -11,6 +11,7 @@ from .dialect import generate
 from .dialect_aggregates import JsonAggregate
 from .errors import NotDifferentiable
 from .functions import AGGREGATES, HYPOTHETICAL_SET, SET_RETURNING, WINDOW_FUNCTIONS
+from .nodes import all_of, nodes
 
 SIMPLE_AGGREGATES: dict[type[exp.Expr], str] = {
     exp.Count: "count",
@@ -26,7 +27,7 @@ def check(node: exp.Expr, special: frozenset[str] = frozenset()) -> None:
 
     Aggregates pass; whether one may stand here, PostgreSQL has already checked.
     """
-    for part in node.walk():
+    for part in nodes(node):
         if isinstance(part, exp.Window | exp.WindowSpec):
             raise NotDifferentiable("window function")
         if isinstance(part, exp.Exists):
@@ -87,7 +88,7 @@ def returns_set(node: exp.Expr, special: frozenset[str]) -> bool:
     >>> [returns_set(expression, frozenset({"set app.f"})) for expression in expressions]
     [True, True, False]
     """
-    for part in node.find_all(exp.Func):
+    for part in all_of(node, exp.Func):
         parent = part.parent
         if isinstance(parent, exp.Dot) and part.arg_key == "expression":
             if "set " + generate(parent).partition("(")[0].replace('"', "") in special:
@@ -103,7 +104,7 @@ def replace_columns(node: exp.Expr, column: Callable[[exp.Column], Field]) -> ex
     if isinstance(node, exp.Column):
         return named(column(node))
     result = node.copy()
-    for part in list(result.find_all(exp.Column)):
+    for part in all_of(result, exp.Column):
         part.replace(named(column(part)))
     return result
 

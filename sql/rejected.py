@@ -6,6 +6,7 @@ from sqlglot import exp
 
 from .dialect import parse
 from .errors import NotDifferentiable
+from .nodes import nodes
 
 
 def rejected(canonical: str) -> tuple[str, str] | None:
@@ -20,7 +21,7 @@ def rejected(canonical: str) -> tuple[str, str] | None:
         statement = parse(canonical)
     except NotDifferentiable:
         return None
-    for node in statement.walk():
+    for node in nodes(statement):
         if isinstance(node, exp.TableSample):
             return "TABLESAMPLE", "Use a deterministic condition in WHERE instead."
         if not isinstance(node, exp.Query):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from .dialect import generate, parse
+from .nodes import all_of, contains, nodes
 from .views import View
 
 
@@ -39,17 +40,17 @@ def _scalar_subqueries(query: exp.Expr) -> list[exp.Expr]:
     membership = (exp.Exists, exp.In, exp.Any, exp.All, exp.From, exp.Join, exp.Lateral, exp.CTE, exp.SetOperation)
     return [
         node
-        for node in query.find_all(exp.Subquery)
+        for node in all_of(query, exp.Subquery)
         if isinstance(node.this, exp.Query) and not isinstance(node.parent, membership)
     ]
 
 
 def _distinct_on(query: exp.Expr) -> bool:
-    return any(node.args.get("on") for node in query.find_all(exp.Distinct))
+    return any(node.args.get("on") for node in all_of(query, exp.Distinct))
 
 
 def _grouping_sets(query: exp.Expr) -> bool:
-    return query.find(exp.GroupingSets, exp.Cube, exp.Rollup) is not None
+    return contains(query, exp.GroupingSets, exp.Cube, exp.Rollup)
 
 
 def _scalar_in_where(query: exp.Expr) -> bool:
@@ -64,14 +65,15 @@ def _scalar_in_select(query: exp.Expr) -> bool:
 def _subquery_under_or(query: exp.Expr) -> bool:
     tests = (exp.Exists, exp.In, exp.Any, exp.All)
     return any(
-        _in_clause(node, exp.Or) and (isinstance(node, exp.Exists) or node.find(exp.Query) is not None)
-        for node in query.find_all(*tests)
+        _in_clause(node, exp.Or) and (isinstance(node, exp.Exists) or contains(node, exp.Query))
+        for node in nodes(query)
+        if isinstance(node, tests)
     )
 
 
 def _partitions(query: exp.Expr) -> bool:
     found: dict[int, set[str]] = {}
-    for window in query.find_all(exp.Window):
+    for window in all_of(query, exp.Window):
         owner = window.find_ancestor(exp.Select)
         partition = ", ".join(generate(part) for part in window.args.get("partition_by") or ())
         found.setdefault(id(owner), set()).add(partition)
@@ -79,7 +81,7 @@ def _partitions(query: exp.Expr) -> bool:
 
 
 def _window_in_expression(query: exp.Expr) -> bool:
-    return any(not isinstance(window.parent, exp.Alias | exp.Select) for window in query.find_all(exp.Window))
+    return any(not isinstance(window.parent, exp.Alias | exp.Select) for window in all_of(query, exp.Window))
 
 
 PIPELINE: tuple[Rewrite, ...] = (

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
+from .nodes import all_of
+
 if TYPE_CHECKING:
     from .build import CommonTable
 
@@ -43,7 +45,7 @@ class Subplan:
     @property
     def reads_tables(self) -> bool:
         """Whether it is more than a function of its arguments."""
-        return any(isinstance(table.this, exp.Identifier) for table in self.query.find_all(exp.Table))
+        return any(isinstance(table.this, exp.Identifier) for table in all_of(self.query, exp.Table))
 
 
 def placeholder(node: exp.Expr) -> bool:
@@ -53,4 +55,4 @@ def placeholder(node: exp.Expr) -> bool:
 
 def has_placeholder(node: exp.Expr) -> bool:
     """Whether an expression contains subqueries that are not attached yet."""
-    return any(placeholder(part) for part in node.find_all(exp.Anonymous))
+    return any(placeholder(part) for part in all_of(node, exp.Anonymous))

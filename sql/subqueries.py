@@ -23,6 +23,7 @@ from .build import Binding, Builder
 from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
+from .nodes import all_of, contains
 from .quantifiers import array_query, chosen, comparison, is_quantified, row_items, truth_test, unknown
 from .subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
 from .unnesting import local_aliases, output_names
@@ -45,7 +46,7 @@ def extract(
 
     ``filters``: whoever asks drops the rows for which a condition is not true, so NOT IN can become an anti-join.
     """
-    if node.find(exp.Query, exp.Exists) is None:
+    if not contains(node, exp.Query, exp.Exists):
         return node
     root = exp.Paren(this=node.copy())
     extraction = _Extraction(builder, bindings)
@@ -319,9 +320,9 @@ class _Extraction:
                 column.name in binding.columns and column.name not in binding.merged for binding in self.bindings
             )
 
-        columns = {id(column): column for column in holder.find_all(exp.Column) if free(column)}
+        columns = {id(column): column for column in all_of(holder, exp.Column) if free(column)}
         for node in list(calls(holder, self.builder.special)):
-            inside = list(node.find_all(exp.Column))
+            inside = all_of(node, exp.Column)
             if inside and all(id(column) in columns for column in inside):
                 for column in inside:
                     columns.pop(id(column), None)
