@@ -13,7 +13,7 @@ from sqlglot import exp
 from .build import Builder
 from .columns import Field
 from .dialect import generate
-from .operators import AntiJoin, Constants, Filter, Operator, Project, SemiJoin
+from .operators import AntiJoin, Constants, Filter, Join, Operator, Project, Scan, SemiJoin
 from .outer_rows import not_null, reference, unnested
 from .plain_select import plain_select, split_conditions
 from .subplan import Kind, Subplan
@@ -33,7 +33,29 @@ def matching(
     if subplan.kind is Kind.NOT_IN:
         return _not_in(builder, operator, subplan, arguments, rows, output, conditions)
     conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
-    return (SemiJoin if wanted else AntiJoin)(operator, rows, tuple(conditions))
+    return _placed(SemiJoin if wanted else AntiJoin, operator, rows, tuple(conditions))
+
+
+def _placed(
+    kind: type[SemiJoin | AntiJoin], operator: Operator, rows: Operator, conditions: tuple[exp.Expr, ...]
+) -> Operator:
+    """A semi-join or anti-join; of a join of whole tables with groups, that of the one table that it speaks of.
+
+    ``(A ⋈ B) ⋉ R = A ⋈ (B ⋉ R)``. Where nothing else leaves rows out, it is better to join those alone that are left.
+    """
+    if not (isinstance(operator, Join) and rows.barrier and all(isinstance(i, Scan) for i in operator.joined)):
+        return kind(operator, rows, conditions)
+    owner = {f.name: number for number, below in enumerate(operator.joined) for f in below.columns}
+    owners = [{owner[c.name] for c in condition.find_all(exp.Column)} for condition in operator.conditions]
+    speaks_of = {owner[c.name] for condition in conditions for c in condition.find_all(exp.Column) if c.name in owner}
+    if len(speaks_of) != 1 or any(len(some) < 2 for some in owners):
+        return kind(operator, rows, conditions)
+    (number,) = speaks_of
+    inputs = list(operator.joined)
+    inputs[number] = kind(inputs[number], rows, conditions)
+    changed = {f.name: f for f in inputs[number].columns}
+    columns = tuple(changed.get(f.name, f) for f in operator.columns)
+    return Join(tuple(inputs), operator.conditions, columns)
 
 
 def _pulled_up(

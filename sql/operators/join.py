@@ -22,7 +22,7 @@ from ..dialect import generate
 from ..expressions import equated
 from ..plan import Plan
 from ..render import derived, select
-from .join_chain import delta_by_chains, rows_by_chain
+from .join_chain import delta_by_chains, rows_at, rows_by_chain
 from .operator import Operator, Restriction, W, names
 
 
@@ -38,15 +38,25 @@ class Join(Operator):
     def inputs(self) -> tuple[Operator, ...]:
         return self.joined
 
-    def _joined(self, relations: Sequence[str], weight: str | None) -> str:
-        columns = names(self.columns) + ([f"{weight} AS {W}"] if weight else [])
+    def _read(self, plan: Plan) -> tuple[Field, ...]:
+        """The columns that somebody reads, see `narrowing`."""
+        read = plan.narrowed.get(id(self))
+        return self.columns if read is None else tuple(f for f in self.columns if f.name in read)
+
+    def _joined(self, plan: Plan, relations: Sequence[str], weight: str | None) -> str:
+        columns = names(self._read(plan)) + ([f"{weight} AS {W}"] if weight else [])
         where = [f"({generate(condition)})" for condition in self.conditions]
         return select(columns, " CROSS JOIN ".join(relations), where=where)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         if plan.quick and len(self.joined) > 2:
-            return rows_by_chain(plan, self.joined, self.conditions, self.columns, only)
+            return rows_by_chain(plan, self.joined, self.conditions, self._read(plan), only)
+        if only is not None and self.barrier and not (plan.elsewhere or plan.stages):
+            found = rows_at(plan, self.joined, self.conditions, self._read(plan), only)
+            if found is not None:
+                return found
         return self._joined(
+            plan,
             [
                 derived(operator.new(plan, only and only.to(operator.columns)), f"j{i}")
                 for i, operator in enumerate(self.joined)
@@ -64,10 +74,10 @@ class Join(Operator):
                 weights.append(f"j{i}.{W}")
             else:
                 relations.append(derived(operator.new(plan, below), f"j{i}"))
-        return self._joined(relations, " * ".join(weights))
+        return self._joined(plan, relations, " * ".join(weights))
 
     def delta(self, plan: Plan) -> str:
-        return delta_by_chains(plan, self.joined, self.conditions, self.columns)
+        return delta_by_chains(plan, self.joined, self.conditions, self._read(plan))
 
     def equalities(self, i: int, j: int) -> list[tuple[Field, Field]]:
         """The columns of one input and of another, of the same type, that are equal in every row."""

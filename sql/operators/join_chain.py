@@ -11,7 +11,7 @@ from ..columns import Field
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
 from .join_graph import JoinGraph
-from .operator import Operator, Restriction, W
+from .operator import Operator, Restriction, W, restricted
 from .shared import shared_delta
 
 MAX_TOGETHER = 3
@@ -52,6 +52,40 @@ def rows_by_chain(
         if len(rows.inside) > 1:
             rows = chains.fenced(rows)
         rows = chains.combined(rows, {j: states[j]}, None)
+    return rows.query
+
+
+def rows_at(
+    plan: Plan,
+    inputs: Sequence[Operator],
+    conditions: Sequence[exp.Expr],
+    columns: Sequence[Field],
+    only: Restriction,
+) -> str | None:
+    """A query: the rows of a join as they are now, of inputs that aggregate the groups alone that the others ask for.
+
+    None if the restriction says nothing about the others, or these nothing about the groups.
+    """
+    graph = JoinGraph(inputs, conditions)
+    plain = [i for i, operator in enumerate(inputs) if not operator.barrier]
+    grouped = [i for i, operator in enumerate(inputs) if operator.barrier]
+    inside, given = frozenset(plain), {f.name for f in columns}
+    known = [f for i in plain for f in inputs[i].columns if f.name in given]
+    below = only.to(known)
+    if not (plain and grouped) or below is None or not all(graph.links(inside, j) for j in grouped):
+        return None
+    chains = _Chains(plan, graph, [f.name for f in columns], {})
+    states = {i: inputs[i].new(plan, below.to(inputs[i].columns)) for i in plain}
+    first = states.pop(plain[0])
+    where = [c.sql for c in graph.conditions if c.inputs <= {plain[0]}]
+    rows = _Rows(select(["*"], derived(first, "s"), where=where), frozenset(plain[:1]))
+    rows = chains.combined(rows, states, None) if states else rows
+    named = [quote(name) for name in chains.needed(inside)]
+    found = restricted(plan, rows.query, named, below, [f.name for f in known if not f.not_null])
+    rows = _repeatable(plan, _Rows(found, inside))
+    for j in grouped:
+        rows = _repeatable(plan, rows)
+        rows = chains.combined(rows, {j: inputs[j].new(plan, chains.restriction(rows, j))}, None)
     return rows.query
 
 
@@ -125,7 +159,7 @@ class _Chains:
         """Rows joined with the new state of other inputs."""
         if not others:
             return rows
-        relations = {j: self.graph.inputs[j].new(self.plan, self._restriction(rows, j)) for j in others}
+        relations = {j: self.graph.inputs[j].new(self.plan, self.restriction(rows, j)) for j in others}
         return self.combined(rows, relations, f"x.{W}")
 
     def _less(self, rows: _Rows, j: int) -> _Rows:
@@ -139,13 +173,13 @@ class _Chains:
         for j in relations:
             where += [link.sql for link in self.graph.links(known, j) if not link.stated]
             known |= {j}
-        where += [c.sql for c in self.graph.conditions if c.inputs <= inside and not c.inputs <= rows.inside]
+        where += [c.sql for c in self.graph.conditions if c.becomes_due(rows.inside, inside)]
         source = [derived(rows.query, "x"), *(derived(query, f"j{j}") for j, query in relations.items())]
-        columns = [quote(name) for name in self._columns(inside)]
+        columns = [quote(name) for name in self.needed(inside)]
         columns += [f"{weight} AS {W}"] if weight else []
         return _Rows(select(columns, " CROSS JOIN ".join(source), where=where), inside)
 
-    def _columns(self, inside: frozenset[int]) -> list[str]:
+    def needed(self, inside: frozenset[int]) -> list[str]:
         """The columns of some inputs that are given out or that something is still to be compared with."""
         graph = self.graph
         others = [j for j in range(len(graph.inputs)) if j not in inside]
@@ -156,7 +190,7 @@ class _Chains:
         needed.update(self.wanted)
         return [f.name for i in sorted(inside) for f in graph.inputs[i].columns if f.name in needed]
 
-    def _restriction(self, rows: _Rows, j: int) -> Restriction | None:
+    def restriction(self, rows: _Rows, j: int) -> Restriction | None:
         """For an input that aggregates: only the rows that can join with the rows so far."""
         links = self.graph.links(rows.inside, j) if self.graph.inputs[j].barrier else []
         if not links:
