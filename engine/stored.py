@@ -10,7 +10,6 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
 from engine.plans import PlanInputs, captured_columns
-from engine.transactions import local_setting, savepoint
 
 KEPT_PLANS = 1024
 
@@ -89,8 +88,10 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
         reraise=True,
     ):
         with attempt:
-            async with savepoint(session), local_setting(session, "lock_timeout", "500ms"):
-                ((fresh,),) = await session.fetch(
-                    "SELECT pgtrickle._track_sources($1::bigint, $2::text::jsonb)", pgt_id, sources
-                )
-    return bool(fresh)
+            ((text,),) = await session.fetch(
+                "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources
+            )
+            answer = json.loads(text)
+            if "locked" in answer:
+                raise SqlError("55P03", answer["locked"])
+    return bool(answer["fresh"])

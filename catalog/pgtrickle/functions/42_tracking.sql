@@ -106,8 +106,8 @@ BEGIN
 END $$;
 
 
--- The same for several sources, an array of {"relid", "columns", "keyed"}, in the order of their OIDs, so that two of these cannot
--- deadlock. Returns whether any of them was not captured as it must be.
+-- The same for several sources, an array of {"relid", "columns", "keyed"}, in the order of their OIDs, so that two of
+-- these cannot deadlock. Returns whether any of them was not captured as it must be.
 CREATE OR REPLACE FUNCTION pgtrickle._track_sources(pgt_id bigint, sources jsonb) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -125,6 +125,17 @@ BEGIN
         fresh := fresh OR (tracked->'installed')::boolean OR (tracked->'extended')::boolean;
     END LOOP;
     RETURN fresh;
+END $$;
+
+
+-- The same, as {"fresh": boolean}, without waiting long for a lock: where one cannot be had all of it is undone, all
+-- locks are let go, and {"locked": message} is returned.
+CREATE OR REPLACE FUNCTION pgtrickle._try_track_sources(pgt_id bigint, sources jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+BEGIN
+    RETURN jsonb_build_object('fresh', pgtrickle._track_sources(pgt_id, sources));
+EXCEPTION WHEN lock_not_available THEN
+    RETURN jsonb_build_object('locked', SQLERRM);
 END $$;
 
 
