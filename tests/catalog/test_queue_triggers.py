@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import parse_qsl
 
 import psycopg
 import pytest
@@ -325,6 +326,51 @@ def test_types_in_json(table: Queue) -> None:
         '"a":[1,null],"j":{"k": 1},"m":"sad","p":"(1,)","s":5}'
     )
     assert json.loads(empty) == dict.fromkeys(("id", "ok", "n", "f", "ts", "d", "a", "j", "m", "s")) | {"p": "(,)"}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "America/St_Johns"])
+def test_text_is_what_postgresql_prints(table: Queue, zone: str) -> None:
+    """Also where it is read from a row's JSON image, which prints truth and time in another way."""
+    values = {
+        "bool": ["true", "false"],
+        "int8": ["-9223372036854775808"],
+        "numeric": ["1.500", "NaN", "-Infinity", "1e-20", "12345678901234567890.10"],
+        "float4": ["0.1", "1e20", "-0"],
+        "float8": ["0.30000000000000004", "NaN", "Infinity"],
+        "text": ["", "NULL", 'a"b\\c', "T 2024-01-01T00:00:00+00:00", "\t\n☃ %&=+"],
+        "char(5)": ["ab"],
+        "name": ["x"],
+        "uuid": ["00000000-0000-0000-0000-00000000000a"],
+        "bytea": ["\\x00ff"],
+        "date": ["2024-02-29", "0044-03-15 BC", "infinity", "20240-01-01"],
+        "time": ["12:34:56.789"],
+        "timetz": ["12:34:56+02"],
+        "interval": ["1 mon -3 days 04:05:06.7", "-1 year"],
+        "timestamp": ["2024-01-02 03:04:05", "2024-01-02 03:04:05.1", "0044-03-15 00:00:00 BC", "-infinity"],
+        "timestamptz": [
+            "2024-07-02 03:04:05+00",
+            "1800-01-01 00:00:00+00",
+            "0044-03-15 00:00:00 BC",
+            "infinity",
+            "20240-01-01",
+        ],
+        "inet": ["192.168.0.1", "192.168.0.0/24", "::1"],
+        "cidr": ["10.0.0.0/8"],
+        "macaddr": ["08:00:2b:01:02:03"],
+    }
+    columns = [(f"c{n}", kind, value) for n, (kind, value) in enumerate((k, v) for k, vs in values.items() for v in vs)]
+    table.connection.execute(
+        f"SET timezone = '{zone}'; DROP TABLE t; "
+        f"CREATE TABLE t ({', '.join(f'{name} {kind}' for name, kind, _ in columns)})"
+    )
+    attach(table, "logutriga")
+    places = ", ".join(f"%s::{kind}" for _, kind, _ in columns)
+    table.connection.execute(f"INSERT INTO t VALUES ({places})", [value for *_, value in columns])
+    printed = table.rows("SELECT format('%%s', {}) FROM t".format("), format('%%s', ".join(n for n, *_ in columns)))
+    [(data,)] = events(table, "ev_data")
+    assert dict(parse_qsl(data, keep_blank_values=True)) == {
+        name: text for (name, *_), text in zip(columns, printed[0], strict=True)
+    }
 
 
 def test_whoever_may_change_the_table_sends_without_being_a_producer(table: Queue, queue_database: str) -> None:
