@@ -143,7 +143,9 @@ async def install(
     """
     scripts = scripts or bundled_scripts(system)
     present, superuser, role = await _present_state(session, system)
-    warnings = (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
+    warnings: tuple[str, ...] = (
+        (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
+    )
     if _is_current(present, scripts, superuser):
         return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")

@@ -13,6 +13,7 @@ from catalog.session import RequestSession, SqlError, SqlSession
 from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
+from engine.extensions import Installer, carry_out_extension
 from engine.placement import NoSpark, Spark
 from engine.polling import NotPolled, polled
 from engine.refresh import Initiator, RefreshOutcome, refresh
@@ -112,6 +113,8 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
             await resume(session, request)
         case "copy":
             raise SqlError("0A000", "COPY from a file works on connections through the server only")
+        case "extension":
+            raise SqlError("0A000", "extensions are created and dropped on connections through the server only")
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
 
@@ -257,7 +260,9 @@ async def copy(session: RequestSession, request: Request, loader: Loader | None)
     session.tag = f"COPY {rows}"
 
 
-async def carry_out_all(session: RequestSession, spark: Spark, loader: Loader | None = None) -> list[int]:
+async def carry_out_all(
+    session: RequestSession, spark: Spark, loader: Loader | None = None, installer: Installer | None = None
+) -> list[int]:
     """Carry out every pending request of a relayed statement; returns the stream tables it created.
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
@@ -273,6 +278,10 @@ async def carry_out_all(session: RequestSession, spark: Spark, loader: Loader | 
     for request in requests:
         if request.kind == "copy":
             await copy(session, request, loader)
+            continue
+        if request.kind == "extension":
+            request.check()
+            await carry_out_extension(session, request.arguments, installer)
             continue
         pgt_id = await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)
         if pgt_id is not None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import QUEUES, install
+from catalog.install import QUEUES, System, install
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests
@@ -232,7 +232,11 @@ class Engine:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         entry = await self._entry(session.database)
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
-        created = await requests.carry_out_all(session, spark, self.loader)
+
+        async def installer(system: System) -> None:
+            await self._install_again(entry.pool, system)
+
+        created = await requests.carry_out_all(session, spark, self.loader, installer)
         if not created:
             return
         await session.restart()
@@ -249,6 +253,18 @@ class Engine:
             # has ended, which waits for this.
             self._in_background(self._undo(entry.pool, created))
             raise
+
+    async def _install_again(self, pool: DatabasePool, system: System) -> None:
+        """Install what was dropped, in a transaction of the engine's own. Raises SqlError.
+
+        Whoever asks may hold locks in the transaction that waits for this.
+        """
+        async with pool.session() as own:
+            await own.execute("SET lock_timeout = '5s'")
+            try:
+                await install(own, system=system)
+            finally:
+                await own.execute("RESET lock_timeout")
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

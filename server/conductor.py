@@ -19,12 +19,12 @@ import structlog
 
 from catalog.session import SqlError
 from server.dialogue import BackendGone, Dialogue
+from server.protocol import extensions, uri_copy
 from server.protocol import messages as m
 from server.protocol.batches import Batch
 from server.protocol.framing import CONTINUATION
 from server.protocol.lexer import databases_touched, split
 from server.protocol.traffic import TOO_LATE, Attention
-from server.protocol.uri_copy import as_request
 from server.protocol.values import codec
 from server.request_session import CLEAR, NAME, BackendError, RelayedSession
 
@@ -85,9 +85,12 @@ class Conductor:
         return self.traffic.parameters.get("standard_conforming_strings") == "off"
 
     def as_sent(self, text: bytes) -> bytes:
-        """A statement as PostgreSQL gets it: a COPY from files that Spark reads becomes a request."""
-        request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
-        return text if request is None else request
+        """A statement as PostgreSQL gets it: one of ours becomes a request."""
+        for as_request in (uri_copy.as_request, extensions.as_request):
+            request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+            if request is not None:
+                return request
+        return text
 
     # -- answers -----------------------------------------------------------------------------------------------
 

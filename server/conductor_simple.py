@@ -56,7 +56,7 @@ class SimpleConductor(Conductor):
             await self.release()
             alone = len(statements) == 1
             part = text if alone else text[statement.start : statement.end]
-            if statement.words[0] == "COPY":
+            if statement.words[0] == "COPY" or statement.words[1:2] == ("EXTENSION",):
                 part = self.as_sent(part)
             going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), number)
             if not going:

@@ -40,7 +40,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
         text = data.lower()
         if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
             return False
-        if b"://" in text:
+        if b"://" in text or b"extension" in text:
             return False
         if b"pgque" in text and not traffic.sending:
             traffic.sending = sends(text)

@@ -82,7 +82,7 @@ def kind_of(words: tuple[str, ...]) -> Kind:
         return Kind.SAVEPOINT
     if first in ("COMMIT", "END", "ROLLBACK", "ABORT") and "PREPARED" not in words[1:2]:
         return Kind.END
-    if first in _QUERIES:
+    if first in _QUERIES or words[1:2] == ("EXTENSION",):
         return Kind.QUERY
     return Kind.BLOCK if first in ("DO", "CALL") else Kind.OTHER
 

@@ -57,7 +57,7 @@ class Attention(Enum):
     NAMED_REQUEST = auto()
     """The next client message is a Query or Execute that names a request function."""
     LOAD = auto()
-    """The next client message is a Parse that may be a COPY from files."""
+    """The next client message is a Parse that may be a statement of ours, which goes out as another."""
     DATABASE = auto()
     """The next client message is a Query or Execute that may drop, alter or copy a database."""
     REQUEST_MADE = auto()

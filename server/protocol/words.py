@@ -17,7 +17,7 @@ class Mention(Flag):
     DATABASE = auto()
     """May create, alter or drop a database, which PostgreSQL refuses while the engine is connected to it."""
     LOAD = auto()
-    """May be a COPY from files that Spark reads (``uri_copy``)."""
+    """May be a statement of ours: COPY from files that Spark reads (``uri_copy``), or one of ``extensions``."""
 
 
 NOTHING = Mention.NOTHING
@@ -26,6 +26,7 @@ _REQUEST = re.compile(rb"(?:create|replace|create_or_replace|if_not_exists|drop|
 _CHANGE = re.compile(rb"\b(?:create|alter|drop)\b")
 _DATABASE = re.compile(rb"\bdatabase\b")
 _SENDS = re.compile(rb'pgque"?\s*\.\s*"?(?:send|insert_event|dlq_replay|force_|create_queue|resume_queue|start)')
+_EXTENSION = re.compile(rb"\bextension\b.+\b(?:pg_trickle|pgque)\b", re.DOTALL)
 _LOAD = re.compile(rb"\bcopy\b.+\bfrom\b\s*'[a-z0-9]+://", re.DOTALL)
 
 
@@ -37,12 +38,21 @@ def mentions(text: bytes) -> Mention:
     <Mention.NOTHING: 0>
     >>> mentions(b"copy t from 's3://lake/t.parquet'")
     <Mention.LOAD: 4>
+    >>> mentions(b"create extension if not exists pgque")
+    <Mention.LOAD: 4>
     """
     lowered = text.lower()
-    if b"stream_table" not in lowered and b"database" not in lowered and b"://" not in lowered:
+    if (
+        b"stream_table" not in lowered
+        and b"database" not in lowered
+        and b"://" not in lowered
+        and b"extension" not in lowered
+    ):
         return NOTHING
     found = NOTHING
     if b"://" in lowered and _LOAD.search(lowered):
+        found |= Mention.LOAD
+    if b"extension" in lowered and _EXTENSION.search(lowered) and _CHANGE.search(lowered):
         found |= Mention.LOAD
     if b"stream_table" in lowered and _REQUEST.search(lowered):
         found |= Mention.REQUEST

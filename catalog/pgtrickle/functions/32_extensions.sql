@@ -1,0 +1,34 @@
+-- CREATE, ALTER and DROP EXTENSION of what the server installs.
+
+
+-- Request that such a statement be carried out. The server sends this in its place. `guarded` is IF [NOT] EXISTS.
+CREATE OR REPLACE FUNCTION pgtrickle._request_extension(
+    action text, name text, guarded boolean, cascade boolean, schema text
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgtrickle._request('extension', pg_catalog.jsonb_build_object('action', action, 'name', name,
+        'guarded', guarded, 'cascade', cascade, 'schema', schema), pg_catalog.current_setting('search_path'));
+END $$;
+
+
+-- What outside a schema needs something inside: triggers, views, functions, columns.
+CREATE OR REPLACE FUNCTION pgtrickle._dependents(schema text) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH members AS (
+        SELECT 'pg_class'::regclass AS classid, oid FROM pg_class WHERE relnamespace = to_regnamespace(schema)
+        UNION ALL SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = to_regnamespace(schema)
+        UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = to_regnamespace(schema)
+    ), dependents AS (
+        SELECT DISTINCT d.classid, d.objid, d.objsubid FROM pg_depend d
+          JOIN members m ON m.classid = d.refclassid AND m.oid = d.refobjid WHERE d.deptype = 'n'
+    )
+    SELECT coalesce(array_agg(pg_describe_object(d.classid, d.objid, d.objsubid) ORDER BY d.classid, d.objid), '{}')
+      FROM dependents d
+      LEFT JOIN pg_trigger t ON d.classid = 'pg_trigger'::regclass AND t.oid = d.objid
+      LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
+      LEFT JOIN pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND a.oid = d.objid
+      LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
+      LEFT JOIN pg_class c ON c.oid = coalesce(t.tgrelid, r.ev_class, a.adrelid, k.conrelid,
+                                               CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END)
+     WHERE coalesce(c.relnamespace::regnamespace::text, (pg_identify_object(d.classid, d.objid, 0)).schema, '') <> schema
+$$;

@@ -1,0 +1,104 @@
+"""CREATE, ALTER and DROP EXTENSION of what the server installs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import errors
+
+from tests.e2e.conftest import Database
+
+
+def tag(connection: psycopg.Connection[Any], statement: str) -> tuple[str | None, list[str]]:
+    """The completion of a statement, and the notices before it."""
+    notices: list[str] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        notices.append(str(notice.message_primary))
+
+    connection.add_notice_handler(note)
+    try:
+        return connection.execute(statement).statusmessage, notices
+    finally:
+        connection.remove_notice_handler(note)
+
+
+@pytest.mark.parametrize("name", ["pgque", "pg_trickle"])
+def test_creating_finds_what_the_server_has_installed(db: Database, name: str) -> None:
+    connection = db.connect()
+    there = [f'extension "{name}" already exists, skipping']
+    for statement in (f"CREATE EXTENSION {name}", f'create extension if not exists "{name}" with cascade;'):
+        assert tag(connection, statement) == ("CREATE EXTENSION", there)
+    for update in ("UPDATE", "UPDATE TO '9.9'"):
+        assert tag(connection, f"ALTER EXTENSION {name} {update}") == ("ALTER EXTENSION", [])
+    schema = {"pgque": "pgque", "pg_trickle": "pgtrickle"}[name]
+    assert tag(connection, f"CREATE EXTENSION {name} SCHEMA {schema}")[0] == "CREATE EXTENSION"
+    with pytest.raises(errors.FeatureNotSupported, match=f'must be installed in schema "{schema}"'):
+        connection.execute(f"CREATE EXTENSION {name} SCHEMA public")
+
+
+def test_dropping_queues_and_creating_them_anew(db: Database) -> None:
+    connection = db.connect()
+    connection.execute("SELECT pgque.create_queue('orders')")
+    assert tag(connection, "DROP EXTENSION pgque") == ("DROP EXTENSION", [])
+    assert db.value("SELECT to_regnamespace('pgque') IS NULL")
+    with pytest.raises(errors.UndefinedObject, match='extension "pgque" does not exist'):
+        connection.execute("DROP EXTENSION pgque")
+    with pytest.raises(errors.UndefinedObject):
+        connection.execute("ALTER EXTENSION pgque UPDATE")
+    assert tag(connection, "DROP EXTENSION IF EXISTS pgque") == (
+        "DROP EXTENSION",
+        ['extension "pgque" does not exist, skipping'],
+    )
+    assert tag(connection, "CREATE EXTENSION pgque") == ("CREATE EXTENSION", [])
+    assert connection.execute("SELECT pgque.create_queue('orders')").fetchone() == (1,)
+
+
+def test_dropping_is_a_part_of_the_transaction(db: Database) -> None:
+    connection = db.connect(autocommit=False)
+    connection.execute("SELECT pgque.create_queue('orders')")
+    connection.commit()
+    connection.execute("DROP EXTENSION pgque", prepare=True)
+    assert connection.execute("SELECT to_regnamespace('pgque') IS NULL").fetchone() == (True,)
+    connection.rollback()
+    assert connection.execute("SELECT pgque.create_queue('orders')").fetchone() == (0,)
+
+
+def test_dependents_are_dropped_with_cascade_only(db: Database) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.run("CREATE TRIGGER q AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION pgque.jsontriga('orders')")
+    db.run("CREATE VIEW v AS SELECT * FROM pgque.queue")
+    with pytest.raises(errors.DependentObjectsStillExist, match="because other objects depend on it") as failure:
+        db.run("DROP EXTENSION pgque")
+    assert str(failure.value.diag.message_detail).count("depends on extension pgque") == 2
+    assert db.run("DROP EXTENSION pgque CASCADE").statusmessage == "DROP EXTENSION"
+    assert db.value("SELECT count(*) FROM pg_trigger WHERE tgname = 'q'") == 0
+
+
+def test_dropping_needs_the_rights_of_an_owner(db: Database, role: Callable[..., psycopg.Connection[Any]]) -> None:
+    alice = role("alice")
+    with pytest.raises(errors.InsufficientPrivilege):
+        alice.execute("DROP EXTENSION pgque CASCADE")
+    assert tag(alice, "CREATE EXTENSION pgque")[0] == "CREATE EXTENSION"
+    db.run("DROP EXTENSION pgque")
+    with pytest.raises(errors.InsufficientPrivilege, match='permission denied to create extension "pgque"'):
+        alice.execute("CREATE EXTENSION pgque")
+
+
+def test_stream_tables_stay_while_the_server_runs(db: Database) -> None:
+    with pytest.raises(errors.FeatureNotSupported, match="cannot be dropped while the server is running"):
+        db.run("DROP EXTENSION pg_trickle CASCADE")
+    assert db.value("SELECT to_regnamespace('pgtrickle') IS NOT NULL")
+
+
+def test_other_extensions_are_postgresqls_own(db: Database) -> None:
+    connection = db.connect()
+    assert tag(connection, "CREATE EXTENSION hstore -- not pgque") == ("CREATE EXTENSION", [])
+    assert tag(connection, "DROP EXTENSION hstore; CREATE EXTENSION pgque; SELECT 1")[1] == [
+        'extension "pgque" already exists, skipping'
+    ]
+    with pytest.raises(psycopg.Error, match="pgque"):
+        connection.execute("ALTER EXTENSION pgque SET SCHEMA public")
