@@ -88,6 +88,36 @@ def test_refresh_moves_to_the_executor_that_was_faster(on_sail: Database) -> Non
     assert "FULL on spark: " in explain["Executor Costs"]
 
 
+def test_lines_without_their_number_are_told_apart_by_it(on_sail: Database) -> None:
+    db = on_sail
+    db.run(
+        "CREATE TABLE lines (sale int, line int, amount int NOT NULL, PRIMARY KEY (sale, line));"
+        "INSERT INTO lines SELECT n / 3, n % 3, 10 FROM generate_series(1, 300) AS n"
+    )
+    captured = "SELECT captured_columns::text FROM pgtrickle.pgt_captures WHERE source_relid = 'lines'::regclass"
+    query = "SELECT amount, count(*) AS lines FROM lines GROUP BY amount"
+    db.create("lines_here", query, schedule="1h", engine="postgres")
+    assert db.value(captured) == "{amount}"
+    modes = {"lines_full": "FULL", "lines_differential": "DIFFERENTIAL"}
+    for name, mode in modes.items():
+        db.create(name, query, schedule="1h", refresh_mode=mode, engine="spark")
+        assert db.value(captured) == "{sale,line,amount}"
+    for changes in (
+        "UPDATE lines SET amount = 11 WHERE sale = 7",
+        "UPDATE lines SET line = line + 10 WHERE sale = 8; DELETE FROM lines WHERE sale = 10",
+        "DELETE FROM lines WHERE sale = 9; INSERT INTO lines VALUES (9, 1, 10);"
+        "UPDATE lines SET amount = 12 WHERE sale = 9",
+    ):
+        db.run(changes)
+        db.assert_refreshed("lines_here", *modes)
+        for name, mode in modes.items():
+            last = db.history(name)[-1]
+            assert (last["action"], last["executor"]) == (mode, "spark")
+            assert "(0 copied anew)" in last["executor_reason"]
+    for name in ("lines_here", *modes):
+        db.run("SELECT pgtrickle.drop_stream_table(%s)", name)
+
+
 def test_transaction_blocks_and_higher_isolation_stay_in_postgresql(on_sail: Database) -> None:
     db = on_sail
     db.create("stays", QUERY, schedule="1h", refresh_mode="FULL")
