@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from .build import Builder, require_groupable
+from .build import Builder
 from .columns import Field
 from .columns import field as described
 from .dialect import generate
@@ -22,6 +22,7 @@ from .grouping_sets import GroupBy, expand, grouping, is_record, leaves, without
 from .operators import Aggregate, Call, Expand, Operator, Scan
 from .operators.ordering import SortKey
 from .plan import Plan
+from .projection import projected, require_groupable
 from .render import quote
 from .subplan import has_placeholder
 from .types import aggregate_result
@@ -142,7 +143,7 @@ def build_aggregate(
     sets = tuple(some | frozenset(range(len(own), len(keys))) for some in sets)
     wanted = [("key", key) for key in keys]
     wanted += [("argument", operand) for call in written.values() for operand in call.operands]
-    feed, fields = builder.project(operator, wanted)
+    feed, fields = projected(builder, operator, wanted)
     key_fields, operands = list(fields[: len(keys)]), iter(fields[len(keys) :])
     require_groupable(key_fields, "GROUP BY")
     if len(sets) > 1:

@@ -7,94 +7,22 @@ unique in the whole tree.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from sqlglot import exp
 
 from . import whole_rows
 from .columns import Column, Field, Source
 from .columns import field as described
-from .common import another, references
+from .common import WithQuery, references
 from .dialect import generate
 from .errors import NotDifferentiable
-from .expressions import check, conjuncts, equated, replace_columns, returns_set
-from .operators import Constants, Distinct, Filter, Join, Operator, Project, ProjectSet, Scan
-from .operators.ordering import SortKey
-from .plan import Plan
-from .render import aliased, derived, quote, select
+from .expressions import check, conjuncts, equated, replace_columns
+from .operators import Constants, Filter, Join, Operator, Scan
+from .relations import Binding, CommonTable, FromClause, Relation
 from .subplan import WITHIN, Subplan, has_placeholder
-from .types import Types, expression_scale, result_type
-
-NOTHING = Plan(frozenset())
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """An operator, and which of its columns a query gives out under which names."""
-
-    operator: Operator
-    output: tuple[tuple[str, Field], ...]
-    order: tuple[SortKey, ...] = ()
-    """What its ORDER BY sorts by, where that decides which rows there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """A name in FROM and the columns it stands for."""
-
-    alias: str
-    columns: Mapping[str, Field]
-    merged: frozenset[str] = frozenset()
-
-
-class CommonTable(ABC):
-    """What FROM can read under a plain name."""
-
-    @abstractmethod
-    def relation(self, builder: Builder) -> Relation:
-        """Its rows, in a subtree of their own, whose columns have names of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class WithQuery(CommonTable):
-    """A WITH query and the WITH queries that it sees itself."""
-
-    query: exp.Expr
-    names: tuple[str, ...]
-    scope: Mapping[str, CommonTable]
-    several: bool = False
-    """Whether it is read in several places."""
-
-    def relation(self, builder: Builder) -> Relation:
-        known = builder.common.get(id(self.query))
-        relation = known[1] if known else builder.query(self.query, self.scope)
-        if self.several and relation.operator.barrier:
-            builder.common[id(self.query)] = self.query, relation
-            relation = another(builder, relation)
-        names = self.names + tuple(name for name, _ in relation.output[len(self.names) :])
-        return Relation(relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True)))
-
-
-@dataclass(slots=True)
-class FromClause:
-    """The inputs of a SELECT, the conditions between them, and the names they have."""
-
-    operators: list[Operator] = field(default_factory=list)
-    conditions: list[exp.Expr] = field(default_factory=list)
-    bindings: list[Binding] = field(default_factory=list)
-    visible: list[tuple[str, str | None]] = field(default_factory=list)
-    """All columns in order: the name, and the tree's name for it unless nobody reads it."""
-    lateral: list[exp.Expr] = field(default_factory=list)
-    """Of a LATERAL subquery: the conditions that its rows belong to those of what stands to its left."""
-
-    def add(self, other: FromClause) -> None:
-        """A further item."""
-        self.operators += other.operators
-        self.conditions += other.conditions
-        self.bindings += other.bindings
-        self.visible += other.visible
+from .types import Types
 
 
 class Builder:
@@ -342,86 +270,3 @@ class Builder:
         from .attaching import filtered
 
         return filtered(self, operator, conditions)
-
-    def project(
-        self,
-        operator: Operator,
-        expressions: Sequence[tuple[str, exp.Expr]],
-        output: Sequence[Column] | None = None,
-    ) -> tuple[Operator, list[Field]]:
-        """Named expressions over an operator; for each the column that holds it. Equal ones share a column."""
-        if any(has_placeholder(expression) for _, expression in expressions):
-            from .attaching import attached
-
-            operator, results = attached(self, operator, [expression for _, expression in expressions])
-            expressions = [(hint, result) for (hint, _), result in zip(expressions, results, strict=True)]
-        fields = {column.name: column for column in operator.columns}
-        columns: dict[str, Field] = {}
-        computed: dict[str, tuple[exp.Expr, Field]] = {}
-        result: list[str] = []
-        for i, (hint, expression) in enumerate(expressions):
-            plain = expression.unnest()
-            key = generate(plain)
-            result.append(key)
-            if isinstance(plain, exp.Column):
-                columns[key] = fields[plain.name]
-            elif key not in computed:
-                found = described(self.fresh(hint), output[i]) if output else Field(self.fresh(hint), "")
-                computed[key] = (plain, found)
-        if computed and not output:
-            self._describe(operator, computed, fields)
-        for key, (plain, found) in computed.items():
-            scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
-            # Numerics of one scale are equal only if they look the same.
-            alike = found.faithful or (found.base_type == "numeric" and scale is not None)
-            columns[key] = replace(found, scale=scale, faithful=alike)
-        expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
-        project = Project(
-            operator,
-            tuple(
-                expressions_by_key.get(key) or exp.column(exp.to_identifier(column.name, quoted=True))
-                for key, column in columns.items()
-            ),
-            tuple(columns.values()),
-        )
-        sets = any(returns_set(plain, self.special) for plain, _ in computed.values())
-        return ProjectSet(project) if sets else project, [columns[key] for key in result]
-
-    def _describe(
-        self, operator: Operator, computed: dict[str, tuple[exp.Expr, Field]], fields: Mapping[str, Field]
-    ) -> None:
-        """Find the types of expressions over an operator; PostgreSQL is asked for those that are not obvious."""
-        unknown = []
-        for key, (plain, found) in computed.items():
-            type_ = result_type(plain, fields)
-            if type_ is None:
-                unknown.append(key)
-            else:
-                known = Column(found.name, type_, faithful=type_ != "numeric")
-                computed[key] = (plain, described(found.name, known))
-        if unknown:
-            probe = select([aliased(k, computed[k][1].name) for k in unknown], derived(operator.new(NOTHING), "p"))
-            for key, column in zip(unknown, self.types.describe(probe, len(unknown)), strict=True):
-                plain, found = computed[key]
-                computed[key] = (plain, described(found.name, column))
-
-    def distinct(self, relation: Relation) -> Relation:
-        """Every row of a relation once."""
-        operator, fields = self.project(
-            relation.operator,
-            [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for _, f in relation.output],
-        )
-        require_groupable(operator.columns, "DISTINCT")
-        names = [name for name, _ in relation.output]
-        distinct = Distinct(operator, operator.columns, (), True)
-        return Relation(distinct, tuple(zip(names, fields, strict=True)), relation.order)
-
-
-def require_groupable(columns: Sequence[Field], construct: str) -> None:
-    """A key must be hashable, or at least look different where it differs."""
-    for column in columns:
-        if not (column.hashable or column.faithful):
-            raise NotDifferentiable(f"{construct} of type {column.type}")
-
-
-__all__ = ["Binding", "Builder", "CommonTable", "FromClause", "Relation", "quote"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from sqlglot import exp
 
 from .aggregation import build_aggregate, has_aggregates
-from .build import Builder, CommonTable, FromClause, Relation
+from .build import Builder
 from .columns import Column
 from .dialect import generate
 from .dialect_rows import ValuesQuery
@@ -15,6 +15,8 @@ from .expressions import conjuncts
 from .grouping_sets import grouped_by
 from .joins import build_full_join, build_inner_join, build_left_join, build_right_join
 from .ordering import Ordering, distinct_on, lift
+from .projection import distinct_rows, projected
+from .relations import CommonTable, FromClause, Relation
 from .set_operations import build_set_operation, build_union, build_values_query
 from .windows import Windows
 
@@ -57,13 +59,13 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     parts, hidden = parts[: len(expressions)], parts[len(expressions) :]
     operator, hidden = lift(builder, operator, parts, hidden)
     named = [(name, part) for (name, _), part in zip(expressions, parts, strict=True)]
-    operator, fields = builder.project(operator, [*named, *(("order", part) for part in hidden)], output)
+    operator, fields = projected(builder, operator, [*named, *(("order", part) for part in hidden)], output)
     order, on = ordering.keys(fields[len(named) :])
     relation = Relation(operator, tuple((n, f) for (n, _), f in zip(named, fields, strict=False)), order)
     distinct = query.args.get("distinct")
     if distinct is None:
         return relation
-    return distinct_on(relation, on) if distinct.args.get("on") else builder.distinct(relation)
+    return distinct_on(relation, on) if distinct.args.get("on") else distinct_rows(builder, relation)
 
 
 QUERIES: dict[type, Callable[..., Relation]] = {

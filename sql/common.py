@@ -1,8 +1,9 @@
-"""WITH queries that are read several times: the same operators under other names, so that they are computed once."""
+"""WITH queries. Of those that are read several times: the same operators under other names, computed once."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -11,9 +12,30 @@ from .expressions import named
 from .nodes import all_of
 from .operators import Project
 from .operators.once import Once
+from .relations import CommonTable, Relation
 
 if TYPE_CHECKING:
-    from .build import Builder, Relation
+    from .build import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class WithQuery(CommonTable):
+    """A WITH query and the WITH queries that it sees itself."""
+
+    query: exp.Expr
+    names: tuple[str, ...]
+    scope: Mapping[str, CommonTable]
+    several: bool = False
+    """Whether it is read in several places."""
+
+    def relation(self, builder: Builder) -> Relation:
+        known = builder.common.get(id(self.query))
+        relation = known[1] if known else builder.query(self.query, self.scope)
+        if self.several and relation.operator.barrier:
+            builder.common[id(self.query)] = self.query, relation
+            relation = another(builder, relation)
+        names = self.names + tuple(name for name, _ in relation.output[len(self.names) :])
+        return Relation(relation.operator, tuple((n, f) for n, (_, f) in zip(names, relation.output, strict=True)))
 
 
 def references(query: exp.Expr, name: str) -> int:

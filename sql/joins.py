@@ -8,11 +8,13 @@ from dataclasses import replace
 from sqlglot import exp
 
 from .attaching import on_condition
-from .build import Binding, Builder, CommonTable, FromClause
+from .build import Builder
 from .columns import Field
 from .expressions import conjuncts
 from .laterals import lateral
 from .operators import Filter, FullJoin, LeftJoin, Merged, Operator
+from .projection import projected
+from .relations import Binding, CommonTable, FromClause
 from .row_sources import Rows, flattened, lateral_rows, padded_on, padded_rows
 from .subqueries import extract
 
@@ -206,7 +208,7 @@ def _convert(builder: Builder, clause: FromClause, pairs: Mapping[str, tuple[Fie
         (name, exp.Anonymous(this="COALESCE", expressions=[_reference(f) for f in pair]))
         for name, pair in pairs.items()
     ]
-    project, fields = builder.project(operator, wanted)
+    project, fields = projected(builder, operator, wanted)
     merged = dict(zip(pairs, fields[len(operator.columns) :], strict=True))
     clause.operators, clause.conditions = [project], []
     clause.bindings = [replace(b, merged=b.merged | set(pairs)) for b in clause.bindings]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from .build import Builder, FromClause, Relation
+from .build import Builder
 from .columns import Field
 from .operators import Join, Operator
 from .outer_rows import reference, unnested
+from .relations import FromClause, Relation
 from .subplan import has_placeholder
 from .subqueries import lateral_subplan
 

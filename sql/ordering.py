@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from .build import Builder, Relation, require_groupable
+from .build import Builder
 from .columns import Field
 from .dialect import generate
 from .dialect_rows import ValuesQuery
@@ -16,6 +16,8 @@ from .operators import Operator
 from .operators.distinct_on import DistinctOn
 from .operators.limit import Limit
 from .operators.ordering import SortKey
+from .projection import projected, require_groupable
+from .relations import Relation
 from .windows import direction, reference, spread
 
 
@@ -98,7 +100,7 @@ def lift(
         return operator, list(hidden)
     used = {column.name: column for part in (*parts, *hidden) for column in part.find_all(exp.Column)}
     kept = [("column", column.copy()) for column in used.values()]
-    operator, fields = builder.project(operator, [*kept, *(("order", e) for e in extra)])
+    operator, fields = projected(builder, operator, [*kept, *(("order", e) for e in extra)])
     columns = {generate(e): reference(f) for e, f in zip(extra, fields[len(kept) :], strict=True)}
     return operator, [columns.get(generate(h), h) for h in hidden]
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from .build import Builder, CommonTable, Relation, require_groupable
+from .build import Builder
 from .columns import Field
 from .operators import LeftJoin, Operator, Project
 from .operators.every import Every
 from .operators.once import Once
 from .operators.single import Single
+from .projection import distinct_rows, projected, require_groupable
+from .relations import CommonTable, Relation
 from .same import Same, same
 from .subplan import Subplan
 from .unnesting import PRESENT, EveryQuery, Unnesting
@@ -116,7 +118,7 @@ def _outer_rows(
     Values that are equal and look different are told apart by their text, since the subquery may look at it.
     """
     base = Once(base)
-    project, fields = builder.project(base, [("outer", argument) for argument in arguments])
+    project, fields = projected(builder, base, [("outer", argument) for argument in arguments])
     require_groupable(fields, "outer column of a subquery")
     names, sides = list(parameters), [argument.copy() for argument in arguments]
     for i, f in enumerate(fields):
@@ -125,7 +127,7 @@ def _outer_rows(
             text = exp.cast(exp.paren(arguments[i].copy()), "text")
             sides.append(exp.Collate(this=exp.paren(text), expression=exp.to_identifier("C", quoted=True)))
     if len(sides) > len(fields):
-        project, fields = builder.project(base, [("outer", side) for side in sides])
+        project, fields = projected(builder, base, [("outer", side) for side in sides])
     output = tuple(zip(names, fields, strict=True))
-    relation = builder.distinct(Relation(project, output))
+    relation = distinct_rows(builder, Relation(project, output))
     return OuterRows(relation.operator, relation.output), names, sides

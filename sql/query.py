@@ -9,7 +9,7 @@ from functools import lru_cache
 from sqlglot import exp
 
 from .bounds import bounds
-from .build import Builder, Relation
+from .build import Builder
 from .columns import Column, Field, Source
 from .compiled import Compiled, Core, Remembered
 from .dialect import generate, parse
@@ -36,6 +36,7 @@ from .operators.memory import memory_name
 from .operators.unchanged import Unchanged
 from .plan import Plan
 from .pushdown import pushed_conditions
+from .relations import Relation
 from .render import derived, quote, select
 from .storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
 from .storage.recursive import recursion_strategies

@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from .build import Builder, CommonTable, Relation, WithQuery
+from .build import Builder
 from .columns import Column, Field, Source
 from .columns import field as described
+from .common import WithQuery
 from .errors import NotDifferentiable
 from .expressions import aggregate_name
 from .functions import AGGREGATES, WINDOW_FUNCTIONS
 from .operators import Recursion, Scan
 from .operators.fixpoint import Fixpoint, Term, WorkingTable
 from .plan import Plan
+from .relations import CommonTable, Relation
 from .unnesting import output_names
 
 NOTHING = Plan(frozenset())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from .build import Binding, Builder, FromClause
+from .build import Builder
 from .columns import Field
 from .columns import field as described
 from .dialect import generate
@@ -16,6 +16,8 @@ from .errors import NotDifferentiable
 from .operators import Constants, Join, Operator, SetReturning
 from .operators.set_returning import ROW
 from .plan import Plan
+from .projection import projected
+from .relations import Binding, FromClause
 from .render import derived, quote, select
 from .unnesting import output_names
 
@@ -68,7 +70,7 @@ class Rows:
         wanted: list[tuple[str, exp.Expr]] = []
         wanted += [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for f in operator.columns]
         wanted += [("argument", builder.resolve(argument, bindings)) for argument in self.arguments]
-        project, fields = builder.project(operator, wanted)
+        project, fields = projected(builder, operator, wanted)
         columns = {str(i): f for i, f in enumerate(fields[len(operator.columns) :])}
         return project, Binding(ARGUMENTS, columns)
 

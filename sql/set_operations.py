@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from .build import Builder, CommonTable, Relation, require_groupable
+from .build import Builder
 from .collations import agreed, refuse_unclear
 from .columns import Column, Field
 from .columns import field as described
@@ -16,6 +16,8 @@ from .errors import NotDifferentiable
 from .expressions import check
 from .operators import Constants, Operator, Project, SetOperation, UnionAll
 from .plan import Plan
+from .projection import distinct_rows, require_groupable
+from .relations import CommonTable, Relation
 
 Scope = Mapping[str, CommonTable]
 NOTHING = Plan(frozenset())
@@ -30,7 +32,7 @@ def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequen
     columns = _common_columns(builder, branches, output)
     union = UnionAll(tuple(b.operator for b in branches), tuple(_fields(b) for b in branches), columns)
     relation = Relation(union, tuple(zip([name for name, _ in branches[0].output], columns, strict=True)))
-    return builder.distinct(relation) if distinct else relation
+    return distinct_rows(builder, relation) if distinct else relation
 
 
 def _branch(builder: Builder, node: exp.Expr, scope: Scope, *, distinct: bool) -> Relation:

@@ -12,7 +12,7 @@ from sqlglot import exp
 from .nodes import all_of
 
 if TYPE_CHECKING:
-    from .build import CommonTable
+    from .relations import CommonTable
 
 PLACEHOLDER = "__pgt_subquery"
 

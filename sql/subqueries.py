@@ -19,12 +19,13 @@ from enum import Enum
 from sqlglot import exp
 
 from .aggregation import calls
-from .build import Binding, Builder
+from .build import Builder
 from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .nodes import all_of, contains
 from .quantifiers import array_query, chosen, comparison, is_quantified, row_items, truth_test, unknown
+from .relations import Binding
 from .subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
 from .unnesting import local_aliases, output_names
 

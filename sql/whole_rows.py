@@ -19,7 +19,9 @@ from .operators import Operator
 from .render import quote
 
 if TYPE_CHECKING:
-    from .build import Binding, Builder, FromClause, Relation
+    from .build import Builder
+    from .projection import projected
+    from .relations import Binding, FromClause, Relation
 
 THERE = "* there"
 """The name of the column that tells whether there is a row of a subquery; no user's column stands beside it."""
@@ -40,7 +42,7 @@ def with_marker(builder: Builder, clause: FromClause) -> FromClause:
     """A subquery in FROM with one more column, which tells whether there is a row."""
     (operator,), (binding,) = clause.operators, clause.bindings
     columns = [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for f in operator.columns]
-    marked, fields = builder.project(operator, [*columns, ("there", exp.true())])
+    marked, fields = projected(builder, operator, [*columns, ("there", exp.true())])
     clause.operators = [marked]
     clause.bindings = [replace(binding, columns={**binding.columns, THERE: fields[-1]})]
     return clause
@@ -84,5 +86,5 @@ def with_whole_row(builder: Builder, source: Source, relation: Relation) -> tupl
     kind = exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=quote(source.schema, source.name))
     row = exp.Cast(this=exp.Anonymous(this="ROW", expressions=columns), to=kind)
     named = [(field.name, column.copy()) for field, column in zip(fields, columns, strict=True)]
-    operator, found = builder.project(relation.operator, [*named, (source.name, row)])
+    operator, found = projected(builder, relation.operator, [*named, (source.name, row)])
     return operator, found[-1]

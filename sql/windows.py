@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from .build import Builder, require_groupable
+from .build import Builder
 from .columns import Field
 from .columns import field as described
 from .dialect import generate
@@ -21,6 +21,7 @@ from .operators import Operator
 from .operators.ordering import SortKey
 from .operators.window import Frame, Window, WindowCall
 from .plan import Plan
+from .projection import projected, require_groupable
 from .render import derived, quote, select
 from .subplan import has_placeholder
 from .types import aggregate_result
@@ -143,7 +144,7 @@ class Windows:
         kept = [("column", column.copy()) for column in used.values()]
         ordering = {number for call in self._pending.values() for number in call.order}
         varying = [i for i, c in enumerate(components) if i in ordering or c.find(exp.Column) or has_placeholder(c)]
-        operator, fields = builder.project(operator, [*kept, *(("window", components[i]) for i in varying)])
+        operator, fields = projected(builder, operator, [*kept, *(("window", components[i]) for i in varying)])
         columns = dict(zip(varying, fields[len(kept) :], strict=True))
         values = {
             _key(_COMPONENT, i): reference(columns[i]) if i in columns else component
