@@ -277,3 +277,21 @@ def test_dropping_the_queue_removes_its_dead_letters(subscribed: Queue) -> None:
     (letter,) = kill(subscribed, "x")
     subscribed.value("SELECT pgque.drop_queue(%s, true)", subscribed.name)
     assert subscribed.rows("SELECT FROM pgque.dead_letter WHERE dl_id = %s", letter) == []
+
+
+def test_a_broken_queue_does_not_stop_the_retries_of_others(subscribed: Queue) -> None:
+    other = Queue(subscribed.connection, f"{subscribed.name} other")
+    other.value("SELECT pgque.create_queue(%s)", other.name)
+    other.value("SELECT pgque.subscribe(%s, 'c')", other.name)
+    for queue in (subscribed, other):
+        queue.send("x")
+        batch, messages = take(queue)
+        nack(queue, batch, messages["x"][0])
+        ack(queue, batch)
+    prefix = subscribed.value("SELECT queue_data_pfx FROM pgque.queue WHERE queue_name = %s", subscribed.name)
+    subscribed.connection.execute(f"ALTER TABLE {prefix}_0 ADD CONSTRAINT broken CHECK (false) NOT VALID")
+    assert subscribed.value("SELECT pgque.maint_retry_events()") == 1
+    assert take(other)[1] == {"x": (1, 1)}
+    subscribed.connection.execute(f"ALTER TABLE {prefix}_0 DROP CONSTRAINT broken")
+    assert subscribed.value("SELECT pgque.maint_retry_events()") == 1
+    assert take(subscribed)[1] == {"x": (1, 1)}

@@ -2,7 +2,7 @@
 
 
 -- Move due retries back into their queues, each queue's with one statement. They keep their id and time; the
--- transaction id is this one's, so that the next tick finds them.
+-- transaction id is this one's, so that the next tick finds them. A queue that is broken does not stop the others.
 CREATE OR REPLACE FUNCTION pgque.maint_retry_events() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -14,24 +14,28 @@ BEGIN
                    WHERE EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_queue = q.queue_id AND r.ev_retry_after <= now())
                    ORDER BY q.queue_id
     LOOP
-        EXECUTE format(
-            'WITH due AS (SELECT * FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now() '
-            '              FOR UPDATE SKIP LOCKED), '
-            'kept AS (UPDATE pgque.retry_queue r SET ev_retry_after = ''infinity'' FROM due d '
-            '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
-            '            AND EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)), '
-            'gone AS (DELETE FROM pgque.retry_queue r USING due d '
-            '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
-            '            AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)) '
-            'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-            'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-            'FROM due ORDER BY ev_id', target.queue_data_pfx || '_' || target.queue_cur_table)
-            USING target.queue_id;
-        GET DIAGNOSTICS moved = ROW_COUNT;
-        IF moved > 0 THEN
-            PERFORM nextval(target.queue_event_seq::regclass);  -- the ticker counts ids: let it see that there is something
-        END IF;
-        total := total + moved;
+        BEGIN
+            EXECUTE format(
+                'WITH due AS (SELECT * FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now() '
+                '              FOR UPDATE SKIP LOCKED), '
+                'kept AS (UPDATE pgque.retry_queue r SET ev_retry_after = ''infinity'' FROM due d '
+                '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+                '            AND EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)), '
+                'gone AS (DELETE FROM pgque.retry_queue r USING due d '
+                '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+                '            AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)) '
+                'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+                'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+                'FROM due ORDER BY ev_id', target.queue_data_pfx || '_' || target.queue_cur_table)
+                USING target.queue_id;
+            GET DIAGNOSTICS moved = ROW_COUNT;
+            IF moved > 0 THEN
+                PERFORM nextval(target.queue_event_seq::regclass);  -- the ticker counts ids: let it see that there is something
+            END IF;
+            total := total + moved;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'maint_retry_events: queue % failed: %', target.queue_name, sqlerrm;
+        END;
     END LOOP;
     -- Of batches that were not closed but taken over, or closed while the statement above was at work.
     DELETE FROM pgque.retry_queue r WHERE r.ev_retry_after = 'infinity'
@@ -73,16 +77,20 @@ BEGIN
                      AND NOT q.queue_disable_insert
                    ORDER BY q.queue_id
     LOOP
-        EXECUTE format(
-            'WITH due AS (DELETE FROM pgque.delayed_events e USING '
-            '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
-            '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
-            'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
-            'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered',
-            target.queue_data_pfx || '_' || target.queue_cur_table)
-            USING target.queue_id, target.queue_event_seq::regclass;
-        GET DIAGNOSTICS sent = ROW_COUNT;
-        total := total + sent;
+        BEGIN
+            EXECUTE format(
+                'WITH due AS (DELETE FROM pgque.delayed_events e USING '
+                '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
+                '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
+                'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
+                'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered',
+                target.queue_data_pfx || '_' || target.queue_cur_table)
+                USING target.queue_id, target.queue_event_seq::regclass;
+            GET DIAGNOSTICS sent = ROW_COUNT;
+            total := total + sent;
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'maint_deliver_delayed: queue % failed: %', target.queue_name, sqlerrm;
+        END;
     END LOOP;
     RETURN total;
 END $$;
