@@ -141,6 +141,34 @@ def test_a_stale_batch_is_taken_over_and_the_old_token_is_worth_nothing(queue: Q
     assert receive(queue, "dead", dead="0 seconds") == []
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_the_dead_worker_wanted_to_retry_comes_no_third_time(queue: Queue, moved: bool) -> None:
+    """The heir gets the whole batch, so a retry that waits is dropped, and one that has been moved is not repeated."""
+    nack = (
+        "SELECT pgque.nack(m.batch_id, m, interval '0') FROM pgque.receive_coop(%s, 'team', %s) m WHERE payload = '2'"
+    )
+    receive(queue, "dead")
+    queue.send("1", "2")
+    queue.tick()
+    assert queue.value(nack, queue.name, "dead") == 1
+    if moved:
+        assert queue.value("SELECT pgque.maint_retry_events()") == 1
+        queue.tick()
+    rows = receive(queue, "heir", dead="0 seconds")
+    assert [payload for _, payload in rows] == ["1", "2"]
+    assert queue.value(nack, queue.name, "heir") == (0 if moved else 1)
+    assert queue.value("SELECT pgque.ack(%s)", rows[0][0]) == 1
+    again = []
+    for _ in range(3):
+        queue.value("SELECT pgque.maint_retry_events()")
+        queue.tick()
+        rows = receive(queue, "heir")
+        again += [payload for _, payload in rows]
+        for batch in {batch for batch, _ in rows}:
+            queue.value("SELECT pgque.ack(%s)", batch)
+    assert again == ["2"]
+
+
 def test_a_sign_of_life_prevents_the_takeover(queue: Queue) -> None:
     receive(queue, "slow")
     queue.send("1")

@@ -132,12 +132,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
           CROSS JOIN LATERAL pgque.get_batch_events(batch) e
          WHERE s.sub_batch = batch
     ), retried AS (
-        INSERT INTO pgque.retry_queue (ev_retry_after, ev_queue, ev_owner, ev_id, ev_time, ev_retry, ev_type, ev_data,
-                                       ev_extra1, ev_extra2, ev_extra3, ev_extra4)
+        INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_owner, ev_id, ev_time, ev_retry, ev_type, ev_data,
+                                            ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
         SELECT now() + retry_after, e.sub_queue, e.owner, e.ev_id, e.ev_time, coalesce(e.ev_retry, 0) + 1, e.ev_type, e.ev_data,
-               e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4
+               e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4, batch
           FROM events e WHERE NOT e.exhausted
-        ON CONFLICT DO NOTHING
+        ON CONFLICT (ev_owner, ev_id) DO UPDATE
+           SET ev_retry_after = excluded.ev_retry_after, ev_retry = excluded.ev_retry, ev_batch = excluded.ev_batch
+         WHERE r.ev_retry < excluded.ev_retry
     )
     INSERT INTO pgque.dead_letter (dl_queue_id, dl_consumer_id, dl_reason, ev_id, ev_time, ev_txid, ev_retry, ev_type, ev_data,
                                    ev_extra1, ev_extra2, ev_extra3, ev_extra4)
@@ -228,6 +230,14 @@ BEGIN
         END IF;
         IF next_tick_id IS NOT NULL THEN
             batch_id := nextval('pgque.batch_id_seq');
+        END IF;
+        IF dead.sub_id IS NOT NULL THEN
+            -- All of the batch is given again. What was to be retried of it must not come once more; what has come
+            -- already counts as asked for.
+            DELETE FROM pgque.retry_queue r
+             WHERE r.ev_owner = main.sub_id AND r.ev_batch = dead.sub_batch AND r.ev_retry_after < 'infinity';
+            UPDATE pgque.retry_queue r SET ev_batch = next_batch_custom.batch_id
+             WHERE r.ev_owner = main.sub_id AND r.ev_batch = dead.sub_batch;
         END IF;
     END IF;
     UPDATE pgque.subscription s
