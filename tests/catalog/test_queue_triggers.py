@@ -302,6 +302,26 @@ def test_an_event_is_part_of_the_transaction(table: Queue) -> None:
     assert events(table) == []
 
 
+@pytest.mark.parametrize(
+    ("function", "data"),
+    [
+        ("jsontriga", ['{"id":3,"stored":4}', "{}"]),
+        ("logutriga", ["id=3&stored=4", ""]),
+        ("sqltriga", ["INSERT INTO public.t (id) VALUES ('3')", "INSERT INTO public.nothing DEFAULT VALUES"]),
+    ],
+)
+def test_generated_columns_and_no_columns(table: Queue, function: str, data: list[str]) -> None:
+    """A virtual column has no value in a trigger; one that is stored is left to the copy of the table."""
+    table.connection.execute(
+        "DROP TABLE t; DROP TABLE IF EXISTS nothing; CREATE TABLE nothing (); CREATE TABLE t (id int PRIMARY KEY, "
+        "virtual int GENERATED ALWAYS AS (id * 2) VIRTUAL, stored int GENERATED ALWAYS AS (id + 1) STORED)"
+    )
+    attach(table, function)
+    attach(table, function, table="nothing")
+    table.connection.execute("INSERT INTO t VALUES (3); INSERT INTO nothing DEFAULT VALUES")
+    assert [d for (d,) in events(table, "ev_data")] == data
+
+
 def test_types_in_json(table: Queue) -> None:
     table.connection.execute(
         "DROP TABLE t; DROP TYPE IF EXISTS mood, pair CASCADE; DROP DOMAIN IF EXISTS small;"

@@ -21,15 +21,15 @@ BEGIN
 END $$;
 
 
--- The columns of a relation, in order. `plain`: the text of all their values is, or is easily had from, that in JSON.
+-- The columns of a relation, in order. `generated`: 's' for stored, 'v' for virtual, else empty. `plain`: the text of all their values is, or is easily had from, that in JSON.
 -- `builtin`: all their types are PostgreSQL's own.
 CREATE OR REPLACE FUNCTION pgque._row_columns(
-    relation oid, OUT names text[], OUT types oid[], OUT generated boolean[], OUT overriding boolean, OUT plain boolean,
+    relation oid, OUT names text[], OUT types oid[], OUT generated "char"[], OUT overriding boolean, OUT plain boolean,
     OUT builtin boolean
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT array_agg(a.attname::text ORDER BY a.attnum), array_agg(b.type ORDER BY a.attnum),
-           array_agg(a.attgenerated <> '' ORDER BY a.attnum), bool_or(a.attidentity = 'a'),
+    SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}'), coalesce(array_agg(b.type ORDER BY a.attnum), '{}'),
+           coalesce(array_agg(a.attgenerated ORDER BY a.attnum), '{}'), coalesce(bool_or(a.attidentity = 'a'), false),
            bool_and(b.type = ANY ('{bool,int2,int4,int8,oid,numeric,float4,float8,text,varchar,bpchar,name,uuid,bytea,date,time,'
                                   'timetz,interval,timestamp,timestamptz,inet,cidr,macaddr}'::regtype[])),
            bool_and(b.type < 16384)

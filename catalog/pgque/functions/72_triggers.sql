@@ -45,7 +45,7 @@ DECLARE
     overrides text[] := '{}';
     field text;
     value text;
-    sent boolean[];
+    sent boolean[] := '{}';
     changed boolean := false;
     changed_ignored boolean := false;
     old_texts text[];
@@ -79,7 +79,9 @@ BEGIN
         ev_data := '';
     ELSE
         FOR i IN 1 .. cardinality(table_columns.names) LOOP
-            sent[i] := table_columns.names[i] <> ALL (ignored) AND NOT (format = 'sql' AND table_columns.generated[i]);
+            -- A virtual column has no value here, and SQL must not set a stored one.
+            sent[i] := table_columns.names[i] <> ALL (ignored) AND table_columns.generated[i] <> 'v'
+                       AND NOT (format = 'sql' AND table_columns.generated[i] = 's');
         END LOOP;
         IF op = 'UPDATE' AND (format <> 'json' OR ignored <> '{}') OR op = 'DELETE' AND format <> 'json' THEN
             old_texts := pgque._row_texts(old_row, table_columns.names, table_columns.types, table_columns.plain);
