@@ -22,10 +22,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg import conninfo
 from rich.console import Console
@@ -103,8 +104,21 @@ def served() -> Iterator[tuple[Way, Way]]:
             process.wait(60)
 
 
-def transactions(path: Way, statement: str, producers: int, seconds: float, folder: Path) -> float:
-    """Of this statement a second, prepared, by pgbench."""
+def cpu_seconds(postmaster: psutil.Process) -> float:
+    """Of PostgreSQL, processes that have ended included."""
+    own = postmaster.cpu_times()
+    taken = own.user + own.system + own.children_user + own.children_system
+    for child in postmaster.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            taken += times.user + times.system
+    return taken
+
+
+def transactions(
+    path: Way, statement: str, producers: int, seconds: float, folder: Path, postmaster: psutil.Process
+) -> tuple[float, float]:
+    """Of this statement a second, prepared, by pgbench; and PostgreSQL's CPU seconds for one."""
     script = folder / "script.sql"
     script.write_text(statement + ";\n")
     target = conninfo.conninfo_to_dict(path.dsn)
@@ -115,6 +129,7 @@ def transactions(path: Way, statement: str, producers: int, seconds: float, fold
         "PGPASSWORD": "password",
         "PGDATABASE": "dbname",
     }
+    before, backends = cpu_seconds(postmaster), len(postmaster.children())
     done = subprocess.run(
         [
             *(str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(producers), "-j", str(producers)),
@@ -127,8 +142,12 @@ def transactions(path: Way, statement: str, producers: int, seconds: float, fold
     if done.returncode:
         raise SystemExit(f"pgbench: {done.stderr}")
     found = re.search(r"tps = ([0-9.]+) \(without", done.stdout)
-    assert found, done.stdout
-    return float(found[1])
+    number = re.search(r"transactions actually processed: ([0-9]+)", done.stdout)
+    assert found and number, done.stdout
+    end = time.monotonic() + 5
+    while len(postmaster.children()) > backends and time.monotonic() < end:
+        time.sleep(0.005)  # a backend's time is counted once it has ended
+    return float(found[1]), (cpu_seconds(postmaster) - before) / int(number[1])
 
 
 def rate_of(work: Callable[[], int], seconds: float) -> float:
@@ -140,27 +159,35 @@ def rate_of(work: Callable[[], int], seconds: float) -> float:
     return done / taken
 
 
-def measure_sending(ways: tuple[Way, ...], rounds: int, seconds: float, console: Console) -> None:
+def measure_sending(
+    ways: tuple[Way, ...], rounds: int, seconds: float, postmaster: psutil.Process, console: Console
+) -> None:
     """Rates of producers, side by side with the plain INSERT."""
-    found: dict[tuple[str, int, str, bool], list[float]] = {}
+    rates: dict[tuple[str, int, str, bool], list[float]] = {}
+    costs: dict[tuple[str, int, str, bool], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(rounds):
             for name, (_, send, insert) in SENDING.items():
                 for producers in (1, 4):
                     for way in ways:
                         for plain in (False, True):
-                            rate = transactions(way, insert if plain else send, producers, seconds, Path(folder))
-                            found.setdefault((name, producers, way.name, plain), []).append(rate)
-    table = Table(title="Sending: events a second", title_justify="left")
-    for heading in ("work", "producers", "way", "queue", "plain INSERT", "ratio"):
-        table.add_column(heading, justify="right" if heading in ("queue", "plain INSERT", "ratio") else "left")
-    for (name, producers, way_name, plain), rates in found.items():
+                            statement = insert if plain else send
+                            rate, cost = transactions(way, statement, producers, seconds, Path(folder), postmaster)
+                            rates.setdefault((name, producers, way.name, plain), []).append(rate)
+                            costs.setdefault((name, producers, way.name, plain), []).append(cost)
+    table = Table(title="Sending: events a second, and PostgreSQL's CPU time for one", title_justify="left")
+    for heading in ("work", "producers", "way"):
+        table.add_column(heading)
+    for heading in ("queue", "plain INSERT", "ratio", "queue, CPU", "plain INSERT, CPU", "ratio"):
+        table.add_column(heading, justify="right")
+    for name, producers, way_name, plain in rates:
         if not plain:
             size = SENDING[name][0]
-            ours = statistics.median(rates) * size
-            yardstick = statistics.median(found[name, producers, way_name, True]) * size
+            ours, yardstick = (statistics.median(rates[name, producers, way_name, of]) * size for of in (False, True))
+            cpu, cpu_yardstick = (min(costs[name, producers, way_name, of]) / size * 1e6 for of in (False, True))
             table.add_row(
-                name, str(producers), way_name, f"{ours:,.0f}", f"{yardstick:,.0f}", f"{ours / yardstick:.2f}"
+                *(name, str(producers), way_name, f"{ours:,.0f}", f"{yardstick:,.0f}", f"{ours / yardstick:.2f}"),
+                *(f"{cpu:.1f} µs", f"{cpu_yardstick:.1f} µs", f"{cpu_yardstick / cpu:.2f}"),
             )
     console.print(table)
 
@@ -323,15 +350,17 @@ def main() -> None:
     parser.add_argument("--synchronous-commit", choices=("on", "off"), default="off")
     parser.add_argument("--only", nargs="*", choices=("sending", "receiving", "delivery", "size"), default=())
     options = parser.parse_args()
-    console = Console()
+    console = Console(width=max(120, Console().width))
     with served() as ways:
         with ways[0].connect() as connection:
             connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
             connection.execute("SELECT pg_reload_conf()")
         with ways[1].connect() as connection:  # that makes the server install the catalog, and look for queues
             connection.execute(TABLES)
+            ((directory,),) = connection.execute("SHOW data_directory").fetchall()
+        postmaster = psutil.Process(int((Path(str(directory)) / "postmaster.pid").read_text().split()[0]))
         measures = {
-            "sending": lambda: measure_sending(ways, options.rounds, options.seconds, console),
+            "sending": lambda: measure_sending(ways, options.rounds, options.seconds, postmaster, console),
             "receiving": lambda: measure_receiving(ways, options.seconds, console),
             "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),
             "size": lambda: measure_size(ways[0], options.events, console),
