@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
+from engine.snapshots import Frontier
 from server.embedded import EmbeddedPostgres
+from sql.plan import PENDING
 
 from .conftest import Workspace
-from .harness import Connection, connect
+from .harness import Connection, connect, one
 
 
 @pytest.fixture
@@ -193,3 +196,50 @@ def test_large_bigints_and_timestamps_do_not_collide(workspace: Workspace) -> No
     )
     for i, query in enumerate(["SELECT wide FROM item", "SELECT DISTINCT wide FROM item", "SELECT at FROM cell"]):
         assert workspace.stream(f"st{i}", query).difference() == []
+
+
+def test_what_is_pending_for_a_frontier(workspace: Workspace) -> None:
+    """Transactions around the snapshot's bounds and among those it saw running, and the frontier's own."""
+    frontiers = [
+        {"snapshot": snapshot, "xid": own, "change_id": 5}
+        for snapshot in ("100:100:", "100:104:100,102", "100:110:100,101,105")
+        for own in (None, "100", "102", "107", "120")
+    ]
+    for frontier in frontiers:
+        rows = workspace.connection.execute(
+            'SELECT c."__pgt_xid"::text::bigint, c."__pgt_change_id",'
+            f' {PENDING[0]} FROM (SELECT x::text::xid8 AS "__pgt_xid", n::bigint AS "__pgt_change_id"'
+            " FROM generate_series(97, 122) AS x, generate_series(4, 6) AS n) AS c",
+            [Jsonb(frontier)],
+        ).fetchall()
+        seen = Frontier.parse(frontier)
+        for xid, number, pending in rows:
+            known = number <= 5 if xid == seen.xid else seen.snapshot.sees(xid)
+            assert pending is not known, (frontier, xid, number)
+
+
+def test_truncation_is_noticed_when_it_is_pending(workspace: Workspace) -> None:
+    item = next(source.oid for source in workspace.sources if source.name == "item")
+    stream = workspace.stream("st", "SELECT grp, count(*) AS n FROM item GROUP BY grp")
+    truncated = (
+        f'INSERT INTO pgtrickle_changes.changes_{item} ("__pgt_change_id", "__pgt_w")'
+        " VALUES (nextval('pgtrickle_changes.change_id_seq'), 0)"
+    )
+    statement = stream.compiled.refresh_sql(stream.storage, frozenset({item}))
+
+    def overlooked() -> bool:
+        with workspace.connection.transaction(force_rollback=True):
+            return bool(one(workspace.connection, statement, Jsonb(stream.frontier))["overlooked"])
+
+    workspace.execute("INSERT INTO item (id, grp) VALUES (1, 1)")
+    assert not overlooked()
+    workspace.execute(truncated)
+    assert overlooked()
+    stream.reset()
+    assert not overlooked()
+    with workspace.connection.transaction():
+        workspace.execute(truncated)
+        stream.reset()
+        assert not overlooked()
+        workspace.execute(truncated)
+        assert overlooked()
