@@ -256,3 +256,36 @@ def test_random_interleavings_deliver_every_committed_event_once(consumed: Queue
         payloads += [payload for batch in drain(consumed, consumer) for payload in batch]
         assert Counter(payloads) == Counter(committed)
     assert rotations > 0
+
+
+def test_what_gathered_while_the_ticker_slept_comes_in_portions(consumed: Queue, sender: Open) -> None:
+    """Portions of 20 times ticker_max_count, with transactions whole, late ones included, and each event once."""
+    consumed.value("SELECT pgque.set_queue_config(%s, 'ticker_max_count', '1')", consumed.name)
+    late, still_open = sender(), sender()
+    send(late, consumed, "late")
+    consumed.tick()
+    send(still_open, consumed, "open")
+    for number in range(50):
+        consumed.send(f"{number} a", f"{number} b")
+        if number == 25:
+            late.commit()
+    consumed.send(*[f"one transaction {number}" for number in range(100)])
+    consumed.value("SELECT pgque.set_queue_config(%s, 'ticker_paused', 'true')", consumed.name)
+    consumed.value("SELECT pgque.set_queue_config(%s, 'ticker_paused', 'false')", consumed.name)
+    last = consumed.value("SELECT pgque.ticker(%s)", consumed.name)
+    assert last == consumed.value("SELECT last_tick_id FROM pgque.get_queue_info(%s)", consumed.name)
+    first, *batches = drain(consumed)
+    assert first == []
+    everything = [f"{number} {letter}" for number in range(50) for letter in "ab"]
+    everything += [f"one transaction {number}" for number in range(100)]
+    assert Counter(payload for batch in batches for payload in batch) == Counter(["late", *everything])
+    assert [len(batch) for batch in batches] == [21, 20, 20, 20, 20, 100]
+    still_open.commit()
+    consumed.tick()
+    assert drain(consumed) == [["open"]]
+    sequence = consumed.rows(
+        "SELECT tick_event_seq FROM pgque.tick JOIN pgque.queue ON queue_id = tick_queue WHERE queue_name = %s"
+        " ORDER BY tick_id",
+        consumed.name,
+    )
+    assert sequence == sorted(sequence)

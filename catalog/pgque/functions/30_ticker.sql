@@ -85,6 +85,36 @@ BEGIN
 END $$;
 
 
+-- Snapshots between a queue's last tick and a new one, where there are so many events that consumers want them in
+-- portions: after the ticker has slept. A portion is 20 times ticker_max_count; transactions are not divided. What is
+-- below a transaction id in the new snapshot is a snapshot, too, and grows with that id.
+CREATE OR REPLACE FUNCTION pgque._portions(id integer, fresh pg_snapshot, counted bigint)
+RETURNS TABLE (place bigint, upto pg_snapshot, seq bigint)
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+DECLARE
+    last pgque.tick;
+    portion bigint;
+    data_table text;
+BEGIN
+    SELECT * INTO last FROM pgque.tick t WHERE t.tick_queue = id ORDER BY t.tick_id DESC LIMIT 1;
+    SELECT q.queue_ticker_max_count::bigint * 20, q.queue_data_pfx INTO portion, data_table
+      FROM pgque.queue q WHERE q.queue_id = id;
+    IF NOT counted - last.tick_event_seq > portion THEN
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE
+        'SELECT row_number() OVER (ORDER BY upper), concat_ws('':'', '
+        '         coalesce((SELECT min(xid) FROM pg_snapshot_xip($1) AS xid WHERE xid < upper), upper), upper, '
+        '         coalesce((SELECT string_agg(xid::text, '','' ORDER BY xid) '
+        '                     FROM pg_snapshot_xip($1) AS xid WHERE xid < upper), ''''))::pg_snapshot, '
+        '       least($5, $4 + max(place)) '
+        '  FROM (SELECT ev_txid AS upper, row_number() OVER (ORDER BY ev_txid) - 1 AS place FROM ' || data_table ||
+        '         WHERE ev_txid >= $2 AND pg_visible_in_snapshot(ev_txid, $1)) AS event '
+        ' WHERE place > 0 AND place % $3 = 0 AND upper > $2 GROUP BY upper'
+        USING fresh, pg_snapshot_xmax(last.tick_snapshot), portion, last.tick_event_seq, counted;
+END $$;
+
+
 -- Make the ticks of these queues that are due, with one snapshot, and tell listeners of those that have events. Tick
 -- ids follow one another, so that a transaction whose own snapshot is too old to see the last tick fails with a
 -- serialization failure instead of taking an older snapshot for a newer one.
@@ -95,6 +125,7 @@ DECLARE
     id integer;
     due pgque._due_tick[];
     snapshot pg_snapshot;
+    portions bigint;
 BEGIN
     FOREACH id IN ARRAY queues LOOP
         IF pgque._lock_ticks(id, wait) THEN
@@ -106,6 +137,14 @@ BEGIN
         RETURN;
     END IF;
     snapshot := pgque._snapshot();
+    FOR number IN 1 .. cardinality(due) LOOP
+        INSERT INTO pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
+        SELECT due[number].queue_id, due[number].tick_id - 1 + p.place, clock_timestamp(), p.upto, p.seq
+          FROM pgque._portions(due[number].queue_id, snapshot, due[number].counted) AS p
+            ON CONFLICT (tick_queue, tick_id) DO NOTHING;
+        GET DIAGNOSTICS portions = ROW_COUNT;
+        due[number].tick_id := due[number].tick_id + portions;
+    END LOOP;
     RETURN QUERY
     INSERT INTO pgque.tick AS t (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     SELECT d.queue_id, d.tick_id, clock_timestamp(), snapshot, d.counted FROM unnest(due) AS d
