@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from .conftest import Workspace
 from .harness import StreamTable
-from .test_random_changes import statements
+from .random_changes import BATCHES, BEFORE, examples, follow
 
 GROUPS = "SELECT grp, count(*) AS n, sum(val) AS s, max(label) AS m FROM item GROUP BY grp"
 QUERIES = {
@@ -47,27 +46,12 @@ def test_all_of_them_are_bounded(streams: dict[str, StreamTable]) -> None:
     assert [name for name, stream in streams.items() if not stream.compiled.bounds] == []
 
 
-@settings(
-    max_examples=20,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    before=st.lists(statements(), min_size=4, max_size=10),
-    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
-)
+@examples(20)
+@given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
     shared_workspace: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
 ) -> None:
-    shared_workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for batch in batches:
-        shared_workspace.execute(*batch)
-        for name, stream in streams.items():
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow(shared_workspace, streams, before, batches)
 
 
 def test_group_is_asked_for_again_after_it_has_changed_unasked(workspace: Workspace) -> None:

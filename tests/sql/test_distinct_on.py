@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.embedded import EmbeddedPostgres
 
 from .conftest import Workspace, open_workspace
 from .harness import StreamTable
+from .random_changes import BATCHES, BEFORE, examples, follow
 from .random_windows import COLUMNS, check, orders, total
-from .test_random_changes import statements
 
 QUERIES: dict[str, str] = {
     "latest of each group": "SELECT DISTINCT ON (grp) grp, id, val FROM item ORDER BY grp, val DESC, id",
@@ -43,13 +43,7 @@ def sources(cluster: EmbeddedPostgres) -> Iterator[Workspace]:
     yield from open_workspace(cluster, "sql_distinct_on")
 
 
-PROPERTY = settings(
-    max_examples=6,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-BATCHES = st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3)
+PROPERTY = examples(6)
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +53,11 @@ def streams(sources: Workspace) -> dict[str, StreamTable]:
 
 
 @PROPERTY
-@given(before=st.lists(statements(), min_size=4, max_size=10), batches=BATCHES)
+@given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
     sources: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
 ) -> None:
-    sources.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for batch in batches:
-        sources.execute(*batch)
-        for name, stream in streams.items():
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow(sources, streams, before, batches)
 
 
 def test_tie_goes_to_the_same_row_whatever_the_order_of_insertion(workspace: Workspace) -> None:
@@ -108,7 +95,7 @@ def test_random_distinct_on(sources: Workspace, data: st.DataObject, table: str,
     query = f"SELECT DISTINCT ON ({', '.join(keys)}) {output} FROM {table} ORDER BY {', '.join(order)}"
     if data.draw(st.booleans()):
         query = f'SELECT q.*, s.person FROM ({query}) q CROSS JOIN "Select" s'
-    sources.execute('TRUNCATE item, tag, "Select", cell', *data.draw(st.lists(statements(), min_size=4, max_size=10)))
+    sources.execute('TRUNCATE item, tag, "Select", cell', *data.draw(BEFORE))
     sources.execute("DROP TABLE IF EXISTS random")
     stream = sources.stream("random", query)
     for batch in batches:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sql.operators import memory
 
 from .conftest import Workspace
 from .harness import Connection, StreamTable, one
-from .test_random_changes import statements
+from .random_changes import examples, statements
 
 AVERAGE = "SELECT id, amount FROM item WHERE amount > (SELECT avg(amount) FROM item)"
 BEST = "SELECT grp, s FROM (SELECT grp, sum(amount) AS s FROM item GROUP BY grp) g"
@@ -25,6 +25,11 @@ QUERIES = {
     "spread": "SELECT t.rank FROM tag t WHERE t.rank > (SELECT stddev(val) FROM item)",
     "over groups": "SELECT grp, sum(amount) AS s FROM item GROUP BY grp"
     " HAVING sum(amount) > (SELECT sum(amount) * 0.3 FROM item)",
+    "none": "SELECT t.grp, t.rank FROM tag t WHERE NOT EXISTS (SELECT FROM (SELECT avg(val) AS a, count(*) AS n"
+    " FROM item) g WHERE g.a > t.rank OR g.n < t.grp)",
+    "some": "SELECT i.id, i.amount FROM item i WHERE EXISTS (SELECT FROM (SELECT max(rank) AS m, sum(grp) AS s"
+    " FROM tag) g WHERE g.m IS NULL OR g.m <> i.val AND g.s > i.amount)",
+    "of the smaller": "SELECT grp, count(*) AS n FROM item WHERE val < (SELECT avg(rank) FROM tag) GROUP BY grp",
     "of a join": "SELECT t.rank FROM tag t"
     " WHERE t.rank < (SELECT bit_xor(i.val) FROM item i JOIN tag u ON u.grp = i.grp)",
 }
@@ -40,12 +45,7 @@ def test_all_of_them_remember_something(streams: dict[str, StreamTable]) -> None
     assert [name for name, stream in streams.items() if not stream.compiled.remembered] == []
 
 
-@settings(
-    max_examples=15,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@examples(15)
 @given(
     before=st.lists(statements(), min_size=3, max_size=8),
     batches=st.lists(st.tuples(st.lists(statements(), min_size=1, max_size=4), st.booleans()), min_size=2, max_size=4),

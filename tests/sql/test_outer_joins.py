@@ -16,7 +16,7 @@ from server.embedded import EmbeddedPostgres
 
 from .conftest import Workspace, open_workspace
 from .harness import StreamTable, source
-from .test_random_changes import literal
+from .random_changes import literal
 
 TABLES = """
 CREATE DOMAIN present AS int NOT NULL;

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 from .conftest import Workspace
 from .harness import StreamTable
-from .test_random_changes import statements
+from .random_changes import BATCHES, BEFORE, examples, follow
 
 SUMS = "WITH sums AS (SELECT grp, sum(val) AS s, count(*) AS n, min(label) AS m FROM item GROUP BY grp)"
 QUERIES = {
@@ -58,27 +57,12 @@ def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
     return {name: shared_workspace.stream(f"st {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-@settings(
-    max_examples=15,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    before=st.lists(statements(), min_size=4, max_size=10),
-    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
-)
+@examples(15)
+@given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
     shared_workspace: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
 ) -> None:
-    shared_workspace.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for batch in batches:
-        shared_workspace.execute(*batch)
-        for name, stream in streams.items():
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow(shared_workspace, streams, before, batches)
 
 
 def test_stored_counts_are_not_counted_again(streams: dict[str, StreamTable]) -> None:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.embedded import EmbeddedPostgres
 
 from .conftest import Workspace, open_workspace
 from .harness import StreamTable
+from .random_changes import BATCHES, BEFORE, examples, follow
 from .random_windows import check, orders, total
-from .test_random_changes import statements
 
 QUERIES: dict[str, str] = {
     "first": "SELECT id, val FROM item ORDER BY val DESC, id LIMIT 3",
@@ -72,28 +72,15 @@ def streams(sources: Workspace) -> dict[str, StreamTable]:
     return {name: sources.stream(f"t {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-PROPERTY = settings(
-    max_examples=6,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-BATCHES = st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3)
+PROPERTY = examples(6)
 
 
 @PROPERTY
-@given(before=st.lists(statements(), min_size=4, max_size=10), batches=BATCHES)
+@given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
     sources: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
 ) -> None:
-    sources.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for batch in batches:
-        sources.execute(*batch)
-        for name, stream in streams.items():
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow(sources, streams, before, batches)
 
 
 def test_rows_that_stay_are_left_alone(workspace: Workspace) -> None:
@@ -145,7 +132,7 @@ def test_random_limits(sources: Workspace, data: st.DataObject, table: str, batc
         query = f'SELECT q.*, s.person FROM ({query}) q CROSS JOIN "Select" s'
     if form == "grouped":
         query = f"SELECT count(*) AS n, min(q.{'label' if table == 'item' else 'grp'}) AS m FROM ({query}) q"
-    sources.execute('TRUNCATE item, tag, "Select", cell', *data.draw(st.lists(statements(), min_size=4, max_size=10)))
+    sources.execute('TRUNCATE item, tag, "Select", cell', *data.draw(BEFORE))
     sources.execute("DROP TABLE IF EXISTS random")
     stream = sources.stream("random", query)
     for batch in batches:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
@@ -13,8 +13,8 @@ from server.embedded import EmbeddedPostgres
 
 from .conftest import Workspace, open_workspace
 from .harness import StreamTable
+from .random_changes import BATCHES, BEFORE, examples, follow
 from .random_windows import Generated, calls, check
-from .test_random_changes import statements
 
 QUERIES: dict[str, str] = {
     "positions": "SELECT id, grp, row_number() OVER w AS n, rank() OVER (PARTITION BY grp ORDER BY val) AS r,"
@@ -92,27 +92,12 @@ def streams(windows: Workspace) -> dict[str, StreamTable]:
     return {name: windows.stream(f"w {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-@settings(
-    max_examples=6,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
-@given(
-    before=st.lists(statements(), min_size=4, max_size=10),
-    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
-)
+@examples(6)
+@given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
     windows: Workspace, streams: dict[str, StreamTable], before: list[str], batches: list[list[str]]
 ) -> None:
-    windows.execute('TRUNCATE item, tag, "Select", cell', *before)
-    for stream in streams.values():
-        stream.reset()
-    for batch in batches:
-        windows.execute(*batch)
-        for name, stream in streams.items():
-            stream.refresh()
-            assert stream.difference() == [], name
+    follow(windows, streams, before, batches)
 
 
 TIES: dict[str, str] = {
@@ -153,16 +138,11 @@ def test_ties_are_broken_the_same_way_each_time(workspace: Workspace, inner: str
         check(stream, exact=False)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@examples(25)
 @given(
     data=st.data(),
     table=st.sampled_from(["item", "tag"]),
-    batches=st.lists(st.lists(statements(), min_size=1, max_size=5), min_size=1, max_size=3),
+    batches=BATCHES,
 )
 def test_random_windows(windows: Workspace, data: st.DataObject, table: str, batches: list[list[str]]) -> None:
     found: list[Generated] = data.draw(st.lists(calls(table), min_size=1, max_size=4))
@@ -174,7 +154,7 @@ def test_random_windows(windows: Workspace, data: st.DataObject, table: str, bat
         query = f"SELECT q.* FROM ({query}) q WHERE q.w0 IS NOT NULL AND q.w0::text < '3'"
     if form == "grouped":
         query = f"SELECT q.w0, count(*) AS n FROM ({query}) q GROUP BY q.w0"
-    windows.execute('TRUNCATE item, tag, "Select", cell', *data.draw(st.lists(statements(), min_size=4, max_size=10)))
+    windows.execute('TRUNCATE item, tag, "Select", cell', *data.draw(BEFORE))
     windows.execute("DROP TABLE IF EXISTS random")
     stream = windows.stream("random", query)
     for batch in batches:
