@@ -322,6 +322,22 @@ def test_generated_columns_and_no_columns(table: Queue, function: str, data: lis
     assert [d for (d,) in events(table, "ev_data")] == data
 
 
+def test_the_table_may_change_within_a_session(table: Queue) -> None:
+    for number, function in enumerate(TRIGGERS):
+        attach(table, function, "ignore=id", name=f"capture_{number}")
+    table.connection.execute("INSERT INTO t VALUES (1, 'x', 'y')")
+    table.connection.execute("ALTER TABLE t DROP COLUMN name, ADD COLUMN more timestamp DEFAULT '2024-01-01'")
+    table.connection.execute("""UPDATE t SET "Big Note" = NULL""")
+    assert [data for (data,) in events(table, "ev_data")] == [
+        '{"name":"x","Big Note":"y"}',
+        "name=x&Big+Note=y",
+        """INSERT INTO public.t (name,"Big Note") VALUES ('x','y')""",
+        '{"Big Note":null,"more":"2024-01-01T00:00:00"}',
+        "Big+Note&more=2024-01-01+00%3a00%3a00",
+        """UPDATE public.t SET "Big Note"=NULL WHERE id='1'""",
+    ]
+
+
 def test_types_in_json(table: Queue) -> None:
     table.connection.execute(
         "DROP TABLE t; DROP TYPE IF EXISTS mood, pair CASCADE; DROP DOMAIN IF EXISTS small;"
