@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.e2e.conftest import Database
+from tests.e2e.conftest import Database, Headwater
 
 
 def tag(connection: psycopg.Connection[Any], statement: str) -> tuple[str | None, list[str]]:
@@ -102,3 +102,26 @@ def test_other_extensions_are_postgresqls_own(db: Database) -> None:
     ]
     with pytest.raises(psycopg.Error, match="pgque"):
         connection.execute("ALTER EXTENSION pgque SET SCHEMA public")
+
+
+def test_stream_tables_work_where_queues_cannot_be_installed(server: Headwater) -> None:
+    name = "e2e_foreign_queues"
+    with psycopg.connect(server.direct_dsn(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name}")
+    try:
+        with psycopg.connect(server.direct_dsn(name), autocommit=True) as direct:
+            direct.execute("CREATE SCHEMA pgque; CREATE TABLE pgque.queue (mine int)")
+            direct.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        database = Database(server, name)
+        connection = database.connect()
+        connection.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM t')")
+        assert database.value("SELECT n FROM s") == 0
+        with pytest.raises(errors.DuplicateObject, match="schema pgque exists and was not made by Headwater"):
+            connection.execute("CREATE EXTENSION pgque")
+        connection.execute("DROP TABLE pgque.queue")
+        assert connection.execute("CREATE EXTENSION pgque").statusmessage == "CREATE EXTENSION"
+        assert database.value("SELECT pgque.create_queue('orders')") == 1
+        database.close()
+    finally:
+        with psycopg.connect(server.dsn(), autocommit=True) as admin:
+            admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
