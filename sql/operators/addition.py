@@ -76,7 +76,7 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     new = select(names(keys) + [quote(a.name) for a in made_of], both, where=[*sure, *alive])
     old = select(names(keys) + [f"{_old(a)} AS {quote(a.name)}" for a in made_of], both, where=[*sure, *lived])
     branches = [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
-    if doubts and not before and not any(a.netted for a in made_of):
+    if doubts and not before and not any(a.netted for a in made_of) and not (plan.elsewhere or plan.stages):
         plan.alarms.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
     # What is remembered leaves no doubt, and a usual statement is not valid without.
     if doubts and not (plan.usual and (before or _rare(made_of, plan))):
