@@ -157,7 +157,8 @@ class Match:
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
         if single and not plan.elsewhere:
-            before, now = (f"({self._with_values(rows, sign)}) IS TRUE" for sign in "<>")
+            signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
+            before, now = (f"({self.with_values(row)}) IS TRUE" for row in signed)
             where = [f"EXISTS ({select([], derived(rows, 'r'))})", f"({before}) <> ({now})"]
         if self.pairs:
             values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
@@ -168,16 +169,15 @@ class Match:
             where = equal if self.equalities_only else equal + where
         return select(columns, source, where=where)
 
-    def _with_values(self, rows: str, sign: str) -> str:
-        """The conditions as an expression over the left's columns, the right's being those of one of some rows."""
+    def with_values(self, row: str) -> str:
+        """The conditions as an expression over the left's columns, the right's being those of a query of one row."""
         right = {f.name for f in self.right}
         parts = []
         for condition in self.conditions:
             result = exp.Paren(this=condition.copy())
             for column in list(result.find_all(exp.Column)):
                 if column.name in right:
-                    value = select([quote(column.name)], derived(rows, "r"), where=[f"{quote(WEIGHT)} {sign} 0"])
-                    column.replace(exp.Var(this=f"({value})"))
+                    column.replace(exp.Var(this=f"({select([quote(column.name)], derived(row, 'r'))})"))
             parts.append(generate(result))
         return all_of(parts)
 

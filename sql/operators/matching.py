@@ -7,8 +7,9 @@ With ``m_new(l)`` and ``m_old(l)`` for "l matches a row of the right input now /
 
 No old state is read: the matches at the frontier are those of now less the weights of the matches in ΔR. Matches are
 counted once for all left rows that agree in the columns that the conditions mention, and only the part of ΔR that is
-in these columns matters. If R has one row, whatever it is made of, the rows of new(L) are those that compare otherwise
-with that row now than with the one before. ``old(Q) = new(Q) - ΔQ``.
+in these columns matters. If R has one row, whatever it is made of, and nothing is equated with it, no matches are
+counted: the rows of new(L) are those that compare otherwise with that row now than with the one before.
+``old(Q) = new(Q) - ΔQ``.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class Matching(Operator):
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
         changes = select(["*"], plan.cte(plan.fresh("changes"), netted(right, match.right_used)))
         columns = names(self.left.columns)
+        if _one_row(self.right) and match.right_used and not match.pairs and not plan.elsewhere:
+            return self._delta_by_values(plan, left, changes)
         state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
         if left is not None:
@@ -103,6 +106,26 @@ class Matching(Operator):
             f"{rows} AS c LEFT JOIN {counts} AS m ON {self._agree(plan, 'm', 'c')}",
             where=[f"CASE WHEN c.{W} IS NULL THEN was <> now ELSE {before} END"],
         )
+
+    def _delta_by_values(self, plan: Plan, left: str | None, changes: str) -> str:
+        """The delta where the right input has one row: no matches need be counted.
+
+        Its ``changes`` are the row before and the row now, or nothing.
+        """
+        match, columns = self.match, names(self.left.columns)
+        come = select(["d.*"], derived(changes, "d"), where=[f"d.{W} > 0"])
+        holds = f"({match.with_values(come)}) IS TRUE"
+        weight = f"CASE WHEN {holds} THEN 1 ELSE -1 END" if self.wanted else f"CASE WHEN {holds} THEN -1 ELSE 1 END"
+        crossing = derived(match.matched(plan, self.left, changes, single=True), "l")
+        terms = [select([*columns, f"({weight})::bigint AS {W}"], crossing)]
+        if left is not None:
+            values, none = names(match.right_used), f"NOT EXISTS ({select([], derived(changes, 'd'))})"
+            gone = select(values, derived(changes, "d"), where=[f"d.{W} < 0"])
+            same = select(values, derived(self.right.new(plan), "r"), where=[none])
+            before = plan.cte(plan.fresh("before"), union_all([gone, same]))
+            held = f"({match.with_values(select(['*'], before))}) IS TRUE"
+            terms.append(select([*columns, W], derived(left, "l"), where=[held if self.wanted else f"NOT {held}"]))
+        return union_all(terms)
 
     def _counts(self, plan: Plan, rows: str, changes: str) -> str:
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
