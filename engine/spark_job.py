@@ -74,25 +74,43 @@ class SparkJob:
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else spark.sql(view.sql)
                     # What several queries read Spark would compute once for each.
-                    if view.repeated and keeps:
-                        # It recognises the query in others, by whatever name.
+                    if view.repeated and keeps and _is_classic(frame):
+                        # Not the cache: Spark looks there after it has put each view's query in place of its name, and
+                        # those of the views in it, until a delta of a few joins is a plan of a million nodes.
+                        frame = frame.localCheckpoint(eager=False)
+                        kept.append(frame)
+                    elif view.repeated and keeps:
+                        # It recognises the query in others, by whatever name. Views of a checkpoint cannot be made.
                         kept.append(frame.cache())
                     elif view.repeated:
                         file = Path(directory) / f"{view.name}.parquet"
                         pq.write_table(frame.toArrow(), file)
                         frame = spark.read.parquet(str(file))
-                    if view.name not in self.repeated or not keeps:
+                    if view.name not in self.repeated or not keeps or _is_classic(frame):
                         frame.createOrReplaceTempView(view.name)
                     if view.name not in self.repeated:
                         made.append(view.name)
                 return [collect(n, query, spark.sql(query.sql)) for n, query in enumerate(self.queries)]
             finally:
                 for frame in reversed(kept):
-                    frame.unpersist()
+                    _forget(frame)
                 for name in reversed(made):
                     spark.catalog.dropTempView(name)
                 for version in shown:
                     drop_views(spark, version)
+
+
+def _is_classic(frame: Any) -> bool:
+    """Whether a frame is one of Spark's own, in a JVM beside the server, and not one of Spark Connect."""
+    return hasattr(frame, "_jdf")
+
+
+def _forget(frame: Any) -> None:
+    """Give up the rows that Spark has kept of a view."""
+    if _is_classic(frame):
+        frame._jdf.logicalPlan().rdd().unpersist(False)
+    else:
+        frame.unpersist()
 
 
 __all__ = ["SparkJob"]
