@@ -144,7 +144,7 @@ def test_privileges_of_tables_and_sequences(queue: Queue, ordinary: str, table: 
         NOBODY: set[str](),
         "pgque_writer": set[str](),
         "pgque_reader": {"SELECT"} if table == "r" else set[str](),
-        "pgque_admin": set(privileges),
+        "pgque_admin": set(privileges) - {"TRIGGER"},
     }
     for role, wanted in expected.items():
         rows = queue.rows(
@@ -168,7 +168,7 @@ def test_schema_and_membership(queue: Queue, ordinary: str) -> None:
     assert rights == {
         "pgque_reader": [True, False],
         "pgque_writer": [True, False],
-        "pgque_admin": [True, True],
+        "pgque_admin": [True, False],
         NOBODY: [False, False],
     }
     memberships = queue.rows(
@@ -214,7 +214,8 @@ def test_functions_with_rights_of_their_own_pin_the_search_path(queue: Queue) ->
     assert invoked == {
         "get_batch_cursor(bigint, text, integer)",
         "get_batch_cursor(bigint, text, integer, text)",
-        "ticker_loop()",
+        *("jsontriga()", "logutriga()", "sqltriga()"),
+        *("ticker_loop()", "start()", "stop()", "uninstall()"),
     }
 
 
@@ -228,6 +229,62 @@ def test_administrators_cannot_reach_the_owners_rights_through_a_cursor(
             situation["batch"],
         )
     assert error.sqlstate == "42501"
+
+
+def test_no_code_of_an_administrator_runs_with_more_rights(queue: Queue, situation: dict[str, Any]) -> None:
+    """What is stored in the tables, put on them or beside them, or written into a trigger or a hook."""
+    queue.connection.execute(
+        """
+        DROP TABLE IF EXISTS secret, public.seen, own;
+        CREATE TABLE secret (x int);
+        CREATE TABLE public.seen (who text);
+        GRANT ALL ON public.seen TO PUBLIC;
+        GRANT CREATE ON SCHEMA public TO pgque_admin;
+        CREATE ROLE queue_eve;
+        GRANT pgque_admin TO queue_eve;
+        SET ROLE queue_eve;
+        CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO public.seen VALUES (current_user); RETURN NEW; END $$;
+        CREATE FUNCTION public.note(text) RETURNS bool LANGUAGE plpgsql AS
+            $$ BEGIN INSERT INTO public.seen VALUES (current_user); RETURN true; END $$;
+        CREATE FUNCTION public.hook(text) RETURNS bool LANGUAGE sql AS 'SELECT public.note($1)';
+        CREATE TABLE public.own (id int)
+        """
+    )
+    name = situation["q"]
+    for attempt in (
+        "CREATE TRIGGER eve BEFORE INSERT ON pgque.tick FOR EACH ROW EXECUTE FUNCTION public.note()",
+        "CREATE FUNCTION pgque.note() RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "ALTER FUNCTION pgque.ticker() SECURITY INVOKER",
+        "CREATE OR REPLACE FUNCTION pgque.ticker() RETURNS bigint LANGUAGE sql AS 'SELECT 1'",
+        "ALTER TABLE pgque.tick ADD COLUMN eve int DEFAULT 1",
+        "CREATE RULE eve AS ON INSERT TO pgque.tick DO ALSO SELECT public.note('x')",
+    ):
+        assert queue.fails(attempt).sqlstate == "42501"
+    for column in ("data_pfx", "event_seq", "tick_seq"):
+        assert queue.fails(f"UPDATE pgque.queue SET queue_{column} = 'public.own'").sqlstate == "23514"
+    assert queue.fails("UPDATE pgque.queue SET queue_cur_table = 7").sqlstate == "23514"
+    queue.connection.execute("UPDATE pgque.queue SET queue_extra_maint = '{public.hook}' WHERE queue_name = %s", [name])
+    expression = "when=(SELECT count(*) = 0 FROM public.secret)"
+    queue.connection.execute(
+        "CREATE TRIGGER eve AFTER INSERT ON public.own FOR EACH ROW "
+        f"EXECUTE FUNCTION pgque.jsontriga('{name}', 'when=public.note(id::text)')"
+    )
+    queue.connection.execute(
+        "CREATE TRIGGER eve2 AFTER UPDATE ON public.own FOR EACH ROW "
+        f"EXECUTE FUNCTION pgque.jsontriga('{name}', '{expression}')"
+    )
+    queue.connection.execute("INSERT INTO public.own VALUES (1)")
+    assert queue.fails("UPDATE public.own SET id = 2").sqlstate == "42501"
+    queue.connection.execute("RESET ROLE")
+    queue.value("SELECT pgque.maint()")
+    queue.tick()
+    seen = queue.rows("SELECT who FROM public.seen")
+    queue.connection.execute(
+        "UPDATE pgque.queue SET queue_extra_maint = NULL; DROP TABLE secret, public.seen; "
+        "REVOKE CREATE ON SCHEMA public FROM pgque_admin; DROP OWNED BY queue_eve; DROP ROLE queue_eve"
+    )
+    assert seen == [("queue_eve",)], "the hook was refused, the expression had the rights of who changed the table"
 
 
 @pytest.fixture

@@ -141,9 +141,9 @@ def test_maint_rotates_and_calls_the_queues_own_functions(rotating: Queue) -> No
     connection = rotating.connection
     connection.execute(
         "CREATE TABLE IF NOT EXISTS maintained (queue text); TRUNCATE maintained;"
-        "CREATE OR REPLACE FUNCTION extra_maint(queue text) RETURNS int LANGUAGE sql AS"
+        "CREATE OR REPLACE FUNCTION extra_maint(queue text) RETURNS int LANGUAGE sql SECURITY DEFINER AS"
         " 'INSERT INTO public.maintained VALUES (queue) RETURNING 1';"
-        "CREATE OR REPLACE FUNCTION broken_maint(queue text) RETURNS int LANGUAGE sql AS 'SELECT 1/0'"
+        "CREATE OR REPLACE FUNCTION broken_maint(queue text) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1/0'"
     )
     connection.execute(
         "UPDATE pgque.queue SET queue_extra_maint = '{public.broken_maint,public.extra_maint}' WHERE queue_name = %s",
@@ -155,7 +155,16 @@ def test_maint_rotates_and_calls_the_queues_own_functions(rotating: Queue) -> No
     connection.execute("CREATE ROLE queue_mallory; ALTER FUNCTION extra_maint(text) OWNER TO queue_mallory")
     rotating.value("SELECT pgque.maint()")
     assert rotating.rows("SELECT * FROM maintained") == [(rotating.name,)]
-    connection.execute("DROP FUNCTION extra_maint(text); DROP ROLE queue_mallory")
+    connection.execute("ALTER FUNCTION extra_maint(text) OWNER TO CURRENT_USER; DROP ROLE queue_mallory")
+    connection.execute("ALTER FUNCTION extra_maint(text) SECURITY INVOKER")
+    rotating.value("SELECT pgque.maint()")
+    assert rotating.rows("SELECT * FROM maintained") == [(rotating.name,)]
+    # Nor may it be one that administrators may not call themselves.
+    connection.execute("ALTER FUNCTION extra_maint(text) SECURITY DEFINER")
+    connection.execute("REVOKE ALL ON FUNCTION extra_maint(text) FROM PUBLIC")
+    rotating.value("SELECT pgque.maint()")
+    assert rotating.rows("SELECT * FROM maintained") == [(rotating.name,)]
+    connection.execute("DROP FUNCTION extra_maint(text)")
     connection.execute("UPDATE pgque.queue SET queue_extra_maint = NULL WHERE queue_name = %s", [rotating.name])
     rotating.value("SELECT pgque.maint_rotate_tables_step2()")
 

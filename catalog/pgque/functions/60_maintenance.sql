@@ -185,9 +185,11 @@ BEGIN
     FOR this IN SELECT q.* FROM pgque.queue q WHERE q.queue_extra_maint IS NOT NULL ORDER BY q.queue_id LOOP
         FOREACH hook IN ARRAY this.queue_extra_maint LOOP
             BEGIN
-                IF NOT (SELECT pg_has_role(p.proowner, n.nspowner, 'MEMBER') FROM pg_proc p, pg_namespace n
-                         WHERE p.oid = hook::regproc AND n.nspname = 'pgque') THEN
-                    RAISE EXCEPTION 'its owner is no member of the role that owns schema pgque';
+                -- It must bring its own rights, and be one that an administrator may call.
+                IF NOT (SELECT p.prosecdef AND (to_regrole('pgque_admin') IS NULL
+                                                OR has_function_privilege('pgque_admin', p.oid, 'EXECUTE'))
+                          FROM pg_proc p WHERE p.oid = hook::regproc) THEN
+                    RAISE EXCEPTION 'it must be SECURITY DEFINER, and pgque_admin must be allowed to execute it';
                 END IF;
                 EXECUTE 'SELECT ' || hook::regproc || '($1)' USING this.queue_name;
                 operations := operations + 1;

@@ -1,9 +1,7 @@
 -- What the three triggers stand on: the columns of a table, its rows as text, their encodings.
 --
--- The triggers run with the rights of the schema's owner, so that whoever may change the table need not be a producer.
--- Therefore values become text through the output functions of their types, which only superusers can make: never
--- through a cast, which the owner of a type may have written. Expressions in a trigger's arguments do run with these
--- rights, and see pg_catalog only: they are written by whoever may create such a trigger, that is pgque_admin.
+-- Values become text through the output functions of their types, never through casts, which may be anybody's and say
+-- anything.
 -- These functions run once a row. So they are PL/pgSQL, which keeps its plans, and have no settings of their own.
 
 

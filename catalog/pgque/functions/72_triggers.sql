@@ -10,6 +10,9 @@
 --   ev_type=EXPR ev_data=EXPR ev_extra1=EXPR .. ev_extra4=EXPR   override that field of the event
 --   fragments          for sqltriga: PgQ's form, without the command and the table
 -- Expressions see the columns of the row (the old one on DELETE), and pg_catalog only: qualify everything else.
+--
+-- As PgQ's, these triggers run with the rights of the role that changes the table, which must be a pgque_writer: whoever
+-- writes an expression must not get the rights of this schema's owner by it.
 
 
 -- The columns that an argument lists. Raises 42703 for one that there is not.
@@ -142,7 +145,7 @@ BEGIN
             extras[right(field, 1)::int] := value;
         END IF;
     END LOOP;
-    PERFORM pgque._insert_event(queue_name, ev_type, ev_data, extras[1], extras[2], extras[3], extras[4]);
+    PERFORM pgque.insert_event(queue_name, ev_type, ev_data, extras[1], extras[2], extras[3], extras[4]);
 END $$;
 
 
@@ -161,7 +164,7 @@ END $$;
 -- Sends rows as JSON. ev_type is {"op": .., "table": [schema, name], "pkey": [..]}, ev_data an object, ev_extra1 the
 -- table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.jsontriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
     PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
             pgque._trigger_event('json', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
@@ -177,7 +180,7 @@ END $$;
 -- Sends rows URL-encoded. ev_type is I:, U: or D: and the key's columns, ev_data column=value pairs joined by '&', where a
 -- null is the column's name alone, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.logutriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
     PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
             pgque._trigger_event('url', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
@@ -193,7 +196,7 @@ END $$;
 -- Sends changes as SQL, ready to apply to a copy of the table: INSERT INTO .. VALUES .., UPDATE .. SET .. WHERE ..,
 -- DELETE FROM .. WHERE ... ev_type is I, U or D, ev_extra1 the table's name with its schema.
 CREATE OR REPLACE FUNCTION pgque.sqltriga() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
     PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
             pgque._trigger_event('sql', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);

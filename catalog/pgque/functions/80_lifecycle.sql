@@ -16,8 +16,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Whether pg_cron can be called from here. What is called runs with the rights of this schema's owner, so it must
--- belong to a superuser or to that owner.
+-- Whether pg_cron can be called from here. What is called runs with the rights of the caller, whose jobs they are, so it
+-- must belong to a superuser or to the caller.
 CREATE OR REPLACE FUNCTION pgque._has_cron() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT count(*) = 2
@@ -34,10 +34,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Starts the clock: the server's where there is one, else four jobs of pg_cron. Jobs of an earlier start() are replaced.
+-- Starts the clock: the server's where there is one, else four jobs of pg_cron, which are the caller's. Jobs of an earlier start() are replaced.
 -- Raises 55000 where there is neither.
 CREATE OR REPLACE FUNCTION pgque.start() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     server boolean := (SELECT s.present FROM pgque._server() s);
 BEGIN
@@ -60,7 +60,7 @@ END $$;
 
 -- Stops the clock, whoever has it. Events are kept, and are delivered after the next start().
 CREATE OR REPLACE FUNCTION pgque.stop() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     job bigint;
 BEGIN
@@ -170,7 +170,7 @@ END $$;
 
 -- Removes everything but the roles, which belong to the whole cluster.
 CREATE OR REPLACE FUNCTION pgque.uninstall() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque.stop();
     DROP SCHEMA pgque CASCADE;

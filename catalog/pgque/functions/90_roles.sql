@@ -1,7 +1,9 @@
 -- Three roles, and who may call what. PUBLIC has nothing.
 --
--- pgque_reader consumes, pgque_writer produces, and neither includes the other; pgque_admin is both, and manages. An
--- administrator may change these tables and put triggers on them, so is trusted as much as the schema's owner.
+-- pgque_reader consumes, pgque_writer produces, and neither includes the other; pgque_admin is both, and manages.
+-- Functions here run with the rights of the schema's owner, often a superuser. So administrators may do everything but
+-- what would run code of theirs in there: no triggers on these tables, no functions in this schema that could be taken
+-- for one of ours. Names of tables that go into statements are not theirs to choose, either (0002_guards.sql).
 -- Roles are the cluster's: who installs may find them, or may lack the right to create them. Then all but the missing
 -- roles' grants works, and _missing_roles() says what to do.
 
@@ -44,6 +46,7 @@ DECLARE
 BEGIN
     PERFORM pgque._grant('pgque_reader', format('GRANT SELECT ON %s TO pgque_reader', tables)),
             pgque._grant('pgque_admin', format('GRANT ALL ON %s TO pgque_admin', tables)),
+            pgque._grant('pgque_admin', format('REVOKE TRIGGER ON %s FROM pgque_admin', tables)),
             pgque._grant('pgque_admin', format('GRANT ALL ON SEQUENCE pgque.%I, pgque.%I TO pgque_admin',
                                                'event_' || id || '_id_seq', 'event_' || id || '_tick_seq'));
 END $$;
@@ -124,11 +127,22 @@ BEGIN
                 pgque.send_batch(text, jsonb[]), pgque.send_batch(text, text[]),
                 pgque.send_batch(text, text, jsonb[]), pgque.send_batch(text, text, text[]),
                 pgque.dlq_replay(bigint), pgque.dlq_replay_all(text)
+                TO pgque_writer'),
+            -- What the triggers are made of. None of these has rights of its own.
+            pgque._grant('pgque_writer', 'GRANT EXECUTE ON FUNCTION
+                pgque._check_trigger(text, text, text, int),
+                pgque._trigger_event(text, text, text[], text, oid, text[], record, record),
+                pgque._listed_columns(text, text[], oid), pgque._row_columns(oid), pgque._base_type(oid), pgque._primary_key(oid),
+                pgque._row_texts(record, text[], oid[], boolean), pgque._row_json(record, text[], oid[], boolean[], boolean),
+                pgque._row_urlencoded(text[], text[], boolean[]), pgque._urlencode(text), pgque._row_expression(text, record),
+                pgque._row_sql(text, text, text[], text[], boolean[], boolean, text[], text[], boolean)
                 TO pgque_writer');
 
-    PERFORM pgque._grant('pgque_admin', 'GRANT ALL ON SCHEMA pgque TO pgque_admin'),
+    PERFORM pgque._grant('pgque_admin', 'REVOKE CREATE ON SCHEMA pgque FROM pgque_admin'),
+            pgque._grant('pgque_admin', 'GRANT USAGE ON SCHEMA pgque TO pgque_admin'),
             pgque._grant('pgque_admin', format('GRANT ALL ON TYPE %s TO pgque_admin', types)),
             pgque._grant('pgque_admin', format('GRANT ALL ON TABLE %s TO pgque_admin', tables)),
+            pgque._grant('pgque_admin', format('REVOKE TRIGGER ON TABLE %s FROM pgque_admin', tables)),
             pgque._grant('pgque_admin', format('GRANT ALL ON SEQUENCE %s TO pgque_admin', sequences)),
             pgque._grant('pgque_admin', format('GRANT EXECUTE ON ROUTINE %s TO pgque_admin', routines)),
             pgque._grant('pgque_admin', 'REVOKE ALL ON FUNCTION pgque.uninstall(), pgque.insert_event_bulk(text, text, text[]) FROM pgque_admin');
