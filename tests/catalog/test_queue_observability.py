@@ -408,6 +408,15 @@ def test_error_rate_counts_retries_and_dead_letters(queue: Queue) -> None:
     assert queue.rows(rates, queue.name) == [(0, 0)]
     assert queue.value(nack, queue.name) == 2
     assert queue.rows(rates, queue.name) == [(2, 0)], "they wait"
+    waiting = (
+        "SELECT metric_value FROM pgque.otel_metrics() "
+        "WHERE metric_name = 'pgque.queue.retries' AND labels ->> 'queue' = %s"
+    )
+    assert queue.value(waiting, queue.name) == 2
+    queue.value("SELECT pgque.maint_retry_events()")
+    queue.tick()
+    assert queue.rows(rates, queue.name) == [(2, 0)], "they have been moved, while the batch is open"
+    assert queue.value(waiting, queue.name) == 0
     queue.value("SELECT pgque.ack(pgque.next_batch(%s, 'c'))", queue.name)
     queue.value("SELECT pgque.maint_retry_events()")
     queue.tick()

@@ -90,7 +90,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
                ('pgque.queue.events_per_second', 'gauge', coalesce(s.events_per_sec, 0)),
                ('pgque.queue.ticker_lag', 'gauge', extract(epoch FROM now() - s.last_tick_time)),
                ('pgque.queue.dead_letters', 'gauge', s.dlq_count),
-               ('pgque.queue.retries', 'gauge', (SELECT count(*) FROM pgque.retry_queue r WHERE r.ev_queue = s.queue_id))
+               ('pgque.queue.retries', 'gauge', (SELECT count(*) FROM pgque.retry_queue r WHERE r.ev_queue = s.queue_id AND r.ev_retry_after < 'infinity'))
       ) AS m (metric_name, metric_type, metric_value)
     UNION ALL
     SELECT m.metric_name, m.metric_type, m.metric_value, jsonb_build_object('queue', s.queue_name, 'consumer', s.consumer_name)
@@ -187,7 +187,8 @@ BEGIN
               FROM ticks t JOIN %s e ON e.ev_txid >= t.lower AND e.ev_txid < t.upper
              WHERE e.ev_retry IS NOT NULL AND t.tick_time >= now() - $2
             UNION ALL
-            SELECT least(r.ev_retry_after, now()), 1, 0 FROM pgque.retry_queue r WHERE r.ev_queue = $1
+            SELECT least(r.ev_retry_after, now()), 1, 0 FROM pgque.retry_queue r
+             WHERE r.ev_queue = $1 AND r.ev_retry_after < 'infinity'
             UNION ALL
             SELECT d.dl_time, 0, 1 FROM pgque.dead_letter d WHERE d.dl_queue_id = $1
         )
