@@ -31,7 +31,9 @@ async def test_of_a_user_and_the_engine_that_wait_for_each_other_the_engine_give
             async with engine.transaction():
                 await engine.execute("LOCK TABLE public.b")
                 waiting = asyncio.create_task(user.execute("LOCK TABLE b"))
-                while not await engine.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+                for _ in range(6000):
+                    if await engine.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+                        break
                     await asyncio.sleep(0.01)
                 await engine.execute("LOCK TABLE public.a")
         assert raised.value.sqlstate == "40P01"
