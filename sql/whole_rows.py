@@ -16,11 +16,11 @@ from sqlglot import exp
 from .columns import Field, Source
 from .dialect_expressions import Worded
 from .operators import Operator
+from .projection import projected
 from .render import quote
 
 if TYPE_CHECKING:
     from .build import Builder
-    from .projection import projected
     from .relations import Binding, FromClause, Relation
 
 THERE = "* there"

@@ -22,7 +22,8 @@ SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"
 # Where the tests run in several processes, these files are begun first: what takes longest must not come last.
 LONGEST = (
     *("test_spark_rendering", "test_spark_sessions", "test_cli_quickstart", "test_cli", "test_privileges"),
-    *("test_random_full_on_spark", "test_random_queries", "test_scheduler"),
+    *("test_random_full_on_spark", "test_random_queries", "test_scheduler", "test_tpch", "test_spark_placement"),
+    *("test_subqueries", "test_lake", "test_spark_deltas", "test_queues", "test_bad_input"),
 )
 
 _numbers = count(1)
@@ -42,16 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process (its fixtures are made once there), and all that start a JVM in one, too."""
+    """What takes longest is begun first."""
 
     def urgency(item: pytest.Item) -> int:
         return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
 
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
     if len({item.path for item in items}) > 1:
         items.sort(key=urgency)
 

@@ -52,7 +52,6 @@ def test_compose_runs_the_spark_that_is_locked(compose: dict[str, Any]) -> None:
     assert images == {f"apache/spark:{locked('pyspark')}"}
 
 
-@pytest.mark.xdist_group("jvm")
 @pytest.mark.parametrize("name", ["spark-master", "spark-worker-1"])
 def test_spark_accepts_the_options_of_compose(compose: dict[str, Any], tmp_path: Path, name: str) -> None:
     script, *arguments = compose["services"][name]["command"]

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.conftest import Database, Headwater
 from tests.spark_servers import SMALL, ConnectServer, StandaloneCluster, conf_options
 
-pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 SOURCES = """
 CREATE TABLE customers (id int PRIMARY KEY, region text NOT NULL);

@@ -18,7 +18,7 @@ from tests.e2e.conftest import Database, Headwater
 from tests.e2e.test_spark_cluster import QUERY, served
 from tests.spark_servers import SMALL, ConnectServer, StandaloneCluster, conf_options, wait_until
 
-pytestmark = [pytest.mark.xdist_group("jvm"), pytest.mark.long]
+pytestmark = pytest.mark.long
 
 DEBUG = ("--log-level", "debug")
 JOB = "spark_job "

@@ -239,7 +239,6 @@ def test_java_that_is_found_is_preferred_to_the_bundled_one(tmp_path: Path) -> N
     assert find_java({"PATH": "", "JAVA_HOME": str(too_old.parent.parent)}) == bundled
 
 
-@pytest.mark.xdist_group("jvm")
 def test_local_spark_on_the_bundled_java_lives_through_the_death_of_its_jvm(program: Program, tmp_path: Path) -> None:
     process = program(
         f"""
@@ -282,7 +281,6 @@ report(files=sorted(p.name for p in Path({str(tmp_path / "work")!r}).iterdir()))
     assert process.wait(180) == 0
 
 
-@pytest.mark.xdist_group("jvm")
 @pytest.mark.parametrize("when", ["starting", pytest.param("started", marks=pytest.mark.long)])
 def test_local_spark_ends_when_the_server_is_killed(program: Program, tmp_path: Path, when: str) -> None:
     process = program(
@@ -304,7 +302,6 @@ await asyncio.sleep(600)
     wait_until(lambda: not _running(started["jvm"]))
 
 
-@pytest.mark.xdist_group("jvm")
 def test_stop_in_the_middle_of_the_start_leaves_nothing(program: Program, tmp_path: Path) -> None:
     process = program(
         """

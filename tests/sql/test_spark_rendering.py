@@ -37,16 +37,13 @@ TABLE = Source(
 )
 
 
-JVM = pytest.mark.xdist_group("jvm")
-
-
 @pytest.mark.parametrize(
     ("target", "extent"),
     [
         ("sail", "quick"),
-        pytest.param("local[2]", "quick", marks=JVM),
+        ("local[2]", "quick"),
         pytest.param("sail", "all", marks=pytest.mark.long),
-        pytest.param("local[2]", "all", marks=[JVM, pytest.mark.long]),
+        pytest.param("local[2]", "all", marks=pytest.mark.long),
     ],
 )
 def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
