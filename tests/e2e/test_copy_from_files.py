@@ -188,18 +188,19 @@ def test_what_cannot_be_loaded_is_refused(
 
 def test_files_are_read_only_for_whom_postgresql_lets_read_them(db: Database, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1\n")
+    db.run("CREATE TABLE guarded (id int PRIMARY KEY)")
     db.run("DROP ROLE IF EXISTS loader")
     db.run("CREATE ROLE loader LOGIN PASSWORD 'secret'")
-    copy = f"COPY orders (id) FROM '{uri(tmp_path / 'x.csv')}'"
+    copy = f"COPY guarded (id) FROM '{uri(tmp_path / 'x.csv')}'"
     with psycopg.connect(db.server.dsn(user="loader", password="secret"), autocommit=True) as connection:
         with pytest.raises(errors.InsufficientPrivilege, match="permission denied to COPY from a file"):
             connection.execute(copy)
         db.run("GRANT pg_read_server_files TO loader")
-        with pytest.raises(errors.InsufficientPrivilege, match="orders"):
+        with pytest.raises(errors.InsufficientPrivilege, match="guarded"):
             connection.execute(copy)
-        db.run("GRANT INSERT ON orders TO loader")
+        db.run("GRANT INSERT ON guarded TO loader")
         assert connection.execute(copy).statusmessage == "COPY 1"
-    db.run("TRUNCATE orders")
+    db.run("TRUNCATE guarded")
     # A definer's rights to files are not lent out by requests made in its name.
     db.run(
         "CREATE FUNCTION lend(statement text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS"
@@ -211,7 +212,8 @@ def test_files_are_read_only_for_whom_postgresql_lets_read_them(db: Database, tm
         pytest.raises(errors.InsufficientPrivilege),
     ):
         connection.execute("SELECT lend(%s)", [copy])
-    assert db.value("SELECT count(*) FROM orders") == 0
+    assert db.value("SELECT count(*) FROM guarded") == 0
     db.run("DROP FUNCTION lend")
+    db.run("DROP TABLE guarded")
     db.run("DROP OWNED BY loader")
     db.run("DROP ROLE loader")

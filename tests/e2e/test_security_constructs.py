@@ -161,7 +161,7 @@ QUERIES = {
 }
 """Every place of a query where its owner's code can stand."""
 
-HIDDEN = ("top secret", "4111")
+HIDDEN = ("top secret", "no-number")
 
 
 class House:
@@ -175,7 +175,7 @@ class House:
             db.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT CREATE, USAGE ON SCHEMA public TO {role}")
         db.create("admins", "SELECT id, hidden FROM secret")
         db.create("numbers", "SELECT id, number::int AS number FROM failing")
-        db.run("INSERT INTO failing VALUES (1, '4111-1111')")
+        db.run("INSERT INTO failing VALUES (1, 'no-number-at-all')")
         with pytest.raises(psycopg.errors.InvalidTextRepresentation):
             db.refresh("numbers")
         self.alice: Connection = db.connect(user=ALICE, password="secret")
