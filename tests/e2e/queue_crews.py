@@ -124,7 +124,7 @@ class Crew:
 
     def check(self, connection: psycopg.Connection[Any], *consumers: str) -> None:
         """Each consumer has each event exactly once."""
-        assert self.errors == []
+        assert self.errors == [], self.errors
         for consumer in consumers:
             rows = connection.execute("SELECT payload, count(*) FROM done WHERE consumer = %s GROUP BY 1", [consumer])
             got = Counter(dict(rows.fetchall()))
