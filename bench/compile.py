@@ -20,7 +20,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.tpch import Connection, served
+from bench.tpch import Connection, quiet_database
 from tests.tpch.database import QUERIES, create
 
 
@@ -40,7 +40,7 @@ def main() -> None:
 
     times: dict[str, list[float]] = {}
     views: dict[str, list[float]] = {}
-    with served() as connection:
+    with quiet_database() as connection:
         create(connection)
         call = "SELECT pgtrickle.create_stream_table(%s, %s, '1d', 'DIFFERENTIAL')"
         for name, query in QUERIES.items():  # every column of every table is captured after this

@@ -11,17 +11,18 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import psycopg
-from psycopg import conninfo
 from rich.console import Console
 from rich.progress import track
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.serving import served
 
 GAPS = (0.005, 0.25)
 """Shortest and longest pause of a writer, seconds."""
@@ -86,24 +87,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     options = parser.parse_args()
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        data = Path(directory) / "data"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
-            stdout=subprocess.PIPE,
-            stderr=(data.parent / "server.log").open("w"),
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ready: ")
-            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-            dsn = conninfo.make_conninfo(url, user=user, password=password)
-            found = sorted(measure(dsn, options.schedule, options.tables, options.clients, options.seconds, console))
-        finally:
-            process.terminate()
-            process.wait(60)
+    with served() as server:
+        found = sorted(measure(server.dsn, options.schedule, options.tables, options.clients, options.seconds, console))
     percentile = found[int(len(found) * 0.99)]
     console.print(
         f"{len(found)} changes, schedule {options.schedule}, {options.tables} stream tables, {options.clients} writers:"

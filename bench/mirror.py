@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -23,8 +21,11 @@ from typing import Any
 
 import psutil
 import psycopg
-from psycopg import conninfo
 from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.serving import served
 
 LOOK_SECONDS = 0.02
 
@@ -141,27 +142,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=30)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        data = Path(directory) / "data"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "sail"],
-            stdout=subprocess.PIPE,
-            stderr=(data.parent / "server.log").open("w"),
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ready: ")
-            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-            dsn = conninfo.make_conninfo(url, user=user, password=password)
-            measure(dsn, data, psutil.Process(process.pid), options, Console())
-        except BaseException:
-            print((data.parent / "server.log").read_text()[-3000:], file=sys.stderr)
-            raise
-        finally:
-            process.terminate()
-            process.wait(60)
+    with served(spark="sail") as server:
+        measure(server.dsn, server.data, psutil.Process(server.pid), options, Console())
 
 
 if __name__ == "__main__":

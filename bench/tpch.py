@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,43 +22,26 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import conninfo
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.tpch.database import QUERIES, create, load, new_sales, old_sales, updates  # noqa: E402
+from bench.serving import served
+from tests.tpch.database import QUERIES, create, load, new_sales, old_sales, updates
 
 Connection = psycopg.Connection[Any]
 
 
 @contextmanager
-def served() -> Iterator[Connection]:
-    """A server of its own, and a connection through it to a database that nobody refreshes but by hand."""
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        data = Path(directory) / "data"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
-            stdout=subprocess.PIPE,
-            stderr=(Path(directory) / "server.log").open("w"),
-            text=True,
-            cwd=ROOT,
-        )
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ready: ")
-            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-            dsn = conninfo.make_conninfo(url, user=user, password=password)
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("ALTER DATABASE postgres SET pg_trickle.enabled = off")
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                yield connection
-        finally:
-            process.terminate()
-            process.wait(60)
+def quiet_database() -> Iterator[Connection]:
+    """A connection through a server to a database that nobody refreshes but by hand."""
+    with served() as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("ALTER DATABASE postgres SET pg_trickle.enabled = off")
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            yield connection
 
 
 def change(connection: Connection, scale: float, percent: float, seed: int) -> None:
@@ -108,7 +89,7 @@ def main() -> None:
     console = Console()
     times: dict[tuple[str, str], list[float]] = {}
     actions: dict[str, set[str]] = {}
-    with served() as connection, Progress(console=console, transient=True) as progress:
+    with quiet_database() as connection, Progress(console=console, transient=True) as progress:
         task = progress.add_task("loading", total=len(options.only) * (options.rounds + 2))
         create(connection)
         load(connection, options.scale)

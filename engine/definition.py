@@ -36,6 +36,8 @@ class Dependency:
     """The definition of a view."""
     denied: str | None = None
     """Why the role that asks may not read itself what a view reads."""
+    readers: tuple[int, ...] = ()
+    """The roles, by their OIDs, whose rights to it PostgreSQL asks for: who asks, or owners of views."""
 
     @property
     def trackable(self) -> bool:
@@ -89,6 +91,7 @@ def column(described: dict[str, object]) -> Column:
         not_null=bool(described["not_null"]),
         hashable=bool(described["hashable"]),
         faithful=bool(described["faithful"]),
+        carrier=str(described.get("carrier") or ""),
     )
 
 
@@ -197,7 +200,8 @@ def _dependency(described: dict[str, Any]) -> Dependency:
     view = None
     if kind == "VIEW":
         view = View(source.schema, source.name, tuple(c.name for c in source.columns), described["text"])
-    return Dependency(source, kind, tuple(described["used"]), obstacle, view, described["denied"])
+    readers = tuple(described["readers"])
+    return Dependency(source, kind, tuple(described["used"]), obstacle, view, described["denied"], readers)
 
 
 def function_hashes(functions: Sequence[FunctionUse]) -> str:

@@ -1,7 +1,8 @@
 """From PostgreSQL to Arrow: COPY CSV, streamed through a bounded pipe into record batches.
 
-COPY gives every value as text that determines it exactly; a value that the Arrow type cannot hold (an infinite
-timestamp, a numeric NaN, a year before Christ) does not parse, which is how such values are found.
+COPY gives every value as text that determines it exactly; a value that the Arrow type cannot hold (a numeric NaN, a
+year before Christ) does not parse, which is how such values are found. Dates and timestamps are read as text at first,
+since infinite ones have stand-ins.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import TypeVar
 
 import asyncpg
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 
 from sql.render import quote
-from sql.spark_types import SparkType
+from sql.spark_types import INFINITE_DAYS, SparkType
 
 T = TypeVar("T")
 
@@ -119,24 +121,59 @@ class BytePipe:
         self.closed = True
 
 
+_DAYS = pa.dictionary(pa.int32(), pa.string())
+"""How dates are read: of a block's few different ones each is parsed once."""
+
+
+def _read_as(type_: pa.DataType) -> pa.DataType:
+    return _DAYS if pa.types.is_date(type_) else pa.string() if pa.types.is_timestamp(type_) else type_
+
+
+def _moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Dates or timestamps from PostgreSQL's texts. Raises pyarrow.ArrowInvalid."""
+    if isinstance(texts, pa.DictionaryArray):
+        return _moments(texts.dictionary, type_).take(texts.indices)
+    infinite = pc.match_substring(texts, "infinity")
+    if not pc.any(infinite).as_py():
+        return texts.cast(type_)
+    unit = 1 if pa.types.is_date(type_) else 86_400_000_000
+    end = pa.scalar(INFINITE_DAYS * unit, pa.int32() if unit == 1 else pa.int64()).cast(type_)
+    start = pa.scalar(-INFINITE_DAYS * unit, pa.int32() if unit == 1 else pa.int64()).cast(type_)
+    finite = pc.if_else(infinite, pa.scalar(None, pa.string()), texts).cast(type_)
+    ends = pc.if_else(pc.starts_with(texts, "-"), start, end)
+    return pc.if_else(infinite, ends, finite)
+
+
+def _parsed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with the schema's types. Raises pyarrow.ArrowInvalid, which names the column as the parser does."""
+    columns = []
+    for number, (column, field) in enumerate(zip(batch.columns, schema, strict=True)):
+        try:
+            columns.append(column if column.type == field.type else _moments(column, field.type))
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"In CSV column #{number}: {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def record_batches(pipe: BytePipe, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Parse COPY CSV without a header. Raises pyarrow.ArrowInvalid where a value does not fit its type."""
     if pipe.at_end():
         return
-    yield from pyarrow.csv.open_csv(
+    batches = pyarrow.csv.open_csv(
         pa.PythonFile(pipe, mode="r"),
         read_options=pyarrow.csv.ReadOptions(column_names=schema.names, block_size=BLOCK_BYTES, use_threads=False),
         parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types={field.name: field.type for field in schema},
+            column_types={field.name: _read_as(field.type) for field in schema},
             null_values=[""],
             true_values=["t"],
             false_values=["f"],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
-            timestamp_parsers=[pyarrow.csv.ISO8601],
         ),
     )
+    for batch in batches:
+        yield _parsed(batch, schema)
 
 
 async def copy_out(

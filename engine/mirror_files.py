@@ -24,6 +24,8 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties, write_delt
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from engine.mirror_sql import XID
+
 log = structlog.get_logger(__name__)
 
 ROW_GROUP_ROWS = 128 * 1024
@@ -36,6 +38,8 @@ _CONFIGURATION = {
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": "interval 1 hours",
     "delta.checkpointInterval": "50",
+    # Of the log `__pgt_xid`, its first column. What stands for infinity has no text that every reader could parse.
+    "delta.dataSkippingStatsColumns": XID,
 }
 _NEUTRAL = ("VACUUM", "OPTIMIZE")
 _LOOK_BACK = 20

@@ -175,8 +175,8 @@ def carried(columns: Mapping[str, str], wanted: Mapping[str, str], table: str) -
 
 
 def declared(source: Source, names: Sequence[str]) -> dict[str, str]:
-    """Names and types as the query was planned with."""
-    types = {column.name: column.type for column in source.columns}
+    """Names and types, as the values are stored, as the query was planned with."""
+    types = {column.name: column.stored for column in source.columns}
     return {name: types[name] for name in names}
 
 

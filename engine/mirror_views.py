@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from engine.mirror import MirrorVersion
 from engine.mirror_sql import CHANGE_ID, SPARK, WEIGHT, XID, MirrorColumn, net_changes, rows_as_of
 from engine.mirror_state import PRESENCE, arrow_schema
-from engine.spark_sessions import Session
+from engine.spark_backends import Session, frame_of
 from sql.columns import Source
 from sql.spark import delta_view_name, view_name
 from sql.spark_types import column_type
@@ -15,46 +15,33 @@ from sql.spark_values import identifier
 
 
 def create_views(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion) -> None:
-    """Make `source_<oid>`, the rows of `names` as of the version's snapshot.
+    """Make `source_<oid>`, the rows of `names` as of the version's snapshot, in place of what another job made.
 
     If the version was asked for with a frontier also `delta_<oid>`, the net changes since: the columns and `__pgt_w`
     BIGINT, which is never 0.
     """
     types = {name: column_type(type_).spark for name, type_ in version.columns.items()} or {PRESENCE: "BOOLEAN"}
     wanted = tuple(names) or (next(iter(types)),)
-    base, net = f"mirror_base_{source.oid}", f"mirror_net_{source.oid}"
+    base, log = f"mirror_base_{source.oid}", f"mirror_log_{source.oid}"
+    after = version.snapshot.condition(identifier(XID))
     if not version.changes:
         _files(spark, view_name(source.oid), version.files, {name: types[name] for name in wanted})
     else:
         read = {name: types[name] for name in dict.fromkeys((*wanted, *version.key))}
         columns = _columns(version, read)
         _files(spark, base, version.files, read)
-        after, before = version.snapshot.condition(identifier(XID)), version.base_snapshot.condition(identifier(XID))
-        log = f"mirror_log_{source.oid}"
         _files(spark, log, version.changes, _log_types(read))
-        spark.sql(net_changes(SPARK, log, columns, after, before)).createOrReplaceTempView(net)
-        spark.sql(rows_as_of(SPARK, base, net, columns, version.key, wanted)).createOrReplaceTempView(
-            view_name(source.oid)
-        )
+        net = net_changes(SPARK, log, columns, after, version.base_snapshot.condition(identifier(XID)))
+        rows = f"WITH net AS ({net}) {rows_as_of(SPARK, base, 'net', columns, version.key, wanted)}"
+        frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
     if version.since is not None:
         read = {name: types[name] for name in wanted}
-        log = f"mirror_since_{source.oid}"
-        _files(spark, log, version.since_changes, _log_types(read))
-        after = version.snapshot.condition(identifier(XID))
+        if version.since_changes != version.changes:
+            log = f"mirror_since_{source.oid}"
+            _files(spark, log, version.since_changes, _log_types(read))
         before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
         delta = net_changes(SPARK, log, _columns(version, read), after, before)
-        spark.sql(delta).createOrReplaceTempView(delta_view_name(source.oid))
-
-
-def drop_views(spark: Session, version: MirrorVersion) -> None:
-    """Remove what `create_views` has made."""
-    views = [view_name(version.source)]
-    if version.changes:
-        views += [f"mirror_{kind}_{version.source}" for kind in ("base", "log", "net")]
-    if version.since is not None:
-        views += [delta_view_name(version.source), f"mirror_since_{version.source}"]
-    for view in views:
-        spark.catalog.dropTempView(view)
+        frame_of(spark, delta).createOrReplaceTempView(delta_view_name(source.oid))
 
 
 def _log_types(types: Mapping[str, str]) -> dict[str, str]:
@@ -72,9 +59,14 @@ def _files(spark: Session, view: str, files: Sequence[str], types: Mapping[str, 
         schema = ", ".join(f"{identifier(name)} {type_}" for name, type_ in types.items())
         frame = spark.read.schema(schema).parquet(*files)
     else:
-        items = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(name)}" for name, type_ in types.items())
-        frame = spark.sql(f"SELECT {items} WHERE FALSE")
+        frame = frame_of(spark, no_rows(types))
     frame.createOrReplaceTempView(view)
 
 
-__all__ = ["create_views", "drop_views"]
+def no_rows(types: Mapping[str, str]) -> str:
+    """A query that gives no rows, as every planner sees: what is joined with it is not read. Types are Spark's."""
+    items = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(name)}" for name, type_ in types.items())
+    return f"SELECT {items} WHERE FALSE"
+
+
+__all__ = ["create_views", "no_rows"]

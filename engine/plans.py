@@ -75,6 +75,7 @@ def _columns(columns: Sequence[Column]) -> list[dict[str, object]]:
     """What `definition.column` reads. (`asdict` copies each value as if it were a tree.)"""
     return [
         {"name": c.name, "type": c.type, "not_null": c.not_null, "hashable": c.hashable, "faithful": c.faithful}
+        | ({"carrier": c.carrier} if c.carrier else {})
         for c in columns
     ]
 

@@ -19,11 +19,35 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
+import pyarrow as pa
 
 from engine.spark_jvm import SparkJvm
 
 Session = Any
 """A `pyspark.sql.SparkSession` or its Spark Connect twin; PySpark has no common typed interface for both."""
+
+
+def frame_of(session: Session, query: str) -> Any:
+    """The frame of a query. With Spark Connect nothing is sent before its rows are asked for, or it is made a view.
+
+    (`session.sql` asks the server at once, since the text could be a command.)
+    """
+    from pyspark.sql.connect.dataframe import DataFrame
+    from pyspark.sql.connect.plan import SQL
+    from pyspark.sql.connect.session import SparkSession
+
+    return DataFrame(SQL(query), session) if isinstance(session, SparkSession) else session.sql(query)
+
+
+def rows_of(frame: Any) -> pa.Table:
+    """The rows of a frame, with the types of Arrow that they come in.
+
+    (`toArrow` of Spark Connect asks for the types first, for which the server plans the query once more.)
+    """
+    from pyspark.sql.connect.dataframe import DataFrame
+
+    return frame._to_table()[0] if isinstance(frame, DataFrame) else frame.toArrow()
+
 
 SESSION_CONF = {
     "spark.sql.ansi.enabled": "true",
@@ -345,6 +369,9 @@ class ConnectBackend:
         session = SparkSession.builder.remote(self._url).create()
         # PySpark would try for ten minutes to reach a server that is gone.
         session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
+        if self._sail:
+            # Within one process no answer can be lost on its way: it need not be given twice, nor acknowledged.
+            session.client.disable_reattachable_execute()
         for name, value in self._options.items():
             session.conf.set(name, value)
         self._sessions.append(session)

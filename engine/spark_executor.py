@@ -20,11 +20,11 @@ import structlog
 from catalog.session import SqlSession
 from engine.mirror import Mirror, MirrorVersion, Snapshot
 from engine.mirror_source import Connect, connections
-from engine.spark_backends import Kind
+from engine.spark_backends import Kind, rows_of
 from engine.spark_job import SparkJob
 from engine.spark_load import Collect, Loading, Parallel, csv_chunks
 from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
-from sql.columns import Column, Source
+from sql.columns import Source
 from sql.compiled import Elsewhere
 from sql.spark import NotExpressible, SparkQuery, render_spark
 from sql.spark_stages import render_stages
@@ -122,7 +122,7 @@ class SparkExecutor:
             _rendered, query, tuple(around["sources"]), total_orders, **await _order_of_text(session, around)
         )
         if names:
-            columns = tuple(Column(name, column.type) for name, column in zip(names, rendered.columns, strict=True))
+            columns = tuple(replace(column, name=name) for name, column in zip(names, rendered.columns, strict=True))
             rendered = replace(rendered, columns=columns)
         return await self._run(session, SparkJob.of_query(rendered), {}, around)
 
@@ -210,7 +210,7 @@ class SparkExecutor:
         description: str,
         limit: float | None = None,
         tries: int = 2,
-        collect: Collect = lambda _, __, frame: frame.toArrow(),
+        collect: Collect = lambda _, __, frame: rows_of(frame),
     ) -> list[pa.Table]:
         """What `collect` makes of the job's queries; tried so many times if Spark dies.
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.mirror import MirrorVersion
-from engine.mirror_views import create_views, drop_views
-from engine.spark_sessions import Session
+from engine.mirror_views import create_views, no_rows
+from engine.spark_backends import Session, frame_of, rows_of
 from sql.columns import Source
 from sql.spark import SparkQuery
 from sql.spark_stages import SparkStages, SparkView
@@ -58,21 +58,19 @@ class SparkJob:
     ) -> list[pa.Table]:
         """What `collect` makes of the queries' frames, over these versions of the sources' mirrors.
 
-        Leaves nothing in the session.
+        Leaves no rows in the session, only views: each job makes those that it reads, and with Spark Connect it would
+        take as long to drop them.
 
         ``keeps`` says whether Spark can keep the rows of a view, as Sail cannot.
         """
-        made: list[str] = []
         kept = []
-        shown = []
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
                 for version in versions:
                     create_views(spark, sources[version.source], self.reads[version.source], version)
-                    shown.append(version)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
-                    frame = spark.table(view.name) if view.name in self.repeated else spark.sql(view.sql)
+                    frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
                     # What several queries read Spark would compute once for each.
                     if view.repeated and keeps and _is_classic(frame):
                         # Not the cache: Spark looks there after it has put each view's query in place of its name, and
@@ -83,21 +81,24 @@ class SparkJob:
                         # It recognises the query in others, by whatever name. Views of a checkpoint cannot be made.
                         kept.append(frame.cache())
                     elif view.repeated:
-                        file = Path(directory) / f"{view.name}.parquet"
-                        pq.write_table(frame.toArrow(), file)
-                        frame = spark.read.parquet(str(file))
+                        frame = _stored(spark, rows_of(frame), Path(directory) / f"{view.name}.parquet")
                     if view.name not in self.repeated or not keeps or _is_classic(frame):
                         frame.createOrReplaceTempView(view.name)
-                    if view.name not in self.repeated:
-                        made.append(view.name)
-                return [collect(n, query, spark.sql(query.sql)) for n, query in enumerate(self.queries)]
+                return [collect(n, query, frame_of(spark, query.sql)) for n, query in enumerate(self.queries)]
             finally:
                 for frame in reversed(kept):
                     _forget(frame)
-                for name in reversed(made):
-                    spark.catalog.dropTempView(name)
-                for version in shown:
-                    drop_views(spark, version)
+
+
+def _stored(spark: Session, rows: pa.Table, file: Path) -> Any:
+    """A frame of rows that are kept in a file, if there are any."""
+    if not rows.num_rows:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        types = {field.name: from_arrow_type(field.type).simpleString() for field in rows.schema}
+        return frame_of(spark, no_rows(types))
+    pq.write_table(rows, file)
+    return spark.read.parquet(str(file))
 
 
 def _is_classic(frame: Any) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from catalog.session import SqlSession
 from engine import spark_writer
 from engine.mirror_copy import arrow_type
+from engine.spark_backends import rows_of
 from engine.spark_sessions import SparkJobFailed
 from engine.spark_staging import Connect, StagingArea
 from engine.spark_writer import Fields, checked, writer
@@ -67,7 +68,7 @@ class Loading:
     def collect(self, number: int, query: SparkQuery, frame: Any) -> pa.Table:
         """In the job: the rows of its query of that number, or the names of the parts that they were written to."""
         if not self._written:
-            return frame.toArrow()
+            return rows_of(frame)
         write = writer(self._written[number].part, self.parallel.conninfo or "", fields(query))
         return frame.mapInArrow(write, PARTS).toArrow()
 
@@ -134,7 +135,7 @@ _NAMES = frozenset(("text", "date", "uuid", "bytea", "bpchar", "json", "jsonb", 
 
 def fields(query: SparkQuery) -> Fields:
     """The columns of a result with their Arrow types, where PostgreSQL's determine them."""
-    types = [(f"c{n}", column.type) for n, column in enumerate(query.columns)]
+    types = [(f"c{n}", column.stored) for n, column in enumerate(query.columns)]
     return [(name, None if type_ == "numeric" else arrow_type(column_type(type_))) for name, type_ in types]
 
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sql.spark_types import INFINITE_DAYS
+
 STAGING_SCHEMA = "pgtrickle_staging"
 
 LOCK_CLASS = 0x68777370
@@ -78,7 +80,8 @@ def csv_chunks(batch: Any) -> Iterator[bytes]:
 
 
 def checked(table: Any, fields: Fields) -> Any:
-    """A table or batch of a result with exactly the types that were promised.
+    """A table or batch of a result with exactly the types that were promised; a column with infinite dates or
+    timestamps is text.
 
     Raises pyarrow's errors for a value that does not fit, OverflowError for a date or timestamp outside the years 1 to
     9999, which has no text that PostgreSQL reads back.
@@ -89,13 +92,25 @@ def checked(table: Any, fields: Fields) -> Any:
     import pyarrow.compute as pc
 
     table = table.cast(pa.schema([(name, type_ or table.schema.field(name).type) for name, type_ in fields]))
-    for column in table.columns:
-        if pa.types.is_temporal(column.type):
-            extremes = pc.min_max(column.cast(pa.date32()))
-            low, high = (extremes[name].cast(pa.int32()).as_py() for name in ("min", "max"))
-            first, last = ((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
-            if low is not None and not (low >= first and high <= last):
-                raise OverflowError("Spark job gave a date outside the years 1 to 9999")
+    first, last = ((day - datetime.date(1970, 1, 1)).days for day in (datetime.date.min, datetime.date.max))
+
+    def within(days: Any) -> bool:
+        extremes = pc.min_max(days)
+        low, high = (extremes[name].cast(pa.int32()).as_py() for name in ("min", "max"))
+        return low is None or (low >= first and high <= last)
+
+    for number, column in enumerate(table.columns):
+        if not pa.types.is_temporal(column.type) or within(days := column.cast(pa.date32())):
+            continue
+        ends = [pa.scalar(day, pa.int32()).cast(pa.date32()) for day in (INFINITE_DAYS, -INFINITE_DAYS)]
+        infinite = [pc.and_kleene(pc.equal(days, end), pc.equal(column, end.cast(column.type))) for end in ends]
+        finite = pc.if_else(pc.or_kleene(*infinite), pa.scalar(None, column.type), column)
+        if not within(finite.cast(pa.date32())):
+            raise OverflowError("Spark job gave a date outside the years 1 to 9999")
+        text = finite.cast(pa.string())
+        for end, name in zip(infinite, ("infinity", "-infinity"), strict=True):
+            text = pc.if_else(end, pa.scalar(name), text)
+        table = table.set_column(number, table.schema.names[number], text)
     return table
 
 

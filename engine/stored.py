@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
 from catalog.session import SqlError, SqlSession
 from engine.context import RefreshContext
+from engine.locking import patiently
 from engine.plans import PlanInputs, captured_columns
 
 KEPT_PLANS = 1024
@@ -66,10 +65,6 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     )
 
 
-LOCK_PATIENCE = 30.0
-"""Seconds for which capture's lock on a source is tried for."""
-
-
 async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: str) -> bool:
     """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
 
@@ -81,17 +76,7 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
     sources = json.dumps(
         [{"relid": oid, "columns": used, "keyed": bool(used) and engine != "postgres"} for oid, used in columns.items()]
     )
-    async for attempt in AsyncRetrying(
-        retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == "55P03"),
-        wait=wait_random_exponential(multiplier=0.05, max=1.0),
-        stop=stop_after_delay(LOCK_PATIENCE),
-        reraise=True,
-    ):
-        with attempt:
-            ((text,),) = await session.fetch(
-                "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources
-            )
-            answer = json.loads(text)
-            if "locked" in answer:
-                raise SqlError("55P03", answer["locked"])
+    answer = await patiently(
+        session, "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources
+    )
     return bool(answer["fresh"])

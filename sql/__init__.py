@@ -34,9 +34,11 @@ from .columns import Column, Source
 from .compiled import PLAN_FORMAT, Compiled, Core
 from .constant_keys import without_positions
 from .errors import NotDifferentiable
+from .following import Followed
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
 from .render import quote
+from .render import text as literal
 from .rewrites import rewrites
 from .topk import TopK, topk
 from .views import View, inlined
@@ -47,12 +49,14 @@ __all__ = [
     "Column",
     "Compiled",
     "Core",
+    "Followed",
     "NotDifferentiable",
     "ParsedQuery",
     "Source",
     "TopK",
     "View",
     "inlined",
+    "literal",
     "opaque_query",
     "parse_query",
     "quote",

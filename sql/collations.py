@@ -18,25 +18,11 @@ _PASSING = (
     *(exp.Paren, exp.Coalesce, exp.Greatest, exp.Least, exp.DPipe, exp.Upper, exp.Lower, exp.Initcap),
     *(exp.Trim, exp.Overlay, exp.Min, exp.Max),
 )
-_PASSING_BY_NAME = frozenset(
-    (
-        *(
-            "least",
-            "greatest",
-            "coalesce",
-            "nullif",
-            "upper",
-            "lower",
-            "initcap",
-            "concat",
-            "concat_ws",
-            "left",
-            "right",
-        ),
-        *("substr", "replace", "btrim", "ltrim", "rtrim", "repeat", "lpad", "rpad", "reverse", "translate"),
-        *("split_part", "regexp_replace"),
-    )
-)
+_PASSING_BY_NAME = {
+    *("least", "greatest", "coalesce", "nullif", "upper", "lower", "initcap", "concat", "concat_ws", "left", "right"),
+    *("substr", "replace", "btrim", "ltrim", "rtrim", "repeat", "lpad", "rpad", "reverse", "translate"),
+    *("split_part", "regexp_replace"),
+}
 _TEXT_TYPES = (exp.DType.TEXT, exp.DType.VARCHAR, exp.DType.CHAR)
 _TEXT = ("text", "character", "name", "citext")
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 
 WEIGHT = "__pgt_w"
 
+ENUM = "enum"
+"""The carrier of enums, whichever it is."""
+
 
 def base_type(type_: str) -> str:
     """A type without its modifier.
@@ -23,7 +26,8 @@ class Column:
 
     ``type`` is ``format_type`` text with its modifier. ``hashable``: the type has a default hash operator class.
     ``faithful``: values that are equal look the same (true of int, date, uuid, text under a deterministic collation;
-    false of numeric, float, citext, interval, jsonb).
+    false of numeric, float, citext, interval, jsonb). ``carrier`` is the base type of a domain, `ENUM` of an enum, and
+    empty of others: what the values are outside of PostgreSQL.
     """
 
     name: str
@@ -31,6 +35,12 @@ class Column:
     not_null: bool = False
     hashable: bool = True
     faithful: bool = True
+    carrier: str = ""
+
+    @property
+    def stored(self) -> str:
+        """The type that the values have outside of PostgreSQL: labels are text."""
+        return "text" if self.carrier == ENUM else self.carrier or self.type
 
 
 @dataclass(frozen=True, slots=True)

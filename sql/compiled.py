@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .columns import Column, Source
-from .operators import Scan
+from .columns import Column, Field, Source
+from .operators import Operator, Scan
 from .operators.bound import Bound
 from .plan import Plan, Stage, delta_name, source_delta
 from .storage import Bag, Shape
@@ -83,6 +83,10 @@ class Compiled:
     """The columns of joins that are read, see `narrowing`."""
     netted_later: frozenset[int] = frozenset()
     """Sources whose changes are netted by whoever reads them, see `streaming`."""
+    root: Operator | None = None
+    """The operator tree, None for a query that is only ever evaluated in full."""
+    fields: tuple[tuple[str, Field], ...] = ()
+    """By the query's names, the root's columns that it gives out."""
     _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
 
     @property
@@ -162,16 +166,31 @@ class Compiled:
         return Elsewhere(tuple(plan.views), tuple(plan.stages), statement)
 
     def _refresh(self, storage: str, changed: frozenset[int], usual: bool) -> str:
-        used = [source for source in self.sources if source.oid in changed]
         plan = Plan(
             changed,
-            self._streamed(),
+            self.streamed(self.shape.summed),
             bounds=self.bounds,
             whole=self.whole,
             narrowed=self.narrowed,
             remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
             usual=usual,
         )
+        used = self._with_changes(plan)
+        done = self.shape.apply_delta(plan, storage) if used else {}
+        unread = [source.oid for source in self.sources if source.oid not in changed]
+        same = [a.name for a in self.remembered.values() if not a.sources & changed]
+        read = [source.oid for source in used]
+        return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
+
+    def following(self, changed: frozenset[int], *, streamed: frozenset[int]) -> Plan:
+        """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing."""
+        plan = Plan(changed, streamed, bounds=self.bounds, whole=self.whole, narrowed=self.narrowed)
+        self._with_changes(plan)
+        return plan
+
+    def _with_changes(self, plan: Plan) -> list[Source]:
+        """Have the net changes of sources in the plan; the sources that have changed."""
+        used = [source for source in self.sources if source.oid in plan.changed]
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
@@ -179,15 +198,10 @@ class Compiled:
                 # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
                 # the reader must not move below OFFSET: they can raise errors for rows that came and went.
                 plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)
-        done = self.shape.apply_delta(plan, storage) if used else {}
-        unread = [source.oid for source in self.sources if source.oid not in changed]
-        same = [a.name for a in self.remembered.values() if not a.sources & changed]
-        read = [source.oid for source in used]
-        return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
+        return used
 
-    def _streamed(self) -> frozenset[int]:
-        """The sources that are read once, by an operator that nets their changes or whose delta is added up anyway."""
-        summed = self.shape.summed
+    def streamed(self, summed: Operator | None) -> frozenset[int]:
+        """The sources that are read once, by an operator that nets its changes or below one whose delta is added up."""
         if summed is None:
             return self.netted_later
         once = [scan.source.oid for scan in summed.streamable()]

@@ -13,12 +13,14 @@ from .render import quote, select
 if TYPE_CHECKING:
     from .operators.bound import Bound
 
-_SNAPSHOT = "($1->>'snapshot')::pg_catalog.pg_snapshot"
+FRONTIER = "($1->>'snapshot')::pg_catalog.pg_snapshot"
+"""The snapshot of the frontier, in statements."""
+
 _OWN = "($1->>'xid')::pg_catalog.xid8"
 PENDING = (
-    f'CASE WHEN c."__pgt_xid" > GREATEST({_OWN}, pg_catalog.pg_snapshot_xmax({_SNAPSHOT})) THEN TRUE'
+    f'CASE WHEN c."__pgt_xid" > GREATEST({_OWN}, pg_catalog.pg_snapshot_xmax({FRONTIER})) THEN TRUE'
     f' WHEN c."__pgt_xid" = {_OWN} THEN c."__pgt_change_id" > coalesce(($1->>\'change_id\')::bigint, 0)'
-    f' ELSE NOT pg_catalog.pg_visible_in_snapshot(c."__pgt_xid", {_SNAPSHOT}) END',
+    f' ELSE NOT pg_catalog.pg_visible_in_snapshot(c."__pgt_xid", {FRONTIER}) END',
 )
 """A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot. Of the
 frontier's own transaction that says nothing, since no snapshot lists its own transaction as running, and it may look as

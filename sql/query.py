@@ -177,6 +177,8 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         remembered(root, shape, whole, bounding),
         narrowed(root),
         netted_later(root),
+        root,
+        fields,
     )
 
 

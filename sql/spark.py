@@ -14,18 +14,18 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from .columns import WEIGHT, Column, Source
+from .columns import Column, Source
+from .spark_carriers import carried, carriers
 from .spark_expressions import Expressions
-from .spark_generated import looks_of, repeated_by, simplified
+from .spark_from import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
+from .spark_generated import looks_of, simplified
 from .spark_numbers import Layers, shown
 from .spark_relations import (
     FromClause,
     Relation,
     SelectText,
-    SourceColumn,
     cast_columns,
     check_groupable,
-    has_joins,
     is_grouped,
     literal_number,
     named,
@@ -33,8 +33,8 @@ from .spark_relations import (
     refuse_parts,
     renamed,
 )
-from .spark_types import BIGINT, NUMERAL, Display, NotExpressible, Typed, column_type
-from .spark_values import as_type, identifier, kept_scale, unify
+from .spark_types import NUMERAL, Display, NotExpressible, Typed, column_type
+from .spark_values import unify
 from .spark_windows import sort_key
 
 __all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
@@ -51,16 +51,6 @@ class SparkQuery:
     sql: str
     reads: Mapping[int, tuple[str, ...]]
     columns: tuple[Column, ...]
-
-
-def view_name(oid: int) -> str:
-    """The Spark view that stands for a source."""
-    return f"source_{oid}"
-
-
-def delta_view_name(oid: int) -> str:
-    """The Spark view that stands for the net changes of a source: its columns and `__pgt_w`."""
-    return f"delta_{oid}"
 
 
 def _unqualified(node: exp.Expr) -> exp.Expr:
@@ -97,10 +87,10 @@ def render_spark(
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
     renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
-    relation = renderer.given_out(renderer.query(understood(query), {}))
+    relation = renderer.given_out(renderer.query(understood(query, sources), {}))
     columns = relation.declared
     for expected, found in zip(output, columns, strict=False):
-        if column_type_name(expected.type) != found.type:
+        if _declared(expected) != found.type:
             raise NotExpressible(f'column "{expected.name}", which is {expected.type} but was read as {found.type}')
     if output and len(output) != len(columns):
         raise NotExpressible("a different number of columns")
@@ -108,22 +98,22 @@ def render_spark(
     return SparkQuery(relation.sql, reads, columns)
 
 
-def understood(query: str | exp.Expr) -> exp.Expr:
-    """A query as `Renderer.query` wants it. Raises NotExpressible."""
+def understood(query: str | exp.Expr, sources: Sequence[Source]) -> exp.Expr:
+    """A query over sources as `Renderer.query` wants it. Raises NotExpressible."""
     try:
         parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
         parsed = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
-        return simplified(parsed)
+        return simplified(carried(parsed, carriers(sources)))
     except SqlglotError as error:
         raise NotExpressible("syntax that is not understood") from error
 
 
-def column_type_name(declared: str) -> str:
-    """A declared type as `SparkQuery.columns` names it."""
+def _declared(column: Column) -> str:
+    """A column's type as `SparkQuery.columns` names it."""
     try:
-        return column_type(declared).declared
+        return column_type(column.type, carrier=column.carrier).declared
     except NotExpressible:
-        return declared
+        return column.type
 
 
 _SELECT_PARTS = frozenset(
@@ -142,8 +132,6 @@ _SELECT_PARTS = frozenset(
         "offset",
     )
 )
-Levels = tuple[Mapping[str, Mapping[str, Any]], ...]
-"""The items of FROM clauses by their aliases, that of the query itself first, then those around it."""
 
 
 class Renderer:
@@ -158,18 +146,14 @@ class Renderer:
         total_orders: bool = True,
     ):
         self._total_orders = total_orders
-        self._deltas = deltas or {}
-        self._sources = {(source.schema, source.name): source for source in sources}
-        self._binary_order = binary_order
-        self._collated = collated
-        self._aliases = 0
-        self.reads: dict[int, dict[str, None]] = {}
+        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query)
 
-    def _alias(self) -> str:
-        self._aliases += 1
-        return f"r{self._aliases - 1}"
+    @property
+    def reads(self) -> dict[int, dict[str, None]]:
+        """The columns read of each source so far."""
+        return self._from.reads
 
-    def query(self, node: Any, scope: Mapping[str, Relation]) -> Relation:
+    def query(self, node: Any, scope: Scope) -> Relation:
         """A SELECT or set operation, in parentheses or not. `scope` has the WITH queries around it."""
         if isinstance(node, exp.Subquery) and not node.args.get("joins"):
             return self.query(node.this, scope)
@@ -181,7 +165,7 @@ class Renderer:
             return self._select(node, scope)
         raise NotExpressible(str(node.key).upper())
 
-    def _common_tables(self, node: exp.Query, scope: Mapping[str, Relation]) -> Mapping[str, Relation]:
+    def _common_tables(self, node: exp.Query, scope: Scope) -> Scope:
         clause = node.args.get("with_")
         if clause is None:
             return scope
@@ -202,7 +186,7 @@ class Renderer:
             raise NotExpressible("values of character with different lengths")
         if not any(type_.display is Display.KEPT for _, type_ in relation.columns):
             return relation
-        alias = self._alias()
+        alias = self._from.alias()
         items = [
             shown(reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
             for n, (_, type_) in enumerate(relation.columns)
@@ -211,7 +195,7 @@ class Renderer:
         named = ", ".join(f"{item} AS c{n}" for n, item in enumerate(items))
         return Relation(f"SELECT {named} FROM {relation.item} AS {alias}", columns)
 
-    def _set_operation(self, node: exp.SetOperation, scope: Mapping[str, Relation]) -> Relation:
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Relation:
         refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
         name = {"union": "UNION", "intersect": "INTERSECT", "except": "EXCEPT"}[node.key]
         distinct = bool(node.args.get("distinct"))
@@ -224,20 +208,20 @@ class Renderer:
         if distinct:
             for column, type_ in columns:
                 check_groupable(column, type_)
-        branches = [cast_columns(branch, types, self._alias()) for branch in (left, right)]
+        branches = [cast_columns(branch, types, self._from.alias()) for branch in (left, right)]
         if name != "UNION":
             # INTERSECT binds closer than the others, wherever it stands.
             branches = [f"({branch})" for branch in branches]
         return Relation(f" {name}{'' if distinct else ' ALL'} ".join(branches), columns)
 
-    def _select(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels = ()) -> Relation:
+    def _select(self, node: exp.Select, scope: Scope, outer: Levels = ()) -> Relation:
         """A SELECT; ``outer`` are the items of the FROM clauses around it, innermost first, that it may refer to."""
         refuse_parts(node, _SELECT_PARTS)
         if node.args.get("kind"):
             raise NotExpressible(f"SELECT {node.args['kind']}")
         if (distinct := node.args.get("distinct")) and distinct.args.get("on"):
             return self._first_of_each(node, scope, outer)
-        clause = self._from_clause(node, scope)
+        clause = self._from.clause(node, scope)
         levels = (clause.bindings, *outer)
         grouped = is_grouped(node)
         if any(item.find(exp.Window) for item in node.expressions):
@@ -245,8 +229,8 @@ class Renderer:
                 raise NotExpressible("window function over aggregates")
             if not self._total_orders:
                 raise NotExpressible("window function over an order that may leave ties")
-        layers = Layers(self._alias()) if grouped else Layers(clause.single) if clause.single else None
-        expressions = Expressions(lambda column: self._resolve(column, levels), layers=layers)
+        layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
+        expressions = Expressions(lambda column: resolve(column, levels), layers=layers)
         select = SelectText(clause.sql, layers, grouped)
         names, texts = [], []
         for item in self._items(node, clause):
@@ -265,7 +249,7 @@ class Renderer:
         if group := node.args.get("group"):
             select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            select.having = Expressions(lambda column: self._resolve(column, levels)).boolean(having.this)
+            select.having = Expressions(lambda column: resolve(column, levels)).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,
@@ -274,7 +258,7 @@ class Renderer:
         )
         return Relation(select.text(), columns)
 
-    def _first_of_each(self, node: exp.Select, scope: Mapping[str, Relation], outer: Levels) -> Relation:
+    def _first_of_each(self, node: exp.Select, scope: Scope, outer: Levels) -> Relation:
         """DISTINCT ON: the rows that are the first ones of their groups."""
         if not self._total_orders or node.args.get("limit") or node.args.get("offset") or is_grouped(node):
             raise NotExpressible("DISTINCT ON over an order that may leave ties")
@@ -286,7 +270,7 @@ class Renderer:
         position = exp.Window(this=exp.RowNumber(), partition_by=keys, order=order)
         numbered.append("expressions", exp.alias_(position, "__pgt_first"))
         relation = self._select(numbered, scope, outer)
-        alias, columns = self._alias(), relation.columns[:-1]
+        alias, columns = self._from.alias(), relation.columns[:-1]
         items = [named(n, reference(alias, n, type_)) for n, (_, type_) in enumerate(columns)]
         where = f"WHERE {alias}.c{len(columns)} = 1"
         return Relation(f"SELECT {', '.join(items)} FROM ({relation.sql}) AS {alias} {where}", columns)
@@ -311,7 +295,7 @@ class Renderer:
         ending += f" LIMIT {limit}" if limit is not None else ""
         return ending + (f" OFFSET {offset}" if offset is not None else "")
 
-    def _exists(self, node: Any, scope: Mapping[str, Relation], levels: Levels) -> str:
+    def _exists(self, node: Any, scope: Scope, levels: Levels) -> str:
         """The query of an EXISTS, which may refer to the query around it."""
         while isinstance(node, exp.Subquery) and not node.args.get("joins"):
             node = node.this
@@ -355,126 +339,3 @@ class Renderer:
             else:
                 check_groupable(node.sql("postgres"), key.type)
         return ", ".join(keys)
-
-    def _from_clause(self, node: exp.Select, scope: Mapping[str, Relation]) -> FromClause:
-        clause = FromClause()
-        first = node.args.get("from_")
-        if first is None:
-            if node.args.get("joins"):
-                raise NotExpressible("FROM")
-            return clause
-        clause.sql = self._item(first.this, scope, clause)
-        if (
-            isinstance(first.this, exp.Table | exp.Subquery)
-            and not node.args.get("joins")
-            and len(clause.bindings) == 1
-        ):
-            clause.single = clause.sql.rpartition(" AS ")[2]
-        for join in node.args.get("joins") or ():
-            clause.sql += self._join(join, scope, clause)
-        return clause
-
-    def _item(self, node: Any, scope: Mapping[str, Relation], clause: FromClause) -> str:
-        """One item of FROM, with the joins that stand in its parentheses."""
-        joins = node.args.get("joins") or ()
-        if isinstance(node, exp.Table):
-            sql = self._table(node, scope, clause)
-        elif isinstance(node, exp.Subquery) and isinstance(node.this, exp.Table | exp.Subquery) and not node.alias:
-            sql = (
-                f"({self._item(node.this, scope, clause)})"
-                if has_joins(node.this)
-                else self._item(node.this, scope, clause)
-            )
-        elif isinstance(node, exp.Subquery):
-            refuse_parts(node, frozenset(("this", "alias", "joins")))
-            names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
-            sql = self._derived(renamed(self.query(node.this, scope), names), node.alias, clause)
-        elif isinstance(node, exp.Values):
-            refuse_parts(node, frozenset(("expressions", "alias", "joins")))
-            names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
-            sql = self._derived(renamed(self._values(node), names), node.alias, clause)
-        else:
-            raise NotExpressible(str(node.key).upper())
-        return sql + "".join(self._join(join, scope, clause) for join in joins)
-
-    def _values(self, node: exp.Values) -> Relation:
-        """VALUES of constants."""
-        nothing = Expressions(lambda column: self._resolve(column, ()))
-        rows = [row.expressions if isinstance(row, exp.Tuple) else [row.unnest()] for row in node.expressions]
-        values = [[nothing.render(value) for value in row] for row in rows]
-        types = [unify([value.type for value in column], "VALUES") for column in zip(*values, strict=True)]
-        selects = []
-        for row in values:
-            items = [
-                named(n, Typed(as_type(value, type_), type_, kept_scale(value, type_)))
-                for n, (value, type_) in enumerate(zip(row, types, strict=True))
-            ]
-            selects.append(f"SELECT {', '.join(items)}")
-        columns = tuple((f"column{n}", type_) for n, type_ in enumerate(types, 1))
-        return Relation(" UNION ALL ".join(selects), columns)
-
-    def _table(self, node: exp.Table, scope: Mapping[str, Relation], clause: FromClause) -> str:
-        refuse_parts(node, frozenset(("this", "db", "alias", "joins")))
-        names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
-        if not node.db and node.name in scope:
-            return self._derived(renamed(scope[node.name], names), node.alias or node.name, clause)
-        delta = None if node.db else self._deltas.get(node.name)
-        source = delta or self._sources.get((node.db, node.name))
-        if source is None or not isinstance(node.this, exp.Identifier):
-            raise NotExpressible(f'relation "{node.name or node.key}"')
-        alias = self._alias()
-        reads = self.reads.setdefault(source.oid, {})
-        columns: dict[str, Any] = {}
-        for position, column in enumerate(source.columns):
-            name = names[position] if position < len(names) else column.name
-            ordered = self._binary_order and (source.oid, column.name) not in self._collated
-            columns[name] = SourceColumn(alias, column, reads, ordered)
-        if delta is not None:
-            columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
-        self._bind(clause, node.alias or node.name, columns)
-        return f"{view_name(source.oid) if delta is None else delta_view_name(source.oid)} AS {alias}"
-
-    def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:
-        alias = self._alias()
-        columns = {name: reference(alias, n, type_) for n, (name, type_) in enumerate(relation.columns)}
-        if len(columns) < len(relation.columns):
-            raise NotExpressible("a derived table with two columns of one name")
-        self._bind(clause, name or alias, columns)
-        return f"{relation.item} AS {alias}"
-
-    def _bind(self, clause: FromClause, name: str, columns: Mapping[str, Any]) -> None:
-        if name in clause.bindings:
-            raise NotExpressible(f'two items called "{name}" in FROM')
-        clause.bindings[name] = dict(columns)
-
-    def _join(self, join: exp.Join, scope: Mapping[str, Relation], clause: FromClause) -> str:
-        refuse_parts(join, frozenset(("this", "on", "side", "kind")))
-        side, kind = (join.args.get(part) or "" for part in ("side", "kind"))
-        if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
-            raise NotExpressible(f"{side} {kind} JOIN".strip())
-        if (copies := repeated_by(join.this)) is not None:
-            expressions = Expressions(lambda column: self._resolve(column, (clause.bindings,)))
-            number = expressions.render(copies).sql
-            return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self._alias()} AS x"
-        item = self._item(join.this, scope, clause)
-        if has_joins(join.this):
-            item = f"({item})"
-        condition = join.args.get("on")
-        if condition is None:
-            return f" CROSS JOIN {item}"
-        expressions = Expressions(lambda column: self._resolve(column, (clause.bindings,)))
-        return f" {side or 'INNER'} JOIN {item} ON {expressions.boolean(condition)}"
-
-    def _resolve(self, column: exp.Column, levels: Levels) -> Typed:
-        if column.args.get("db") or isinstance(column.this, exp.Star):
-            raise NotExpressible("*" if isinstance(column.this, exp.Star) else f"column {column.sql('postgres')}")
-        for bindings in levels:
-            if column.table and column.table not in bindings:
-                continue
-            items = [bindings[column.table]] if column.table else bindings.values()
-            found = [item[column.name] for item in items if column.name in item]
-            if len(found) == 1:
-                return found[0].use() if isinstance(found[0], SourceColumn) else found[0]
-            if found or column.table:
-                break
-        raise NotExpressible(f"column {column.sql('postgres')}")

@@ -103,7 +103,8 @@ def _extremum(expressions: Expressions, node: exp.AggFunc, name: str) -> Typed:
     _, value = _argument(expressions, node)
     type_ = value.type
     if node.expressions or not (type_.ordered and type_.groupable) or type_.name in ("boolean", "uuid"):
-        raise NotExpressible(f"{name} of {type_.name}" + ("" if type_.ordered else " under this collation"))
+        collated = " under this collation" if type_.is_text and not type_.ordered else ""
+        raise NotExpressible(f"{name} of {type_.name}{collated}")
     if type_.display is Display.KEPT:
         # Which of 1.0 and 1.00 it is depends on the order of rows.
         type_ = SparkType(type_.name, type_.precision, type_.scale, display=Display.LOST)

@@ -7,7 +7,7 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 
-from .spark_types import DATE, INTEGER, TIMESTAMP, TIMESTAMPTZ, NotExpressible, Typed
+from .spark_types import DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, NotExpressible, SparkType, Typed
 
 _UNITS = {
     "year": 12, "years": 12, "mon": 1, "mons": 1, "month": 1, "months": 1, "day": 0, "days": 0,
@@ -48,6 +48,24 @@ def parse_interval(text: str) -> Interval:
     return Interval(months, days, microseconds)
 
 
+def infinite(type_: SparkType, sign: str = "") -> str:
+    """Infinity of a date or timestamp type, or with `sign` "-" its opposite.
+
+    >>> infinite(DATE, "-")
+    "date_sub(DATE '1970-01-01', 67108864)"
+    """
+    date = f"date_{'sub' if sign else 'add'}(DATE '1970-01-01', {INFINITE_DAYS})"
+    return date if type_ == DATE else f"CAST({date} AS {type_.spark})"
+
+
+def where_finite(value: Typed, sql: str, otherwise: str | None = None) -> str:
+    """`sql`, which computes with a date or timestamp; where that is infinite `otherwise`, or the value itself."""
+    if _constant(value) is not None:
+        return sql
+    ends = f"{infinite(value.type)}, {infinite(value.type, '-')}"
+    return f"(CASE WHEN {value.sql} IN ({ends}) THEN {otherwise or value.sql} ELSE {sql} END)"
+
+
 def moved(value: Typed, interval: Interval) -> Typed:
     """A date or timestamp plus an interval. Raises NotExpressible."""
     known = _constant(value)
@@ -56,10 +74,11 @@ def moved(value: Typed, interval: Interval) -> Typed:
     if value.type == TIMESTAMPTZ:
         if interval.months or interval.days:
             raise NotExpressible("days or months on timestamp with time zone, which depend on the session's time zone")
-        return Typed(f"({value.sql} {_time(interval.microseconds)})", TIMESTAMPTZ)
+        return Typed(where_finite(value, f"({value.sql} {_time(interval.microseconds)})"), TIMESTAMPTZ)
     if value.type not in (DATE, TIMESTAMP):
         raise NotExpressible(f"{value.type.name} with an interval")
-    sql = value.sql if value.type == TIMESTAMP else f"CAST({value.sql} AS TIMESTAMP_NTZ)"
+    value = value if value.type == TIMESTAMP else Typed(f"CAST({value.sql} AS TIMESTAMP_NTZ)", TIMESTAMP)
+    sql = value.sql
     if interval.months:
         sign, months = _sign(interval.months)
         sql = f"({sql} {sign} INTERVAL '{months}' MONTH)"
@@ -68,11 +87,11 @@ def moved(value: Typed, interval: Interval) -> Typed:
         sql = f"({sql} {sign} INTERVAL '{days}' DAY)"
     if interval.microseconds:
         sql = f"({sql} {_time(interval.microseconds)})"
-    return Typed(sql, TIMESTAMP)
+    return Typed(where_finite(value, sql), TIMESTAMP)
 
 
 def _sign(number: int) -> tuple[str, int]:
-    if abs(number) > 1_000_000:
+    if abs(number) > 100_000:
         raise NotExpressible("very long interval")
     return ("-", -number) if number < 0 else ("+", number)
 
@@ -122,9 +141,13 @@ def date_beside_timestamp(date: Typed, other: Typed) -> tuple[Typed, Typed]:
 def date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
     """A date plus or minus days, or a difference of dates. Raises NotExpressible."""
     if right.type == DATE and operator == "-":
-        return Typed(f"datediff({left.sql}, {right.sql})", INTEGER)
+        # Of infinite dates it is an error: a number that is no integer.
+        beyond, difference = str(1 << 40), f"datediff({left.sql}, {right.sql})"
+        days = where_finite(left, where_finite(right, difference, beyond), beyond)
+        return Typed(difference if days == difference else f"CAST({days} AS INT)", INTEGER)
     # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
     literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
     if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:
-        return Typed(f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})", DATE)
+        moved_by = f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})"
+        return Typed(where_finite(left, moved_by), DATE)
     raise NotExpressible(f"date {operator} anything but a date or an integer literal")

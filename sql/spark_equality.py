@@ -246,6 +246,14 @@ OPERATOR_EXAMPLES = (
     "d < ts", "ts >= d", "d = '2024-02-29 00:00:00'::timestamp without time zone",
     "d >= '2020-12-30 12:00:00'::timestamp without time zone",
     "d < ('2020-11-30'::date + '1 mon'::interval)", "t COLLATE \"C\" < 'b'::text",
+    "di", "tsi", "tzi", "di + 30", "di - 400", "di = 'infinity'::date", "di <= d", "GREATEST(di, d)", "di < tsi",
+    "tsi < 'infinity'::timestamp without time zone", "tzi >= '-infinity'::timestamp with time zone",
+    "tsi + '1 mon 1 day 01:02:03.5'::interval", "di - '1 year 1 day'::interval", "tzi - '01:00:00'::interval",
+    "date_trunc('month', tsi)", "date_trunc('hour', tsi)", "di::timestamp without time zone", "tsi::date",
+    "e", "e::text", "e = 'it''s \\'::public.letter", "e IS DISTINCT FROM ''::public.letter",
+    "COALESCE(e, 'é'::public.letter)", "e = ANY (ARRAY['z'::public.letter, 'é'::public.letter])",
+    "CASE WHEN b THEN e ELSE NULL::public.letter END", "p", "p + 1.5", "p > n", "p / 3.0",
+    "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
 )  # fmt: skip
 
 AGGREGATE_EXAMPLES = (
@@ -258,6 +266,7 @@ AGGREGATE_EXAMPLES = (
     "sum(CASE WHEN b THEN n ELSE 0::numeric END)", "avg(CASE WHEN b THEN n ELSE 0::numeric END)",
     "sum(COALESCE(n, 1.2345)) FILTER (WHERE (i4 > 0))", "min(c)", "max(c)", "count(DISTINCT c)",
     "count(j)", "count(free)", "count(DISTINCT y)",
+    "count(DISTINCT e)", "min(p)", "min(di)", "max(di)", "max(tsi)", "min(tzi)", "count(DISTINCT di)",
     "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
 )  # fmt: skip
 
@@ -266,6 +275,7 @@ ERROR_EXAMPLES = (
     "i4 + 2147483647", "i8 * 2::bigint", "i2 + 32767::smallint", "i8 + i8", "i8 - (- 9223372036854775807)", "i4 * i4",
     "i2 * i2", "- i2", "- i4", "- i8", "abs(i2)", "abs(i4)", "abs(i8)", "i4 / 0", "i4 % 0", "i8 / (-1)::bigint",
     "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
+    "di - '2000-01-01'::date", "'2000-01-01'::date - di",
 )  # fmt: skip
 
 # What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
@@ -278,5 +288,8 @@ LONG_EXAMPLES = (
     "(i8::numeric * i8::numeric) > (n * n2)",
     "n / 99999999999999.99",
     "(i8::numeric * i8::numeric) % 7::numeric",
+    "EXTRACT(year FROM di)",
+    "EXTRACT(second FROM tsi)",
+    "EXTRACT(dow FROM tsi)",
 )
 LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")

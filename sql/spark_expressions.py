@@ -15,8 +15,10 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
+from .columns import ENUM
 from .operators.single import CHECK
 from .spark_aggregates import AGGREGATES
+from .spark_carriers import Label
 from .spark_dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
 from .spark_functions import FUNCTIONS
 from .spark_numbers import Layers, arithmetic, failure, integer_division, negated, quotient, remainder
@@ -116,6 +118,11 @@ class Expressions:
 
     def _null(self, node: exp.Null) -> Typed:
         return Typed("NULL", UNKNOWN)
+
+    def _label(self, node: Label) -> Typed:
+        type_ = column_type(node.args["to"].name, carrier=ENUM)
+        null = isinstance(node.this, exp.Null)
+        return Typed("CAST(NULL AS STRING)" if null else string(node.this.name), type_)
 
     def _boolean(self, node: exp.Boolean) -> Typed:
         return Typed("TRUE" if node.this else "FALSE", BOOLEAN)
@@ -383,6 +390,7 @@ RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, 
     exp.Column: (Expressions._column, ("this", "table")),
     exp.Null: (Expressions._null, ()),
     exp.Boolean: (Expressions._boolean, ("this",)),
+    Label: (Expressions._label, ("this", "to")),
     exp.Literal: (Expressions._literal, ("this", "is_string")),
     exp.Cast: (Expressions._cast, ("this", "to")),
     **{kind: (Expressions._comparison, _BINARY) for kind in _COMPARISONS},

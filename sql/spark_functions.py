@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from . import spark_equality as equality
+from .spark_dates import where_finite
 from .spark_types import (
     DATE,
     TEXT,
@@ -151,7 +152,9 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
     template, digits, scale = known
     type_ = numeric(digits, scale)
-    return Typed(f"CAST({template.format(this.sql)} AS {type_.spark})", type_)
+    # Infinity has no such part, or an infinite one: a number that the type does not hold is an error.
+    number = where_finite(this, template.format(this.sql), "1" + "0" * (digits + scale))
+    return Typed(f"CAST({number} AS {type_.spark})", type_)
 
 
 def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
@@ -161,7 +164,7 @@ def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
     name = unit.name.lower()
     if this.type != TIMESTAMP or name not in equality.TRUNCATIONS:
         raise NotExpressible(f"date_trunc('{name}', {this.type.name})")
-    return Typed(equality.TRUNCATIONS[name].format(this.sql), TIMESTAMP)
+    return Typed(where_finite(this, equality.TRUNCATIONS[name].format(this.sql)), TIMESTAMP)
 
 
 def _pad(expressions: Expressions, node: exp.Pad) -> Typed:

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlglot import exp
 
-from .columns import Column
+from .columns import ENUM, Column
 from .spark_numbers import Layers
 from .spark_types import UNKNOWN, Display, NotExpressible, SparkType, Typed, column_type
 from .spark_values import as_type, identifier, kept_scale
@@ -34,7 +34,7 @@ class Relation:
     @property
     def declared(self) -> tuple[Column, ...]:
         """The columns with PostgreSQL's types."""
-        return tuple(Column(name, type_.declared) for name, type_ in self.columns)
+        return tuple(Column(name, type_.declared, carrier=ENUM if type_.enum else "") for name, type_ in self.columns)
 
 
 @dataclass(slots=True)
@@ -113,7 +113,12 @@ class SourceColumn:
 
     def use(self) -> Typed:
         try:
-            type_ = column_type(self.column.type, faithful=self.column.faithful, binary_order=self.binary_order)
+            type_ = column_type(
+                self.column.type,
+                faithful=self.column.faithful,
+                binary_order=self.binary_order,
+                carrier=self.column.carrier,
+            )
         except NotExpressible as reason:
             raise NotExpressible(f'{reason} of column "{self.column.name}"') from None
         self.reads[self.column.name] = None

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from .columns import Column, Source
+from .columns import Source
 from .compiled import Elsewhere
 from .plan import Stage, delta_name
 from .spark import NotExpressible, Renderer, SparkQuery, delta_view_name, understood
@@ -88,9 +88,11 @@ def _render(
     renderer = Renderer(sources, binary_order, collated, deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
-        relation = renderer.query(understood(query), scope)
+        relation = renderer.query(understood(query, sources), scope)
         scope[name] = Relation(relation.sql, relation.columns, prefix + name.removeprefix("__pgt_"))
-    rendered = [(stage, renderer.given_out(renderer.query(understood(stage.query), scope))) for stage in refresh.stages]
+    rendered = [
+        (stage, renderer.given_out(renderer.query(understood(stage.query, sources), scope))) for stage in refresh.stages
+    ]
     texts = [relation.sql for relation in (*scope.values(), *(relation for _, relation in rendered))]
 
     def repeated(name: str) -> bool:
@@ -104,5 +106,5 @@ def _render(
 
 def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:
     """The query under the names of the staging table's columns."""
-    columns = tuple(Column(name, column.type) for (name, _), column in zip(stage.types, relation.declared, strict=True))
+    columns = tuple(replace(c, name=name) for (name, _), c in zip(stage.types, relation.declared, strict=True))
     return SparkQuery(relation.sql, reads, columns)

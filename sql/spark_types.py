@@ -1,8 +1,8 @@
 """Types of PostgreSQL that Spark carries exactly, and how they are called there.
 
-A type is carried if every finite value of it comes back from Spark as the value it was. Where a type has values that
-Spark has not (infinite timestamps, NaN as a numeric) the mirror finds them when it is written and the query stays on
-PostgreSQL.
+A type is carried if its values come back from Spark as the values they were. Where a type has values that Spark has not
+(NaN as a numeric, years that its dates do not reach) the mirror finds them when it is written and the query stays on
+PostgreSQL. Infinite dates and timestamps have stand-ins (`INFINITE_DAYS`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from .columns import ENUM
+
 MAX_PRECISION = 38
 """Digits of Spark's widest decimal."""
+
+INFINITE_DAYS = 1 << 26
+"""The day since 1970-01-01, in the year 185707, that stands for the date infinity; the one so many days before it for
+-infinity. Timestamps have their midnights. So order, equality and casts between them are right by themselves; nothing
+else that is carried lies outside of the years 1 to 9999, nor does any arithmetic lead there."""
 
 
 class NotExpressible(Exception):
@@ -37,7 +44,8 @@ class SparkType:
     ``name`` is PostgreSQL's, without modifier. Of a numeric, ``precision`` bounds the digits, ``scale`` those after the
     point; of a ``character``, whose values are without their trailing blanks, ``precision`` is the length, 0 if there
     is none. ``ordered`` is false where `<` may differ (text under a collation other than C), ``equatable`` where `=`
-    may. ``unknown`` marks a NULL or a literal without a type, ``numeral`` a numeric written as text.
+    may. ``enum``: its values are labels of the enum of that name. ``unknown`` marks a NULL or a literal without a type,
+    ``numeral`` a numeric written as text.
     """
 
     name: str
@@ -47,6 +55,7 @@ class SparkType:
     ordered: bool = True
     groupable: bool = True
     display: Display = Display.FIXED
+    enum: bool = False
 
     @property
     def is_integer(self) -> bool:
@@ -80,7 +89,7 @@ class SparkType:
         """
         if self.name == "numeric":
             return f"DECIMAL({self.precision}, {self.scale})"
-        return "STRING" if self.name.endswith("[]") else _SPARK_NAMES[self.name]
+        return "STRING" if self.enum or self.name.endswith("[]") else _SPARK_NAMES[self.name]
 
     @property
     def digits(self) -> int:
@@ -171,11 +180,11 @@ def numeric(digits: int, scale: int, display: Display = Display.FIXED) -> SparkT
     return SparkType("numeric", max(min(digits + scale, MAX_PRECISION), 1), scale, display=display)
 
 
-def column_type(declared: str, *, faithful: bool = True, binary_order: bool = False) -> SparkType:
+def column_type(declared: str, *, faithful: bool = True, binary_order: bool = False, carrier: str = "") -> SparkType:
     """The type of a column from its `format_type` text. Raises NotExpressible if the type is not carried exactly.
 
-    ``faithful``: `=` implies the same bytes (text under a deterministic collation). ``binary_order``: text is compared
-    by its UTF-8 bytes (collation C).
+    ``carrier`` is that of the column (`Column.carrier`). ``faithful``: `=` implies the same bytes (text under a
+    deterministic collation). ``binary_order``: text is compared by its UTF-8 bytes (collation C).
 
     >>> column_type("numeric(12,2)").spark, column_type("character(25)").precision
     ('DECIMAL(12, 2)', 25)
@@ -185,6 +194,9 @@ def column_type(declared: str, *, faithful: bool = True, binary_order: bool = Fa
     Traceback (most recent call last):
     sql.spark_types.NotExpressible: type money
     """
+    if carrier == ENUM:
+        return SparkType(declared, ordered=False, enum=True)
+    declared = carrier or declared
     if declared.endswith("[]"):
         column_type(declared.removesuffix("[]"))
         return SparkType(declared, equatable=False, ordered=False, groupable=False)

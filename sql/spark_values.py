@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from . import spark_equality as equality
+from .spark_dates import infinite
 from .spark_numbers import scale_of, shown
 from .spark_types import (
     NUMERAL,
@@ -49,6 +50,7 @@ def identifier(name: str) -> str:
 
 
 _WHOLE = ("smallint", "integer", "bigint")
+_ENDLESS = ("date", "timestamp without time zone", "timestamp with time zone")
 
 
 def unify(types: Sequence[SparkType], what: str) -> SparkType:
@@ -89,6 +91,11 @@ def converted(inner: Typed, target: SparkType) -> Typed:
     source = inner.type
     if source.name == target.name and source.name != "numeric":
         return inner
+    if target.name == "text" and not source.is_text:
+        # In whatever order the database's collation has.
+        target = replace(target, ordered=False)
+    if source.enum and target.is_text:
+        return Typed(inner.sql, target)
     if source.name == "character" and target.is_text:
         return Typed(inner.sql, replace(source, name="text", precision=0))
     if source.name == "numeric" and target.is_text:
@@ -114,6 +121,8 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
             return converted(number(text.strip()), target)
         if target.name == "character" and not target.precision:
             return Typed(string(text.rstrip(" ")), target)
+        if target.name in _ENDLESS and text in ("infinity", "-infinity"):
+            return Typed(infinite(target, text.removesuffix("infinity")), target)
         if target.name == "date":
             return Typed(f"DATE '{datetime.date.fromisoformat(text)}'", target)
         if target.name.startswith("timestamp"):
@@ -179,6 +188,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
     if not (a.equatable and b.equatable):
         raise NotExpressible("comparison under a collation that is not deterministic")
     if ordering and not (a.ordered and b.ordered):
+        if a.enum:
+            raise NotExpressible(f"order of enum {a.name}")
         raise NotExpressible("order of text under a collation other than C")
 
 

@@ -104,7 +104,7 @@ def _over(expressions: Expressions, node: exp.Window, *, framed: bool) -> str:
 def sort_key(value: Typed, item: Any) -> str:
     """An item of ORDER BY, whose expression is `value`. Raises NotExpressible where Spark's order is another."""
     if not (value.type.ordered and value.type.groupable):
-        raise NotExpressible(f"ORDER BY {value.type.name} under this collation")
+        raise NotExpressible(f"ORDER BY {value.type.name}{' under this collation' if value.type.is_text else ''}")
     direction = "DESC" if item.args.get("desc") else "ASC"
     return f"{value.sql} {direction} NULLS {'FIRST' if item.args.get('nulls_first') else 'LAST'}"
 

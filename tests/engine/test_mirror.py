@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from datetime import UTC
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from catalog.session import SqlError
 from engine.mirror import Mirror
-from sql.spark_types import NotExpressible
+from sql.spark_types import INFINITE_DAYS, NotExpressible
 from tests.engine.mirror_laboratory import Laboratory, contents, net_changes, open_laboratory
 
 
@@ -394,9 +396,6 @@ async def test_only_the_number_of_rows_is_kept_where_no_column_is_read(laborator
 @pytest.mark.parametrize(
     ("type_", "value"),
     [
-        ("timestamp", "'infinity'"),
-        ("timestamptz", "'-infinity'"),
-        ("date", "'infinity'"),
         ("date", "'0044-03-15 BC'"),
         ("timestamp", "'12024-01-01'"),
         ("numeric(5,2)", "'NaN'"),
@@ -406,6 +405,25 @@ async def test_values_that_spark_does_not_have_are_found(laboratory: Laboratory,
     await laboratory.run(f"CREATE TABLE public.x (v {type_})", f"INSERT INTO public.x VALUES (NULL), ({value})")
     with pytest.raises(NotExpressible, match='a value of table "x"'):
         await laboratory.rows("v", table="x")
+
+
+@pytest.mark.parametrize("type_", ["date", "timestamp", "timestamptz"])
+async def test_infinity_has_a_stand_in_in_base_and_log(laboratory: Laboratory, type_: str) -> None:
+    days = {"infinity": INFINITE_DAYS, "-infinity": -INFINITE_DAYS, "1970-01-02": 1}
+    values = ", ".join(f"('{value}')" for value in days)
+    await laboratory.run(f"CREATE TABLE public.x (v {type_})", f"INSERT INTO public.x VALUES {values}, (NULL)")
+    await laboratory.capture("x", ["v"])
+    await laboratory.rows_in_mirror("v", table="x")
+    await laboratory.run(f"INSERT INTO public.x VALUES {values}, (NULL)")
+    async with laboratory.at("v", table="x") as version:
+        assert version.reused
+        for files in (version.files, version.changes):
+            (file,) = files
+            found = pq.read_table(file)["v"].cast(pa.date32()).cast(pa.int32()).to_pylist()
+            assert sorted(found, key=str) == sorted([*days.values(), None], key=str)
+    for part, rows in (("base", 4), ("changes", 4)):
+        table = DeltaTable(laboratory.mirror.place("lab", version.source).below(part).uri)
+        assert table.to_pyarrow_table().num_rows == rows
 
 
 OTHER_TYPES = {

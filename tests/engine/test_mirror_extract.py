@@ -72,10 +72,10 @@ async def test_copy_in_parts_is_one_snapshot_while_writers_go_on(laboratory: Lab
 
 async def test_value_that_cannot_be_carried_ends_all_parts(laboratory: Laboratory) -> None:
     await laboratory.run(
-        "CREATE TABLE public.x (id int, v text, d date)",
-        "INSERT INTO public.x SELECT i, repeat('v', 200), CASE i WHEN 2500 THEN 'infinity' ELSE '2024-01-01' END::date"
+        "CREATE TABLE public.x (id int, v text, n numeric(10, 2))",
+        "INSERT INTO public.x SELECT i, repeat('v', 200), CASE i WHEN 2500 THEN 'NaN' ELSE '1.5' END::numeric"
         " FROM generate_series(1, 3000) i",
     )
     with pytest.raises(NotExpressible, match='a value of table "x"'):
-        await laboratory.rows("id", "v", "d", table="x")
+        await laboratory.rows("id", "v", "n", table="x")
     assert len(await laboratory.rows("id", "v", table="x")) == 3000

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.mirror import MirrorVersion
-from engine.mirror_views import create_views, drop_views
+from engine.mirror_views import create_views
 from engine.spark_sessions import SparkSessions
 from sql import Source
 from tests.engine.mirror_laboratory import Laboratory, open_laboratory
@@ -44,7 +44,6 @@ async def read(
             if since is not None:
                 found = session.sql(f"SELECT * FROM delta_{source.oid}").collect()
                 changes = {texts(row[:-1]): row["__pgt_w"] for row in found}
-            drop_views(session, version)
             return sorted(rows), changes
 
         return await lease.run(work, description="test")

@@ -4,7 +4,8 @@
 
 MODE is FULL or DIFFERENTIAL.
 
-The database is to be empty. Prints how many refreshes Spark computed, how many it left to PostgreSQL, and why.
+The database is to be empty. A query whose first rows Spark leaves to PostgreSQL is no example. Prints how many
+refreshes Spark computed, how many it left to PostgreSQL, and why.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from tests.property.changes import changes, initial_rows
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query, queries
 from tests.property.schemas import CLASSIC, Table
+
+FIRST = "SELECT executor, executor_reason FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ def main() -> None:
                 if not await laboratory.valid(example.query):
                     assume(False)
                 table = await laboratory.create("st0", example.query, mode)
+                executor, reason = await laboratory.connections[0].fetchrow(FIRST)
+                if executor != "spark":
+                    reasons[reason.rpartition("results: ")[2]] += 1
+                    assume(False)
                 for statements in example.cycles:
                     for statement in statements:
                         await laboratory.run(1, statement)

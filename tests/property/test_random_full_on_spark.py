@@ -31,27 +31,28 @@ def run(cluster: EmbeddedPostgres, target: str, examples: int, mode: str = "FULL
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-6000:]
+    print(done.stdout)  # why PostgreSQL computed what it did
     counts = done.stdout.strip().splitlines()[-1]
     return {name: int(number) for name, number in re.findall(r"(\w+)=(\d+)", counts)}
 
 
 def test_full_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -> None:
-    assert run(cluster, "sail", 15).get("spark", 0) > 0
+    assert run(cluster, "sail", 6).get("spark", 0) > 0
 
 
 def test_differential_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -> None:
-    assert run(cluster, "sail", 15, "DIFFERENTIAL").get("spark_delta", 0) > 0
+    assert run(cluster, "sail", 6, "DIFFERENTIAL").get("spark_delta", 0) > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", ["sail", "local[2]"])
 def test_full_refreshes_on_spark_equal_their_queries_at_length(cluster: EmbeddedPostgres, target: str) -> None:
-    assert run(cluster, target, 600).get("spark", 0) > 100
+    assert run(cluster, target, 300).get("spark", 0) > 100
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", ["sail", "local[2]"])
 def test_differential_refreshes_on_spark_equal_their_queries_at_length(cluster: EmbeddedPostgres, target: str) -> None:
-    assert run(cluster, target, 400, "DIFFERENTIAL").get("spark_delta", 0) > 100
+    assert run(cluster, target, 200, "DIFFERENTIAL").get("spark_delta", 0) > 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import psycopg
@@ -38,6 +38,21 @@ class Workspace:
         """Change the sources, one transaction a statement."""
         for statement in statements:
             self.connection.execute(statement)
+
+    def items_and_tags(self) -> None:
+        """Nine items of three groups, and a tag for each group; id and val are the same, and grp and rank."""
+        self.execute(
+            "INSERT INTO item (id, grp, val, label) SELECT n, n % 3, n, n::text FROM generate_series(1, 9) n",
+            "INSERT INTO tag SELECT n, '{}', n FROM generate_series(0, 2) n",
+        )
+
+    def follow(self, streams: Iterable[StreamTable], *changes: str) -> None:
+        """After each change, one transaction each, every stream table must be what its query says."""
+        for change in changes:
+            self.execute(change)
+            for stream in streams:
+                stream.refresh()
+                assert stream.difference() == [], (stream.storage, change)
 
 
 def open_workspace(

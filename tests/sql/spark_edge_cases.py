@@ -20,11 +20,12 @@ import structlog
 
 from catalog.install import install
 from catalog.session import SqlError
+from engine.definition import column
 from engine.mirror import Mirror
 from engine.pool import SESSION_SETTINGS, PooledSession
 from engine.spark_executor import SparkExecutor
 from engine.spark_sessions import SparkJobFailed, SparkSessions
-from sql import Column, Source, spark_equality
+from sql import Source, spark_equality
 
 COLUMNS = (
     "k integer",
@@ -47,7 +48,17 @@ COLUMNS = (
     "a integer[]",
     "v interval",
     "free numeric",
+    "di date",
+    "tsi timestamp",
+    "tzi timestamptz",
+    "e letter",
+    "p pence",
 )
+
+TYPES = """
+CREATE TYPE public.letter AS ENUM ('z', 'it''s \\', 'é', '');
+CREATE DOMAIN public.pence AS numeric(10,2) CHECK (VALUE < 1000000)
+"""
 
 VALUES: dict[str, tuple[str | None, ...]] = {
     "b": ("t", "f", None),
@@ -76,6 +87,11 @@ VALUES: dict[str, tuple[str | None, ...]] = {
     "a": ("{}", "{1,NULL,3}", "{{1,2},{3,4}}", None),
     "v": ("1 year 2 mons -3 days -04:05:06.7", "00:00:00", "1 mon -30 days", None),
     "free": ("1.0", "1.00", "NaN", "Infinity", "-1e-30", "123456789012345678901234567890123456789012345678.5", None),
+    "di": ("infinity", "-infinity", "2024-02-29", None, "1970-01-01"),
+    "tsi": ("infinity", "2024-02-29 13:59:59.123456", None, "-infinity"),
+    "tzi": ("-infinity", "infinity", "2013-07-01 12:00:00+00", None),
+    "e": ("z", "it's \\", "é", None, ""),
+    "p": ("0", "1.50", None, "-999999.99"),
 }  # fmt: skip
 
 ROWS = 60
@@ -131,6 +147,10 @@ STRUCTURES = (
     "SELECT s.b, sum(s.x) AS x FROM (SELECT b, CASE WHEN i4 > 0 THEN n ELSE n2 END AS x FROM edge) s GROUP BY s.b",
     "SELECT e.k FROM edge e JOIN (SELECT i2, 0.2 * avg(n) AS a FROM edge GROUP BY i2) s ON e.i2 = s.i2 AND e.n < s.a",
     "SELECT k, n / NULLIF(n2, 0) AS x FROM edge WHERE n / NULLIF(n2, 0) > 1",
+    "SELECT e, count(*) AS c, sum(p) AS s, avg(p) AS a FROM edge WHERE e <> 'z'::letter GROUP BY e",
+    "SELECT di, count(*) AS c, max(tsi) AS x, min(tzi) AS y FROM edge GROUP BY di",
+    "SELECT a.k, e.k AS other FROM edge a JOIN edge e ON a.di = e.tsi WHERE a.k < 9 AND e.k < 9 ORDER BY a.di, a.k,"
+    " e.k LIMIT 5",
 )
 
 
@@ -160,6 +180,8 @@ class Comparison:
     async def prepare(self) -> None:
         connection = self._connection
         await install(self._session)
+        await connection.execute(TYPES)
+        await connection.execute("SET search_path = public, pg_catalog")
         await connection.execute(f"CREATE TABLE public.edge ({', '.join(COLUMNS)})")
         rows = [
             (k, *(values[(k * (3 + n) + k // len(values)) % len(values)] for n, values in enumerate(VALUES.values())))
@@ -170,12 +192,11 @@ class Comparison:
         await connection.executemany(
             f"INSERT INTO public.edge SELECT $1::text::integer, {fields}", [(str(row[0]), *row[1:]) for row in rows]
         )
-        described = await connection.fetch(
-            "SELECT attname, format_type(atttypid, atttypmod), attrelid::bigint FROM pg_attribute"
-            " WHERE attrelid = 'public.edge'::regclass AND attnum > 0 ORDER BY attnum"
+        await connection.execute("RESET search_path")
+        oid, described = await connection.fetchrow(
+            "SELECT 'public.edge'::regclass::oid::bigint, pgtrickle._columns('public.edge'::regclass)::text"
         )
-        columns = tuple(Column(name, type_) for name, type_, _ in described)
-        self._source = Source(described[0][2], "public", "edge", columns)
+        self._source = Source(oid, "public", "edge", tuple(column(each) for each in json.loads(described)))
 
     async def _connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(**self._options, server_settings=SESSION_SETTINGS)

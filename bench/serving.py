@@ -1,0 +1,59 @@
+"""The server that a benchmark measures: one of its own, on a data directory that goes with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from psycopg import conninfo
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server."""
+
+    dsn: str
+    """Through the server."""
+    direct: str
+    """To its PostgreSQL, past the server."""
+    data: Path
+    pid: int
+
+
+@contextmanager
+def served(spark: str = "off") -> Iterator[Served]:
+    """Start a server, and stop it in the end; what it has logged is shown where the benchmark fails."""
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
+        data, log = Path(directory) / "data", Path(directory) / "server.log"
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=ROOT,
+            )
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip().removeprefix("ready: ")
+            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+            socket = (data / "postgres" / "postmaster.pid").read_text().splitlines()
+            yield Served(
+                conninfo.make_conninfo(url, user=user, password=password),
+                conninfo.make_conninfo(host=socket[4], port=socket[3], dbname="postgres", user=user, password=password),
+                data,
+                process.pid,
+            )
+        except Exception:
+            print(log.read_text()[-3000:], file=sys.stderr)
+            raise
+        finally:
+            process.terminate()
+            process.wait(60)
