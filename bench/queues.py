@@ -12,27 +12,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import psycopg
-from psycopg import conninfo
 from rich.console import Console
 from rich.table import Table
 
-from server.embedded import binaries
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.rates import Way, Work, both_ways, rate_of, side_by_side
+from bench.serving import served
 
 PAYLOAD = "x" * 200
 BATCH = 100_000
@@ -44,152 +38,29 @@ CREATE TABLE jobs (LIKE plain INCLUDING ALL);
 SELECT pgque.create_queue('bench');
 """
 
-# Each work of a producer, and the plain statement beside it.
-SENDING = {
-    "send": (
+SENDING = [
+    Work(
+        "send",
         1,
         "SELECT pgque.send('bench', 'default', :payload::text)",
         "INSERT INTO plain (type, data) VALUES ('default', :payload::text)",
     ),
-    **{
-        f"send_batch({n})": (
+    *(
+        Work(
+            f"send_batch({n})",
             n,
             f"SELECT pgque.send_batch('bench', 'default', array_fill(:payload::text, ARRAY[{n}]))",
             "INSERT INTO plain (type, data)"
             f" SELECT 'default', data FROM unnest(array_fill(:payload::text, ARRAY[{n}])) AS data",
         )
         for n in (100, 1000)
-    },
-}
+    ),
+]
 
 TAKE_JOBS = """
 DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT {} FOR UPDATE SKIP LOCKED)
 RETURNING id, created_at, type, data
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to the database."""
-
-    name: str
-    dsn: str
-
-    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(self.dsn, autocommit=True)
-
-
-@contextmanager
-def served() -> Iterator[tuple[Way, Way]]:
-    """A server on a data directory of its own: the way past it, and the way through it."""
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        data = Path(directory) / "data"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
-            stdout=subprocess.PIPE,
-            stderr=(data.parent / "server.log").open("w"),
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ready: ")
-            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-            login = {"user": user, "password": password}
-            socket = (data / "postgres" / "postmaster.pid").read_text().splitlines()
-            direct = conninfo.make_conninfo(host=socket[4], port=socket[3], dbname="postgres", **login)
-            yield Way("direct", direct), Way("server", conninfo.make_conninfo(url, **login))
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def cpu_seconds(postmaster: psutil.Process) -> float:
-    """Of PostgreSQL, processes that have ended included."""
-    own = postmaster.cpu_times()
-    taken = own.user + own.system + own.children_user + own.children_system
-    for child in postmaster.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            times = child.cpu_times()
-            taken += times.user + times.system
-    return taken
-
-
-def transactions(
-    path: Way, statement: str, producers: int, seconds: float, folder: Path, postmaster: psutil.Process
-) -> tuple[float, float]:
-    """Of this statement a second, prepared, by pgbench; and PostgreSQL's CPU seconds for one."""
-    script = folder / "script.sql"
-    script.write_text(statement + ";\n")
-    target = conninfo.conninfo_to_dict(path.dsn)
-    names = {
-        "PGHOST": "host",
-        "PGPORT": "port",
-        "PGUSER": "user",
-        "PGPASSWORD": "password",
-        "PGDATABASE": "dbname",
-    }
-    before, backends = cpu_seconds(postmaster), len(postmaster.children())
-    done = subprocess.run(
-        [
-            *(str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(producers), "-j", str(producers)),
-            *("-T", str(max(1, round(seconds))), "-D", f"payload={PAYLOAD}", "-f", str(script)),
-        ],
-        env={**os.environ, **{name: str(target[key]) for name, key in names.items()}},
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise SystemExit(f"pgbench: {done.stderr}")
-    found = re.search(r"tps = ([0-9.]+) \(without", done.stdout)
-    number = re.search(r"transactions actually processed: ([0-9]+)", done.stdout)
-    assert found and number, done.stdout
-    end = time.monotonic() + 5
-    while len(postmaster.children()) > backends and time.monotonic() < end:
-        time.sleep(0.005)  # a backend's time is counted once it has ended
-    return float(found[1]), (cpu_seconds(postmaster) - before) / int(number[1])
-
-
-def rate_of(work: Callable[[], int], seconds: float) -> float:
-    """What a piece of work gets done in a second, done again and again; the first time does not count."""
-    work()
-    done, began = 0, time.perf_counter()
-    while (taken := time.perf_counter() - began) < seconds:
-        done += work()
-    return done / taken
-
-
-def measure_sending(
-    ways: tuple[Way, ...], rounds: int, seconds: float, postmaster: psutil.Process, console: Console
-) -> None:
-    """Rates of producers, side by side with the plain INSERT."""
-    rates: dict[tuple[str, int, str, bool], list[float]] = {}
-    costs: dict[tuple[str, int, str, bool], list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(rounds):
-            for name, (_, send, insert) in SENDING.items():
-                for producers in (1, 4):
-                    for way in ways:
-                        for plain in (False, True):
-                            statement = insert if plain else send
-                            rate, cost = transactions(way, statement, producers, seconds, Path(folder), postmaster)
-                            rates.setdefault((name, producers, way.name, plain), []).append(rate)
-                            costs.setdefault((name, producers, way.name, plain), []).append(cost)
-    table = Table(title="Sending: events a second, and PostgreSQL's CPU time for one", title_justify="left")
-    for heading in ("work", "producers", "way"):
-        table.add_column(heading)
-    for heading in ("queue", "plain INSERT", "ratio", "queue, CPU", "plain INSERT, CPU", "ratio"):
-        table.add_column(heading, justify="right")
-    for name, producers, way_name, plain in rates:
-        if not plain:
-            size = SENDING[name][0]
-            ours, yardstick = (statistics.median(rates[name, producers, way_name, of]) * size for of in (False, True))
-            cpu, cpu_yardstick = (min(costs[name, producers, way_name, of]) / size * 1e6 for of in (False, True))
-            table.add_row(
-                *(name, str(producers), way_name, f"{ours:,.0f}", f"{yardstick:,.0f}", f"{ours / yardstick:.2f}"),
-                *(f"{cpu:.1f} µs", f"{cpu_yardstick:.1f} µs", f"{cpu_yardstick / cpu:.2f}"),
-            )
-    console.print(table)
 
 
 def measure_receiving(ways: tuple[Way, ...], seconds: float, console: Console) -> None:
@@ -353,16 +224,17 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=("sending", "receiving", "delivery", "size"), default=())
     options = parser.parse_args()
     console = Console(width=max(120, Console().width))
-    with served() as ways:
+    with served() as server:
+        ways = both_ways(server)
         with ways[0].connect() as connection:
             connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
             connection.execute("SELECT pg_reload_conf()")
         with ways[1].connect() as connection:  # that makes the server install the catalog, and look for queues
             connection.execute(TABLES)
-            ((directory,),) = connection.execute("SHOW data_directory").fetchall()
-        postmaster = psutil.Process(int((Path(str(directory)) / "postmaster.pid").read_text().split()[0]))
         measures = {
-            "sending": lambda: measure_sending(ways, options.rounds, options.seconds, postmaster, console),
+            "sending": lambda: side_by_side(
+                "Sending: events a second", SENDING, ways, options.rounds, options.seconds, console, payload=PAYLOAD
+            ),
             "receiving": lambda: measure_receiving(ways, options.seconds, console),
             "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),
             "size": lambda: measure_size(ways[0], options.events, console),

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import asyncpg
 import structlog
 
-from catalog.session import SqlError
-from engine.pool import BROKEN, DatabasePool, PooledSession, sql_error
+from catalog.session import SqlSession
+from engine.election import Candidate
 from engine.queue_maintenance import QueueMaintenance, Troubles
 
 logger = structlog.get_logger(__name__)
@@ -32,12 +32,6 @@ ELECTION_LOCK = 0x70677175655F636C
 
 CHANNEL = "pgque_clock"
 """Where `pgque.start`, `stop` and `set_tick_period_ms` say that something has changed."""
-
-TAKE_OVER_SECONDS = 2.0
-"""Between two attempts to take over from another server's clock."""
-
-DISCOVERY_SECONDS = 30.0
-"""Between two looks for queues that were created on connections that bypass every server."""
 
 LOOK_INTERVAL = 1.0
 """Seconds between two ticks where no events come: those sent past every server are found so late at most."""
@@ -50,18 +44,7 @@ LOCK_TIMEOUT = "200ms"
 
 _INSTALLED = "SELECT pg_catalog.to_regclass('pgque.queue') IS NOT NULL"
 
-_FOUND = """
-SELECT EXISTS (SELECT FROM pgque.queue),
-       EXISTS (SELECT FROM pg_catalog.pg_locks l
-               WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-                 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-                 AND (l.classid::bigint << 32 | l.objid::bigint) = $1::bigint)
-"""
-
-_ELECTION = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_try_advisory_lock($1::bigint) END
-"""
-"""A standby elects nobody until it is promoted."""
+_FOUND = "SELECT EXISTS (SELECT FROM pgque.queue)"
 
 # The position moves with every event, also with one whose transaction is still open or will be rolled back. A queue
 # that is broken must not stop the others, hence to_regclass().
@@ -94,13 +77,13 @@ class State:
 
 
 @dataclass(slots=True)
-class QueueClock:
+class QueueClock(Candidate):
     """Ticks the queues of one database while it is elected."""
 
-    pool: DatabasePool
+    title = "queue clock"
+    key = ELECTION_LOCK
+
     clock: Callable[[], float] = time.monotonic
-    leading: bool = False
-    _woken: asyncio.Event = field(default_factory=asyncio.Event)
     _position: int | None = None
     _active_until: float = -math.inf
     _troubles: Troubles = field(default_factory=Troubles)
@@ -114,59 +97,22 @@ class QueueClock:
         """A transaction of a session that names the functions of `pgque` has ended."""
         self._woken.set()
 
-    async def run(self) -> None:
-        """Take part in the election where there are queues, and tick while elected, until cancelled."""
-        while True:
-            pause = TAKE_OVER_SECONDS
-            try:
-                pause = await self._wait_for_work()
-            except (SqlError, OSError) as error:
-                logger.warning("queue clock interrupted", database=self.pool.database, error=str(error))
-            except Exception:
-                logger.exception("queue clock failed", database=self.pool.database)
-            finally:
-                self.leading = False
-            if pause == TAKE_OVER_SECONDS:
-                await asyncio.sleep(pause)
-            else:
-                await self._woken_within(pause)
+    async def _has_work(self, session: SqlSession) -> bool:
+        ((installed,),) = await session.fetch(_INSTALLED)
+        if not installed:
+            return False
+        ((found,),) = await session.fetch(_FOUND)
+        return bool(found)
 
-    async def _wait_for_work(self) -> float:
-        """Tick while there are queues and no other clock; the seconds until it is worth another look."""
-        self._woken.clear()
-        async with self.pool.session() as session:
-            ((installed,),) = await session.fetch(_INSTALLED)
-            if not installed:
-                return DISCOVERY_SECONDS
-            ((queues, taken),) = await session.fetch(_FOUND, ELECTION_LOCK)
-        if not queues:
-            return DISCOVERY_SECONDS
-        if not taken:
-            await self._lead()
-        return TAKE_OVER_SECONDS
-
-    async def _lead(self) -> None:
-        connection = await self.pool.connect()
+    async def _work(self, connection: asyncpg.Connection) -> None:
+        maintenance = QueueMaintenance(self.pool, self.clock)
+        work = asyncio.create_task(maintenance.run(), name=f"headwater queue maintenance {self.pool.database}")
         try:
-            ((elected,),) = await PooledSession(connection).fetch(_ELECTION, ELECTION_LOCK)
-            if not elected:
-                return
-            logger.info("queue clock elected", database=self.pool.database)
-            self.leading = True
-            maintenance = QueueMaintenance(self.pool, self.clock)
-            work = asyncio.create_task(maintenance.run(), name=f"headwater queue maintenance {self.pool.database}")
-            try:
-                await self._tick(connection, maintenance)
-            finally:
-                work.cancel()
-                with suppress(asyncio.CancelledError):
-                    await work
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+            await self._tick(connection, maintenance)
         finally:
-            connection.terminate()
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
 
     async def _tick(self, connection: asyncpg.Connection, maintenance: QueueMaintenance) -> None:
         """Round after round, until the last queue is gone."""
@@ -233,14 +179,6 @@ class QueueClock:
                 else:
                     self._troubles.over(name)
         return state
-
-    async def _woken_within(self, seconds: float) -> bool:
-        """Sleep until woken, but not longer."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-                return True
-        return False
 
 
 def _state(row: asyncpg.Record | None) -> State:

@@ -122,6 +122,33 @@ def test_max_return_limits_rows_not_the_batch(subscribed: Queue) -> None:
     assert len(subscribed.rows("SELECT * FROM pgque.receive(queue => %s, consumer => 'c')", subscribed.name)) == 100
 
 
+def test_a_long_quiet_time_is_passed_over_in_one_step(subscribed: Queue) -> None:
+    subscribed.tick()
+    empty = subscribed.value("SELECT pgque.next_batch(%s, 'c')", subscribed.name)
+    assert (
+        subscribed.value(
+            "WITH idle AS (INSERT INTO pgque.tick"
+            " SELECT tick_queue, tick_id + n, tick_time, tick_snapshot, tick_event_seq"
+            " FROM (SELECT t.* FROM pgque.tick t JOIN pgque.queue ON queue_id = tick_queue WHERE queue_name = %s"
+            "       ORDER BY tick_id DESC LIMIT 1) AS t, generate_series(1, 50) AS n RETURNING 1)"
+            " SELECT count(*) FROM idle",
+            subscribed.name,
+        )
+        == 50
+    )
+    subscribed.send("at last")
+    tick = subscribed.tick()
+    ((batch, payload),) = subscribed.rows("SELECT batch_id, payload FROM pgque.receive(%s, 'c')", subscribed.name)
+    assert (batch, payload) == (empty + 1, "at last")
+    state = "SELECT current_batch, last_tick, next_tick FROM pgque.get_consumer_info(%s, 'c')"
+    assert subscribed.rows(state, subscribed.name) == [(batch, tick - 1, tick)]
+    assert subscribed.rows("SELECT batch_id, payload FROM pgque.receive(%s, 'c')", subscribed.name) == [
+        (batch, payload)
+    ]
+    assert subscribed.value("SELECT pgque.ack(%s)", empty) == 0, "whoever still has the empty batch closes nothing"
+    assert subscribed.value("SELECT pgque.ack(%s)", batch) == 1
+
+
 def test_an_empty_window_leaves_a_batch_and_is_passed_over_later(subscribed: Queue) -> None:
     subscribed.tick()
     assert receive(subscribed) == []

@@ -43,7 +43,7 @@ def test_events_have_the_columns_of_the_template(queue: Queue) -> None:
 
 
 def test_names_of_any_characters_up_to_57_bytes(queue: Queue) -> None:
-    for name in ("a", "x" * 57, "ä" * 28, "quote \" and ' and ; drop", "%s %I $1", "Größe"):
+    for name in ("a", "x" * 57, "ä" * 28, "quote \" and ' and ; drop", "%s %I %1$s $1", "Größe", "$begun$ $$ \\' E'\\"):
         assert queue.value("SELECT pgque.create_queue(%s)", name) == 1
         assert queue.value("SELECT pgque.subscribe(%s, %s)", name, "consumer " + name) == 1
         other = Queue(queue.connection, name)

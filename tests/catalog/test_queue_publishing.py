@@ -109,8 +109,7 @@ def test_an_event_rolls_back_with_its_transaction(queue: Queue) -> None:
     assert stored(queue) == []
 
 
-def test_queues_beyond_number_and_after_rotation(queue: Queue) -> None:
-    """The insert follows queue_cur_table."""
+def test_events_go_to_the_table_that_the_queue_writes_to(queue: Queue) -> None:
     prefix = queue.value("SELECT queue_data_pfx FROM pgque.queue WHERE queue_name = %s", queue.name)
     for number in range(3):
         queue.connection.execute(
@@ -120,6 +119,40 @@ def test_queues_beyond_number_and_after_rotation(queue: Queue) -> None:
         queue.value("SELECT pgque.insert_event(%s, 't', 'x', 'e', NULL, NULL, NULL)", queue.name)
         queue.send("y", "z")
         assert queue.value(f"SELECT count(*) FROM {prefix}_{number}") == 4
+
+
+def test_events_of_more_queues_than_have_statements_of_their_own(queue: Queue) -> None:
+    with queue.connection.transaction(force_rollback=True):
+        queue.connection.execute(
+            "INSERT INTO pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq)"
+            " SELECT n, 'other ' || n, 'pgque.event_' || n, 'pgque.event_' || n || '_id_seq',"
+            " 'pgque.event_' || n || '_tick_seq'"
+            " FROM (SELECT nextval('pgque.queue_queue_id_seq') AS n FROM generate_series(1, 64)) AS number"
+        )
+        queue = Queue(queue.connection, "late")
+        queue.value("SELECT pgque.create_queue('late')")
+        body = "SELECT prosrc FROM pg_proc WHERE oid = 'pgque.send(text, text)'::regprocedure"
+        assert ("'other " in queue.value(body), "'late'" in queue.value(body)) == (True, False)
+        ids = [
+            queue.value("SELECT pgque.send(%s, 'a')", queue.name),
+            queue.value("SELECT pgque.insert_event(%s, 't', 'b', 'e1', NULL, 'e3', 'e4')", queue.name),
+            *queue.send("c", "d"),
+        ]
+        prefix = queue.value("SELECT queue_data_pfx FROM pgque.queue WHERE queue_name = %s", queue.name)
+        none = (None, None, None, None)
+        assert queue.rows(EVENT.format(prefix)) == [
+            (ids[0], "default", "a", None, *none),
+            (ids[1], "t", "b", None, "e1", None, "e3", "e4"),
+            (ids[2], "default", "c", None, *none),
+            (ids[3], "default", "d", None, *none),
+        ]
+
+
+def test_a_queue_that_is_renamed_is_sent_to_by_its_new_name(queue: Queue) -> None:
+    renamed = f"{queue.name} renamed"
+    queue.value("UPDATE pgque.queue SET queue_name = %s WHERE queue_name = %s RETURNING 1", renamed, queue.name)
+    assert "queue not found" in str(queue.fails("SELECT pgque.send(%s, 'x')", queue.name))
+    assert queue.value("SELECT pgque.send(%s, 'x')", renamed) > 0
 
 
 def test_delayed_events(queue: Queue) -> None:

@@ -83,6 +83,8 @@ def test_clock_ticks_and_tells_listeners_through_the_relay(queues: Database, eve
 
 
 def test_events_sent_past_the_server_are_found(queues: Database, eventually: Eventually) -> None:
+    make(queues, "seen")  # a server that knows of no queue in a database looks for some every 30 s only
+    eventually(lambda: queues.rows(CLOCK, CLOCK_LOCK), what="a clock")
     past = queues.bypass()
     past.execute("SELECT pgque.create_queue('bypassed')")
     past.execute("SELECT pgque.subscribe('bypassed', 'c')")

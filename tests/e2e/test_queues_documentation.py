@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import threading
-import time
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from server.embedded import binaries
 from tests.e2e.conftest import Database
+from tests.e2e.documentation import assert_examples_are_true, page
 
-TEXT = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
-EXAMPLE = re.compile(r"(<!-- soon -->\n)?```sql\n(.*?)```\n```\n(.*?)```\n", re.DOTALL)
+TEXT = page("queues.md")
 PROGRAM = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
 SECONDS = 60.0
 
 
-def typed(database: Database, statements: str) -> str:
-    """What psql answers."""
-    done = subprocess.run(
-        [str(binaries() / "psql"), database.server.dsn(database.name), "-X", "-P", "pager=off"],
-        input=statements,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=SECONDS,
-    )
-    return done.stdout
-
-
 def test_examples_of_the_documentation_are_true(live_db: Database) -> None:
-    examples = EXAMPLE.findall(TEXT)
-    assert len(examples) == TEXT.count("```sql")
     try:
-        for soon, statements, expected in examples:
-            deadline = time.monotonic() + SECONDS
-            while (answer := typed(live_db, statements)) != expected and soon and time.monotonic() < deadline:
-                assert "(0 rows)" in answer or len(answer) < len(expected)  # the tick is yet to come
-            assert answer == expected, statements
+        assert_examples_are_true(live_db, TEXT)
     finally:
         live_db.run("DROP ROLE IF EXISTS shop")
 

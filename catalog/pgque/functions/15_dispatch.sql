@@ -1,92 +1,133 @@
--- Which table an event is written to.
+-- Sending: which table an event is written to.
 --
 -- A statement that names its table in a variable is parsed and planned at every call, which costs twice as much as all
--- the rest of sending. So the two functions that insert events are generated, with a statement for each table of each
--- queue, and are generated anew when a queue is created or dropped. Beyond 64 queues the younger ones go the slow way.
+-- the rest of sending; to look for the queue costs as much as the insert. So the functions that send are generated, with
+-- the queues' names and a statement for the table that each queue writes to at present. A trigger on the table of queues
+-- generates them anew when a queue is created, dropped or switched to its next table. Whoever is still at work with older
+-- ones does no harm: no table is emptied while it has events that somebody needs. Beyond 64 queues the younger ones go the
+-- slow way.
 
 
--- One at a time creates or drops queues, until its transaction ends.
-CREATE OR REPLACE FUNCTION pgque._lock_queues() RETURNS void LANGUAGE sql VOLATILE AS $$
-    SELECT pg_advisory_xact_lock('pgque.queue'::regclass::oid::integer, 0);
-$$;
-
-
--- A decision between the tables of the queues with these ids, as a tree of IFs; `leaf` is a template for format() with
--- the queue's id and the table's number.
-CREATE OR REPLACE FUNCTION pgque._decision(ids integer[], leaf text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
-DECLARE
-    half integer := cardinality(ids) / 2;
+-- One at a time creates, drops or switches queues, until its transaction ends. False if `wait` is false and there is one.
+CREATE OR REPLACE FUNCTION pgque._lock_queues(wait boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF cardinality(ids) > 1 THEN
-        RETURN format(E'IF id <= %s THEN\n%s\nELSE\n%s\nEND IF;', ids[half],
-                      pgque._decision(ids[:half], leaf), pgque._decision(ids[half + 1:], leaf));
+    IF wait THEN
+        PERFORM pg_advisory_xact_lock('pgque.queue'::regclass::oid::integer, 0);
+        RETURN true;
     END IF;
-    RETURN format(E'IF id <> %s THEN known := false;\n', ids[1]) || (
-        SELECT string_agg(format(E'ELSIF number = %s THEN\n%s', number, format(leaf, ids[1], number)), E'\n' ORDER BY number)
-          FROM generate_series(0, 2) AS number) || E'\nEND IF;';
+    RETURN pg_try_advisory_xact_lock('pgque.queue'::regclass::oid::integer, 0);
 END $$;
 
 
--- Generate the functions that insert events.
-CREATE OR REPLACE FUNCTION pgque._make_inserts() RETURNS void LANGUAGE plpgsql VOLATILE AS $make$
-DECLARE
-    ids integer[] := array(SELECT queue_id FROM pgque.queue WHERE queue_ntables = 3 ORDER BY queue_id LIMIT 64);
-    found text := $found$
-    SELECT q.queue_id, q.queue_cur_table, q.queue_disable_insert INTO id, number, disallowed
-      FROM pgque.queue q WHERE q.queue_name = queue;
-    IF id IS NULL THEN
-        RAISE EXCEPTION 'queue not found: %', queue;
-    ELSIF disallowed THEN
-        RAISE EXCEPTION 'Insert into queue disallowed';
-    END IF;
-$found$;
-    -- The transaction has an id before the event has one: see _late_events.
-    variables text := $variables$
+-- The slow way, for any queue. The transaction has an id before the event has one: see _late_events.
+CREATE OR REPLACE FUNCTION pgque._insert_events(
+    queue text, type text, data text[], extra1 text, extra2 text, extra3 text, extra4 text
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     xid xid8 := pg_current_xact_id();
-    known boolean := true;
-    id integer;
-    number integer;
-    disallowed boolean;
-    name text;
-$variables$;
-    one text := $one$
-        event := nextval('pgque.event_%1$s_id_seq'::regclass);
-        INSERT INTO pgque.event_%1$s_%2$s (ev_id, ev_time, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)
-        VALUES (event, now(), xid, type, data, extra1, extra2, extra3, extra4);$one$;
-    many text := $many$
-        WITH inserted AS (
-            INSERT INTO pgque.event_%1$s_%2$s (ev_id, ev_time, ev_txid, ev_type, ev_data)
-            SELECT nextval('pgque.event_%1$s_id_seq'::regclass), now(), xid, type, payload FROM unnest(data) AS payload
-            RETURNING ev_id)
-        SELECT array_agg(ev_id) INTO events FROM inserted;$many$;
+    this pgque.queue;
+    events bigint[];
 BEGIN
-    EXECUTE $f$CREATE OR REPLACE FUNCTION pgque._insert_event(
-        queue text, type text, data text, extra1 text, extra2 text, extra3 text, extra4 text, OUT event bigint
-    ) LANGUAGE plpgsql VOLATILE AS $body$ $f$ || variables || 'BEGIN' || found || CASE WHEN ids = '{}' THEN 'known := false;'
-        ELSE pgque._decision(ids, one) END || $f$
-    IF NOT known THEN
-        name := 'pgque.event_' || id;
-        event := nextval((name || '_id_seq')::regclass);
-        EXECUTE 'INSERT INTO ' || name || '_' || number ||
-            ' (ev_id, ev_time, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)'
-            ' VALUES ($1, now(), $2, $3, $4, $5, $6, $7, $8)'
-            USING event, xid, type, data, extra1, extra2, extra3, extra4;
+    SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'queue not found: %', queue;
+    ELSIF this.queue_disable_insert THEN
+        RAISE EXCEPTION 'Insert into queue disallowed';
     END IF;
-END $body$ $f$;
-    EXECUTE $f$CREATE OR REPLACE FUNCTION pgque._insert_events(
-        queue text, type text, data text[], OUT events bigint[]
-    ) LANGUAGE plpgsql VOLATILE AS $body$ $f$ || variables || 'BEGIN' || found || CASE WHEN ids = '{}' THEN 'known := false;'
-        ELSE pgque._decision(ids, many) END || $f$
-    IF NOT known THEN
-        name := 'pgque.event_' || id;
-        EXECUTE 'WITH inserted AS (INSERT INTO ' || name || '_' || number ||
-            ' (ev_id, ev_time, ev_txid, ev_type, ev_data) SELECT nextval($1), now(), $2, $3, payload'
-            ' FROM unnest($4) AS payload RETURNING ev_id)'
-            ' SELECT array_agg(ev_id) FROM inserted'
-            INTO events USING (name || '_id_seq')::regclass, xid, type, data;
+    EXECUTE 'WITH inserted AS (INSERT INTO ' || this.queue_data_pfx || '_' || this.queue_cur_table ||
+        ' (ev_id, ev_time, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)'
+        ' SELECT nextval($1), now(), $2, $3, payload, $5, $6, $7, $8 FROM unnest($4) AS payload RETURNING ev_id)'
+        ' SELECT array_agg(ev_id) FROM inserted'
+        INTO events USING this.queue_event_seq::regclass, xid, type, data, extra1, extra2, extra3, extra4;
+    RETURN events;
+END $$;
+
+
+-- A decision between queues, ordered by name, as a tree of IFs; `leaf` is a template for format() with a queue's name, its
+-- id and the number of its table.
+CREATE OR REPLACE FUNCTION pgque._decision(queues pgque.queue[], leaf text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    half integer := cardinality(queues) / 2;
+BEGIN
+    RETURN CASE cardinality(queues)
+        WHEN 0 THEN ''
+        WHEN 1 THEN format(E'IF queue_name = %1$L COLLATE "C" THEN' || leaf || E'\nEND IF;',
+                           queues[1].queue_name, queues[1].queue_id, queues[1].queue_cur_table)
+        ELSE format(E'IF queue_name <= %L COLLATE "C" THEN\n', queues[half].queue_name) || pgque._decision(queues[:half], leaf)
+             || E'\nELSE\n' || pgque._decision(queues[half + 1:], leaf) || E'\nEND IF;' END;
+END $$;
+
+
+-- Generate the functions that send.
+CREATE OR REPLACE FUNCTION pgque._make_inserts() RETURNS void LANGUAGE plpgsql VOLATILE AS $make$
+DECLARE
+    queues pgque.queue[];
+    name text;
+    parameters text;
+    type text;
+    data text;
+    extras text;
+    begun constant text := $begun$
+DECLARE
+    xid xid8 := pg_current_xact_id();
+    event bigint;
+    events bigint[];
+BEGIN
+$begun$;
+BEGIN
+    PERFORM pgque._lock_queues(true);
+    queues := array(SELECT q FROM (SELECT * FROM pgque.queue WHERE NOT queue_disable_insert ORDER BY queue_id LIMIT 64) AS q
+                     ORDER BY q.queue_name COLLATE "C");
+    FOR name, parameters, type, data, extras IN VALUES
+        ('send', 'payload text', '''default''', 'payload', ''),
+        ('send', 'payload jsonb', '''default''', 'payload::text', ''),
+        ('send', 'type_name text, payload text', 'type_name', 'payload', ''),
+        ('send', 'type_name text, payload jsonb', 'type_name', 'payload::text', ''),
+        ('insert_event', 'ev_type text, ev_data text', 'ev_type', 'ev_data', ''),
+        ('insert_event', 'ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text',
+         'ev_type', 'ev_data', ', ev_extra1, ev_extra2, ev_extra3, ev_extra4')
+    LOOP
+        EXECUTE format('CREATE OR REPLACE FUNCTION pgque.%I(queue_name text, %s) RETURNS bigint LANGUAGE plpgsql VOLATILE '
+                       'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L', name, parameters,
+            begun || pgque._decision(queues, replace(replace(replace($leaf$
+        event := nextval('pgque.event_%2$s_id_seq'::regclass);
+        INSERT INTO pgque.event_%2$s_%3$s (ev_id, ev_time, ev_txid, ev_type, ev_data{extras})
+        VALUES (event, now(), xid, {type}, {data}{extras});
+        RETURN event;$leaf$, '{type}', type), '{data}', data), '{extras}', extras)) || format($end$
+    events := pgque._insert_events(queue_name, %s, ARRAY[%s]%s);
+    RETURN events[1];
+END $end$, type, data, coalesce(nullif(extras, ''), ', NULL, NULL, NULL, NULL')));
+    END LOOP;
+    EXECUTE format('CREATE OR REPLACE FUNCTION pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[]) '
+                   'RETURNS bigint[] LANGUAGE plpgsql VOLATILE '
+                   'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS %L', begun || $checks$
+    IF ev_data_list IS NULL THEN
+        RAISE EXCEPTION 'payloads must not be null';
+    ELSIF cardinality(ev_data_list) = 0 THEN
+        RETURN '{}';
     END IF;
-END $body$ $f$;
+$checks$ || pgque._decision(queues, $leaf$
+        WITH inserted AS (
+            INSERT INTO pgque.event_%2$s_%3$s (ev_id, ev_time, ev_txid, ev_type, ev_data)
+            SELECT nextval('pgque.event_%2$s_id_seq'::regclass), now(), xid, ev_type, payload
+              FROM unnest(ev_data_list) AS payload
+            RETURNING ev_id)
+        SELECT array_agg(ev_id) INTO events FROM inserted;
+        RETURN events;$leaf$) || $end$
+    RETURN pgque._insert_events(queue_name, ev_type, ev_data_list, NULL, NULL, NULL, NULL);
+END $end$);
 END $make$;
 
 SELECT pgque._make_inserts();
+
+
+CREATE OR REPLACE FUNCTION pgque._queues_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgque._make_inserts();
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER queues_changed
+    AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF queue_id, queue_name, queue_cur_table, queue_disable_insert ON pgque.queue
+    FOR EACH STATEMENT EXECUTE FUNCTION pgque._queues_changed();

@@ -17,9 +17,10 @@ BEGIN
     IF EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue) THEN
         RETURN 0;
     END IF;
-    PERFORM pgque._lock_queues();
-    INSERT INTO pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq)
-    SELECT n, queue, 'pgque.event_' || n, 'pgque.event_' || n || '_id_seq', 'pgque.event_' || n || '_tick_seq'
+    PERFORM pgque._lock_queues(true);
+    INSERT INTO pgque.queue (queue_id, queue_name, queue_data_pfx, queue_event_seq, queue_tick_seq, queue_cluster)
+    SELECT n, queue, 'pgque.event_' || n, 'pgque.event_' || n || '_id_seq', 'pgque.event_' || n || '_tick_seq',
+           (SELECT c.system_identifier FROM pg_control_system() AS c)
       FROM (SELECT nextval('pgque.queue_queue_id_seq') AS n) AS number
      WHERE NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue)
         ON CONFLICT (queue_name) DO NOTHING
@@ -42,7 +43,6 @@ BEGIN
     END LOOP;
     PERFORM pgque._grant_queue(id);
     PERFORM pgque._insert_tick(id, 1, now(), 0);
-    PERFORM pgque._make_inserts();
     RETURN 1;
 END $$;
 
@@ -53,7 +53,7 @@ DECLARE
     this pgque.queue;
     subscribers bigint;
 BEGIN
-    PERFORM pgque._lock_queues();
+    PERFORM pgque._lock_queues(true);
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'No such event queue';
@@ -72,7 +72,6 @@ BEGIN
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_id_seq');
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_tick_seq');
     DELETE FROM pgque.queue WHERE queue_id = this.queue_id;
-    PERFORM pgque._make_inserts();
     RETURN 1;
 END $$;
 

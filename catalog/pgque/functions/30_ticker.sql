@@ -48,9 +48,13 @@ CREATE OR REPLACE FUNCTION pgque._lock_ticks(id integer, wait boolean) RETURNS b
 BEGIN
     IF wait THEN
         PERFORM pg_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
-        RETURN true;
+    ELSIF NOT pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id) THEN
+        RETURN false;
     END IF;
-    RETURN pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
+    IF NOT pgque._is_at_home(id) THEN
+        PERFORM pgque._adopt(id);
+    END IF;
+    RETURN true;
 END $$;
 
 

@@ -11,6 +11,8 @@ CREATE OR REPLACE FUNCTION pgque._batch(batch_id bigint) RETURNS pgque._batch_st
 DECLARE
     state pgque._batch_state;
 BEGIN
+    PERFORM pgque._lock_ticks(s.sub_queue, true)
+       FROM pgque.subscription s WHERE s.sub_batch = batch_id AND NOT pgque._is_at_home(s.sub_queue);
     SELECT batch_id, q.queue_id, q.queue_name, q.queue_data_pfx, q.queue_max_retries,
            s.sub_id, owner.sub_id, owner.sub_consumer, c.co_name,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot
@@ -248,28 +250,46 @@ END $$;
 
 
 -- Up to max_return messages of the consumer's batch. A batch without events is passed over as soon as there is a later
--- tick; the last one stays active, as next_batch() would leave it.
+-- tick; the last one stays active, as next_batch() would leave it. After a long quiet time those are many: so where the
+-- consumer stands is written once, in the end. A batch that has become another has another id.
 CREATE OR REPLACE FUNCTION pgque.receive(queue text, consumer text, max_return int DEFAULT 100) RETURNS SETOF pgque.message
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
 DECLARE
     batch pgque._batch_state;
     id bigint;
+    following bigint;
 BEGIN
     IF max_return IS NULL OR max_return < 1 THEN
         RAISE EXCEPTION 'max_return must be >= 1, got %', coalesce(max_return::text, 'NULL');
     END IF;
+    SELECT b.batch_id INTO id FROM pgque.next_batch_custom(queue, consumer, NULL, NULL, NULL) AS b;
+    IF id IS NULL THEN
+        RETURN;
+    END IF;
+    batch := pgque._batch(id);
     LOOP
-        SELECT b.batch_id INTO id FROM pgque.next_batch_custom(queue, consumer, NULL, NULL, NULL) AS b;
-        EXIT WHEN id IS NULL;
-        batch := pgque._batch(id);
         RETURN QUERY EXECUTE pgque._batch_query(batch,
-            format('ev_id, %s::bigint, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4', id))
-            || ' ORDER BY 1 LIMIT ' || max_return;
+            format('ev_id, %s::bigint, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4',
+                   batch.batch_id)) || ' ORDER BY 1 LIMIT ' || max_return;
         EXIT WHEN FOUND;
-        EXIT WHEN pgque._find_tick(batch.queue_id, batch.next_tick_id, NULL, NULL, NULL) IS NULL;
-        PERFORM pgque.finish_batch(id);
+        following := pgque._find_tick(batch.queue_id, batch.next_tick_id, NULL, NULL, NULL);
+        EXIT WHEN following IS NULL;
+        IF batch.batch_id = id THEN
+            batch.batch_id := nextval('pgque.batch_id_seq');
+        END IF;
+        batch.prev_tick_id := batch.next_tick_id;
+        batch.prev_snapshot := batch.next_snapshot;
+        SELECT t.tick_id, t.tick_snapshot INTO batch.next_tick_id, batch.next_snapshot
+          FROM pgque.tick t WHERE t.tick_queue = batch.queue_id AND t.tick_id = following;
     END LOOP;
+    IF batch.batch_id <> id THEN
+        UPDATE pgque.subscription s
+           SET sub_batch = batch.batch_id, sub_last_tick = batch.prev_tick_id, sub_next_tick = batch.next_tick_id,
+               sub_active = now()
+         WHERE s.sub_id = batch.sub_id;
+        DELETE FROM pgque.retry_queue r WHERE r.ev_batch = id AND r.ev_retry_after = 'infinity';
+    END IF;
 END $$;
 
 

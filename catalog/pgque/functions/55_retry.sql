@@ -151,8 +151,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'dead letter entry not found: %', dead_letter_id;
     END IF;
-    RETURN (SELECT pgque._insert_event(q.queue_name, dead.ev_type, dead.ev_data,
-                                       dead.ev_extra1, dead.ev_extra2, dead.ev_extra3, dead.ev_extra4)
+    RETURN (SELECT pgque.insert_event(q.queue_name, dead.ev_type, dead.ev_data,
+                                      dead.ev_extra1, dead.ev_extra2, dead.ev_extra3, dead.ev_extra4)
               FROM pgque.queue q WHERE q.queue_id = dead.dl_queue_id);
 END $$;
 

@@ -1,42 +1,57 @@
 -- Maintenance: events that are due again, events that were to be sent later, rotation.
 
 
--- Move due retries back into their queues, each queue's with one statement. They keep their id and time; the
--- transaction id is this one's, so that the next tick finds them. A queue that is broken does not stop the others.
-CREATE OR REPLACE FUNCTION pgque.maint_retry_events() RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Execute a statement that puts what waited into a queue, for each of these queues; returns how many events it were. In
+-- the statement %s is the table that the queue writes to, $1 the queue's id, $2 the counter of its events. A queue that is
+-- broken does not stop the others.
+CREATE OR REPLACE FUNCTION pgque._move_due(task text, queues integer[], statement text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     target pgque.queue;
     moved bigint;
     total bigint := 0;
 BEGIN
-    FOR target IN SELECT q.* FROM pgque.queue q
-                   WHERE EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_queue = q.queue_id AND r.ev_retry_after <= now())
-                   ORDER BY q.queue_id
-    LOOP
+    FOR target IN SELECT q.* FROM pgque.queue q WHERE q.queue_id = ANY (queues) ORDER BY q.queue_id LOOP
         BEGIN
-            EXECUTE format(
-                'WITH due AS (SELECT * FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now() '
-                '              FOR UPDATE SKIP LOCKED), '
-                'kept AS (UPDATE pgque.retry_queue r SET ev_retry_after = ''infinity'' FROM due d '
-                '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
-                '            AND EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)), '
-                'gone AS (DELETE FROM pgque.retry_queue r USING due d '
-                '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
-                '            AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)) '
-                'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
-                'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
-                'FROM due ORDER BY ev_id', target.queue_data_pfx || '_' || target.queue_cur_table)
-                USING target.queue_id;
+            IF NOT pgque._is_at_home(target.queue_id) THEN
+                PERFORM pgque._lock_ticks(target.queue_id, true);
+            END IF;
+            EXECUTE format(statement, target.queue_data_pfx || '_' || target.queue_cur_table)
+                USING target.queue_id, target.queue_event_seq::regclass;
             GET DIAGNOSTICS moved = ROW_COUNT;
             IF moved > 0 THEN
-                PERFORM nextval(target.queue_event_seq::regclass);  -- the ticker counts ids: let it see that there is something
+                PERFORM nextval(target.queue_event_seq::regclass);  -- the ticker counts ids, and retries bring no new ones
             END IF;
             total := total + moved;
         EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'maint_retry_events: queue % failed: %', target.queue_name, sqlerrm;
+            RAISE WARNING '%: queue % failed: %', task, target.queue_name, sqlerrm;
         END;
     END LOOP;
+    RETURN total;
+END $$;
+
+
+-- Move due retries back into their queues, each queue's with one statement. They keep their id and time; the
+-- transaction id is this one's, so that the next tick finds them.
+CREATE OR REPLACE FUNCTION pgque.maint_retry_events() RETURNS integer
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    total bigint;
+BEGIN
+    total := pgque._move_due('maint_retry_events',
+        array(SELECT q.queue_id FROM pgque.queue q
+               WHERE EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_queue = q.queue_id AND r.ev_retry_after <= now())),
+        'WITH due AS (SELECT * FROM pgque.retry_queue WHERE ev_queue = $1 AND ev_retry_after <= now() '
+        '              FOR UPDATE SKIP LOCKED), '
+        'kept AS (UPDATE pgque.retry_queue r SET ev_retry_after = ''infinity'' FROM due d '
+        '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+        '            AND EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)), '
+        'gone AS (DELETE FROM pgque.retry_queue r USING due d '
+        '          WHERE r.ev_owner = d.ev_owner AND r.ev_id = d.ev_id '
+        '            AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = d.ev_batch)) '
+        'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
+        'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
+        'FROM due ORDER BY ev_id');
     -- Of batches that were not closed but taken over, or closed while the statement above was at work.
     DELETE FROM pgque.retry_queue r WHERE r.ev_retry_after = 'infinity'
        AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = r.ev_batch);
@@ -53,7 +68,7 @@ BEGIN
     IF deliver_at IS NULL THEN
         RAISE EXCEPTION 'deliver_at must not be null';
     ELSIF deliver_at <= now() THEN
-        RETURN pgque._insert_event(queue, type, payload::text, NULL, NULL, NULL, NULL);
+        RETURN pgque.insert_event(queue, type, payload::text);
     END IF;
     INSERT INTO pgque.delayed_events (de_queue_id, de_deliver_at, de_type, de_payload)
     SELECT q.queue_id, deliver_at, type, payload::text FROM pgque.queue q WHERE q.queue_name = queue
@@ -67,32 +82,16 @@ END $$;
 
 CREATE OR REPLACE FUNCTION pgque.maint_deliver_delayed() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    target pgque.queue;
-    sent bigint;
-    total bigint := 0;
 BEGIN
-    FOR target IN SELECT q.* FROM pgque.queue q
-                   WHERE q.queue_id IN (SELECT d.de_queue_id FROM pgque.delayed_events d WHERE d.de_deliver_at <= now())
-                     AND NOT q.queue_disable_insert
-                   ORDER BY q.queue_id
-    LOOP
-        BEGIN
-            EXECUTE format(
-                'WITH due AS (DELETE FROM pgque.delayed_events e USING '
-                '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
-                '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
-                'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
-                'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered',
-                target.queue_data_pfx || '_' || target.queue_cur_table)
-                USING target.queue_id, target.queue_event_seq::regclass;
-            GET DIAGNOSTICS sent = ROW_COUNT;
-            total := total + sent;
-        EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'maint_deliver_delayed: queue % failed: %', target.queue_name, sqlerrm;
-        END;
-    END LOOP;
-    RETURN total;
+    RETURN pgque._move_due('maint_deliver_delayed',
+        array(SELECT q.queue_id FROM pgque.queue q
+               WHERE q.queue_id IN (SELECT d.de_queue_id FROM pgque.delayed_events d WHERE d.de_deliver_at <= now())
+                 AND NOT q.queue_disable_insert),
+        'WITH due AS (DELETE FROM pgque.delayed_events e USING '
+        '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
+        '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
+        'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
+        'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered');
 END $$;
 
 
@@ -122,7 +121,7 @@ BEGIN
         END IF;
         RETURN 0;
     END IF;
-    IF this.queue_switch_step2 IS NULL OR this.queue_switch_time + this.queue_rotation_period > clock_timestamp() THEN
+    IF NOT pgque._is_at_home(this.queue_id) OR this.queue_switch_step2 IS NULL OR this.queue_switch_time + this.queue_rotation_period > clock_timestamp() THEN
         RETURN 0;
     END IF;
     SELECT * INTO slowest FROM pgque.tick t
@@ -131,6 +130,9 @@ BEGIN
                                 (SELECT max(l.tick_id) FROM pgque.tick l WHERE l.tick_queue = this.queue_id));
     IF NOT FOUND THEN
         RETURN 0;
+    END IF;
+    IF NOT pgque._lock_queues(false) THEN
+        RETURN 0;  -- nor now: somebody creates or drops a queue
     END IF;
     number := (this.queue_cur_table + 1) % this.queue_ntables;
     target := this.queue_data_pfx || '_' || number;

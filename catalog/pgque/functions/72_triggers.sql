@@ -161,49 +161,32 @@ BEGIN
 END $$;
 
 
--- Sends rows as JSON. ev_type is {"op": .., "table": [schema, name], "pkey": [..]}, ev_data an object, ev_extra1 the
--- table's name with its schema.
-CREATE OR REPLACE FUNCTION pgque.jsontriga() RETURNS trigger
+-- The three triggers, which differ in nothing but the format.
+--
+-- jsontriga sends rows as JSON: ev_type is {"op": .., "table": [schema, name], "pkey": [..]}, ev_data an object.
+-- logutriga sends them URL-encoded: ev_type is I:, U: or D: and the key's columns, ev_data column=value pairs joined by
+-- '&', where a null is the column's name alone.
+-- sqltriga sends changes as SQL, ready to apply to a copy of the table: ev_type is I, U or D, ev_data INSERT INTO ..
+-- VALUES .., UPDATE .. SET .. WHERE .., DELETE FROM .. WHERE ...
+-- ev_extra1 is the table's name with its schema.
+DO $make$
+DECLARE
+    name text;
+    form text;
+BEGIN
+    FOR name, form IN VALUES ('jsontriga', 'json'), ('logutriga', 'url'), ('sqltriga', 'sql') LOOP
+        EXECUTE format($function$
+CREATE OR REPLACE FUNCTION pgque.%I() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
 BEGIN
     PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
-            pgque._trigger_event('json', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
+            pgque._trigger_event(%L, TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
     IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' THEN
         RETURN OLD;
     END IF;
     RETURN NEW;
-END $$;
-
-
--- Sends rows URL-encoded. ev_type is I:, U: or D: and the key's columns, ev_data column=value pairs joined by '&', where a
--- null is the column's name alone, ev_extra1 the table's name with its schema.
-CREATE OR REPLACE FUNCTION pgque.logutriga() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
-BEGIN
-    PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
-            pgque._trigger_event('url', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
-    IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
-        RETURN NULL;
-    ELSIF TG_OP = 'DELETE' THEN
-        RETURN OLD;
-    END IF;
-    RETURN NEW;
-END $$;
-
-
--- Sends changes as SQL, ready to apply to a copy of the table: INSERT INTO .. VALUES .., UPDATE .. SET .. WHERE ..,
--- DELETE FROM .. WHERE ... ev_type is I, U or D, ev_extra1 the table's name with its schema.
-CREATE OR REPLACE FUNCTION pgque.sqltriga() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
-BEGIN
-    PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
-            pgque._trigger_event('sql', TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
-    IF TG_WHEN <> 'AFTER' AND ('SKIP' = ANY (TG_ARGV[1:]) OR 'skip' = ANY (TG_ARGV[1:])) THEN
-        RETURN NULL;
-    ELSIF TG_OP = 'DELETE' THEN
-        RETURN OLD;
-    END IF;
-    RETURN NEW;
-END $$;
+END $$$function$, name, form);
+    END LOOP;
+END $make$;

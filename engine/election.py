@@ -1,0 +1,133 @@
+"""Elections: of all server processes, one does a piece of work in a database, as long as its session lives."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import asyncpg
+import structlog
+
+from catalog.session import SqlError, SqlSession
+from engine.pool import BROKEN, DatabasePool, PooledSession, sql_error
+
+logger = structlog.get_logger(__name__)
+
+TAKE_OVER_SECONDS = 2.0
+"""Between two attempts to take over from another server."""
+
+DISCOVERY_SECONDS = 30.0
+"""Between two looks for work that was made on connections that bypass every server."""
+
+_ELECTION = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_try_advisory_lock($1::bigint) END
+"""
+"""A standby elects nobody until it is promoted."""
+
+_TAKEN = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
+               WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+                 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+                 AND (l.classid::bigint << 32 | l.objid::bigint) = $1::bigint)
+"""
+
+
+@asynccontextmanager
+async def elected(pool: DatabasePool, key: int) -> AsyncIterator[asyncpg.Connection | None]:
+    """A connection that holds the advisory lock `key`, for the time of the block; None if another session holds it.
+
+    What asyncpg raises in the block is raised as SqlError.
+    """
+    connection = await pool.connect()
+    try:
+        ((won,),) = await PooledSession(connection).fetch(_ELECTION, key)
+        yield connection if won else None
+    except asyncpg.PostgresError as error:
+        raise sql_error(error) from error
+    except BROKEN as error:
+        raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+    finally:
+        connection.terminate()
+
+
+@dataclass(slots=True)
+class Candidate(ABC):
+    """Takes part in the election for a piece of work where there is any, and does it while elected.
+
+    Where there is none, it has no connection at all.
+    """
+
+    title: ClassVar[str]
+    """What it is called in the log: "queue clock"."""
+    key: ClassVar[int]
+    """Of its advisory lock."""
+
+    pool: DatabasePool
+    leading: bool = False
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _expected_until: float = -math.inf
+    _look_within: float = DISCOVERY_SECONDS
+    """Seconds after which there may be work where there is none now, if that is known."""
+
+    def expect(self) -> None:
+        """A session of this server makes work, in a transaction that has yet to commit."""
+        self._expected_until = time.monotonic() + DISCOVERY_SECONDS
+
+    @property
+    def expected(self) -> bool:
+        """Whether a transaction that commits now may bring work."""
+        return time.monotonic() < self._expected_until
+
+    @abstractmethod
+    async def _has_work(self, session: SqlSession) -> bool:
+        """Whether there is anything to be done in the database. Raises SqlError."""
+
+    @abstractmethod
+    async def _work(self, connection: asyncpg.Connection) -> None:
+        """Work over the connection that holds the lock, until there is no work. Raises SqlError, or as asyncpg does."""
+
+    async def run(self) -> None:
+        """Take part in the election, and work while elected, until cancelled."""
+        while True:
+            pause = TAKE_OVER_SECONDS
+            try:
+                pause = await self._wait_for_work()
+            except (SqlError, OSError) as error:
+                logger.warning(f"{self.title} interrupted", database=self.pool.database, error=str(error))
+            except Exception:
+                logger.exception(f"{self.title} failed", database=self.pool.database)
+            finally:
+                self.leading = False
+            if pause == TAKE_OVER_SECONDS:
+                await asyncio.sleep(pause)
+            else:
+                await self._woken_within(pause)
+
+    async def _wait_for_work(self) -> float:
+        """Work while there is any that nobody else does; the seconds until it is worth another look."""
+        self._woken.clear()
+        async with self.pool.session() as session:
+            if not await self._has_work(session):
+                return min(self._look_within, DISCOVERY_SECONDS)
+            ((taken,),) = await session.fetch(_TAKEN, self.key)
+        if not taken:
+            async with elected(self.pool, self.key) as connection:
+                if connection is not None:
+                    logger.info(f"{self.title} elected", database=self.pool.database)
+                    self.leading = True
+                    await self._work(connection)
+        return TAKE_OVER_SECONDS
+
+    async def _woken_within(self, seconds: float) -> bool:
+        """Sleep until woken, but not longer."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+                return True
+        return False
