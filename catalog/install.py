@@ -6,12 +6,14 @@ soon as any of them differs from what the database has. ``superuser`` is run whe
 result says what is missing where it has not.
 
 The state of a database is one line for each system, kept as the comment of its schema, so that looking costs one small
-query.
+query. A system that is `movable` may be in a schema of the user's choice; its scripts say ``@extschema@``, as those of
+PostgreSQL's own extensions do, and the comment is what it is found by.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,6 +52,10 @@ class System:
     """A query for what the scripts could not do for want of rights: one row, an array of warnings."""
     without_superuser: str | None = None
     """The warning where the superuser's scripts could not run, with the role's name to be put in."""
+    movable: bool = False
+    """Whether the schema may be another one; `schema` is then the default."""
+    in_use: str | None = None
+    """A query, for a movable system: whether it holds anything that would be lost by making it elsewhere instead."""
 
 
 STREAM_TABLES = System(
@@ -68,10 +74,21 @@ QUEUES = System(
     extension="pgque",
     versions="schema_version",
     advisory_lock=0x7067_7175_6575_6573,  # "pgqueues"
+    functions_needed=("pg_control_system()",),
     missing="SELECT pgque._missing_roles()",
 )
 
-SYSTEMS = (STREAM_TABLES, QUEUES)
+REGISTERS = System(
+    title="registers",
+    schema="accum",
+    extension="pg_accumulator",
+    versions="_schema_version",
+    advisory_lock=0x7067_6163_6375_6D75,  # "pgaccumu"
+    movable=True,
+    in_use="SELECT EXISTS (SELECT FROM @extschema@._registers)",
+)
+
+SYSTEMS = (STREAM_TABLES, QUEUES, REGISTERS)
 """Every system, in the order of their installation."""
 
 
@@ -98,6 +115,10 @@ class Script:
     def description(self) -> str:
         """The first comment line of the file."""
         return self.sql.split("\n", 1)[0].lstrip("- ").strip()
+
+    def placed(self, extschema: str) -> str:
+        """The script for a schema, whose name is given as an identifier."""
+        return self.sql.replace("@extschema@", extschema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +153,54 @@ def bundled_scripts(system: System = STREAM_TABLES) -> Scripts:
     return Scripts(_read(folder / "migrations"), _read(folder / "functions"), _read(folder / "superuser"), system.title)
 
 
+_FOUND = """
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n
+WHERE pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE $1::text
+  AND (n.nspname = $2::text OR n.nspowner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
+       OR n.nspowner = (SELECT nspowner FROM pg_catalog.pg_namespace WHERE nspname = $3::text)
+       OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE oid = n.nspowner AND rolsuper))
+ORDER BY n.nspname = $2::text DESC, n.oid LIMIT 1
+"""
+"""A user may write the same comment on a schema of his own, which must not be where the engine's scripts run."""
+
+
+async def schema_of(session: SqlSession, system: System) -> str | None:
+    """The schema into which a system has been installed in the session's database, None if it has not been."""
+    rows = await session.fetch(_FOUND, f"Headwater {system.title}, %", system.schema, STREAM_TABLES.schema)
+    return str(rows[0][0]) if rows else None
+
+
+def quoted(schema: str) -> str:
+    """A schema's name as an identifier, as it stands in the scripts in the place of ``@extschema@``.
+
+    >>> quoted("accum"), quoted("user")
+    ('accum', '"user"')
+
+    Raises SqlError for characters that PostgreSQL refuses there too, since scripts may have the name in a string.
+    """
+    if re.search(r"""["'$\\\0]""", schema):
+        raise SqlError("42602", f'invalid character in the name of schema "{schema}"')
+    return schema if schema in {system.schema for system in SYSTEMS} else f'"{schema}"'
+
+
 async def install(
-    session: SqlSession, scripts: Scripts | None = None, *, system: System = STREAM_TABLES
+    session: SqlSession,
+    scripts: Scripts | None = None,
+    *,
+    system: System = STREAM_TABLES,
+    schema: str | None = None,
 ) -> InstallResult:
     """Bring a system's catalog in the session's database up to date. The session must be outside a transaction.
 
-    Costs one query where there is nothing to do. Several servers may do this at once; one of them does the work.
+    A movable system is upgraded where it is; with `schema` it is made there, and if it is somewhere else without
+    being in use, no longer there. Costs one query where there is nothing to do (two for a movable system). Several
+    servers may do this at once; one of them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
     belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then).
     """
     scripts = scripts or bundled_scripts(system)
-    present, superuser, role = await _present_state(session, system)
+    place = schema or await _place(session, system)
+    present, superuser, role = await _present_state(session, place)
     warnings: tuple[str, ...] = (
         (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
     )
@@ -150,13 +208,17 @@ async def install(
         return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        changed = await install_in_transaction(session, scripts, system=system)
+        changed = await install_in_transaction(session, scripts, system=system, schema=schema)
         await session.execute("COMMIT")
     except BaseException:
         await session.execute("ROLLBACK")
         raise
     warnings += await _missing(session, system)
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings)
+
+
+async def _place(session: SqlSession, system: System) -> str:
+    return (await schema_of(session, system) if system.movable else None) or system.schema
 
 
 async def _missing(session: SqlSession, system: System) -> tuple[str, ...]:
@@ -169,18 +231,22 @@ def _is_current(present: str, scripts: Scripts, superuser: bool) -> bool:
     return present in {scripts.state(superuser=superuser), scripts.state(superuser=True)}
 
 
-async def _present_state(session: SqlSession, system: System) -> tuple[str, bool, str]:
+async def _present_state(session: SqlSession, schema: str) -> tuple[str, bool, str]:
     rows = await session.fetch(
         "SELECT coalesce(obj_description(to_regnamespace($1::text)::oid, 'pg_namespace'), ''), r.rolsuper, "
         "r.rolname::text FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
-        system.schema,
+        quoted(schema),
     )
     present, superuser, role = rows[0]
     return str(present), bool(superuser), str(role)
 
 
 async def install_in_transaction(
-    session: SqlSession, scripts: Scripts | None = None, *, system: System = STREAM_TABLES
+    session: SqlSession,
+    scripts: Scripts | None = None,
+    *,
+    system: System = STREAM_TABLES,
+    schema: str | None = None,
 ) -> bool:
     """Like `install`, inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
     scripts = scripts or bundled_scripts(system)
@@ -188,24 +254,28 @@ async def install_in_transaction(
     await session.execute("SET LOCAL check_function_bodies = off")
     await session.execute("SET LOCAL search_path = pg_catalog")
     await session.fetch("SELECT pg_advisory_xact_lock($1::bigint)::text", system.advisory_lock)
-    present, superuser, _ = await _present_state(session, system)
+    place = schema or await _place(session, system)
+    present, superuser, _ = await _present_state(session, place)
     if _is_current(present, scripts, superuser):
         return False  # another server was faster
-    await _check_rights(session, system)
-    versions = f"{system.schema}.{system.versions}"
+    await _check_rights(session, system, place)
+    if schema is not None:
+        await _leave(session, system, schema)
+    extschema = quoted(place)
+    versions = f"{extschema}.{system.versions}"
     applied: set[str] = set()
     rows = await session.fetch(
         "SELECT to_regclass($1::text) IS NOT NULL, "
         "EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($2::text)) "
         "OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace($2::text))",
         versions,
-        system.schema,
+        extschema,
     )
     installed, occupied = rows[0]
     if installed:
         rows = await session.fetch(f"SELECT version FROM {versions}")
         applied = {str(version) for (version,) in rows}
-    elif occupied:
+    elif occupied and place == system.schema:
         raise SqlError(
             "42710",
             f"schema {system.schema} exists and was not made by Headwater",
@@ -214,15 +284,36 @@ async def install_in_transaction(
     _check_not_newer(applied, scripts, system)
     for script in scripts.migrations:
         if script.version not in applied:
-            await session.execute(script.sql)
+            await session.execute(script.placed(extschema))
             await _record(session, versions, script.version, script.description)
     for script in scripts.functions + (scripts.superuser if superuser else ()):
-        await session.execute(script.sql)
+        await session.execute(script.placed(extschema))
     state = scripts.state(superuser=superuser)
     await _record(session, versions, "functions", state)
-    await session.execute(f"COMMENT ON SCHEMA {system.schema} IS '{state}'")
-    log.info("catalog installed", state=state)
+    await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
+    log.info("catalog installed", state=state, schema=place)
     return True
+
+
+async def _leave(session: SqlSession, system: System, schema: str) -> None:
+    """Remove a system from the schema where it is, to be made in another one. Raises SqlError if it is in use."""
+    present = await schema_of(session, system)
+    if present is None or present == schema:
+        return
+    old = quoted(present)
+    query = system.in_use.replace("@extschema@", old) if system.in_use else "SELECT true"
+    foreign = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.relnamespace = n.oid AND c.relowner <> n.nspowner) "
+        "OR EXISTS (SELECT FROM pg_catalog.pg_proc p WHERE p.pronamespace = n.oid AND p.proowner <> n.nspowner) "
+        "FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::text"
+    )
+    if (await session.fetch(query))[0][0] or (await session.fetch(foreign, present))[0][0]:
+        raise SqlError(
+            "42710",
+            f'extension "{system.extension}" is installed in schema "{present}", which is in use',
+            hint=f"DROP EXTENSION {system.extension} first, if what is there may be lost.",
+        )
+    await session.execute(f"DROP SCHEMA {old} CASCADE")
 
 
 def _check_not_newer(applied: set[str], scripts: Scripts, system: System) -> None:
@@ -244,8 +335,8 @@ async def _record(session: SqlSession, versions: str, version: str, description:
     )
 
 
-async def _check_rights(session: SqlSession, system: System) -> None:
-    """Raise SqlError unless the role may do all that the scripts need."""
+async def _check_rights(session: SqlSession, system: System, schema: str) -> None:
+    """Raise SqlError unless the role may do all that the scripts need, in a schema that nobody else rules."""
     rows = await session.fetch(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), "
         "has_database_privilege(current_database(), 'CREATE'), current_user::text, current_database()::text, "
@@ -253,12 +344,14 @@ async def _check_rights(session: SqlSession, system: System) -> None:
         "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n"
         " WHERE n.nspname = $2::text), false), "
         "pg_is_in_recovery(), "
-        "(SELECT min(f) FROM unnest($3::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE'))",
+        "(SELECT min(f) FROM unnest($3::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE')), "
+        "(SELECT r.rolname::text FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner"
+        " WHERE n.nspname = $2::text AND NOT r.rolsuper AND r.rolname <> current_user)",
         system.extension,
-        system.schema,
+        schema,
         list(system.functions_needed),
     )
-    number, version, may_create, role, database, extension, foreign, recovery, function = rows[0]
+    number, version, may_create, role, database, extension, foreign, recovery, function, ruler = rows[0]
     if int(number or 0) < OLDEST_SERVER:
         raise SqlError("0A000", f"PostgreSQL {version} is too old", hint="Headwater needs PostgreSQL 15 or newer.")
     if recovery:
@@ -272,8 +365,14 @@ async def _check_rights(session: SqlSession, system: System) -> None:
     if foreign:
         raise SqlError(
             "42501",
-            f'schema {system.schema} exists and belongs to a role whose rights role "{role}" has not',
+            f'schema {schema} exists and belongs to a role whose rights role "{role}" has not',
             hint="Serve with the role that installed it, or with a member of that role.",
+        )
+    if ruler and schema != system.schema:
+        raise SqlError(
+            "42501",
+            f'schema "{schema}" belongs to role "{ruler}", which could change what the server runs in it',
+            hint="Name a schema that does not exist yet, or one that belongs to a superuser.",
         )
     if not may_create:
         raise SqlError(

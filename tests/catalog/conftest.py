@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -14,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES, STREAM_TABLES, InstallResult, Scripts, System, install
+from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, Scripts, System, install
 from engine.pool import PooledSession
 from server.embedded import EmbeddedPostgres
 
@@ -27,7 +28,9 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 
 
-def install_into(dsn: str, scripts: Scripts | None = None, system: System = STREAM_TABLES) -> InstallResult:
+def install_into(
+    dsn: str, scripts: Scripts | None = None, system: System = STREAM_TABLES, schema: str | None = None
+) -> InstallResult:
     """Install over a connection of the engine's kind."""
 
     async def run() -> InstallResult:
@@ -40,7 +43,7 @@ def install_into(dsn: str, scripts: Scripts | None = None, system: System = STRE
             database=options["dbname"],
         )
         try:
-            return await install(PooledSession(connection), scripts, system=system)
+            return await install(PooledSession(connection), scripts, system=system, schema=schema)
         finally:
             await connection.close()
 
@@ -101,15 +104,29 @@ def engine(connect: Connect) -> Engine:
     return Engine(connect())
 
 
+@contextmanager
+def _with(system: System, cluster: EmbeddedPostgres) -> Iterator[str]:
+    """The DSN of a new database with the catalog of one system."""
+    name = f"{system.schema}_test_{next(_numbers)}"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        install_into(cluster.dsn(name), system=system)
+        yield cluster.dsn(name)
+        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
 @pytest.fixture(scope="module")
 def queue_database(cluster: EmbeddedPostgres) -> Iterator[str]:
     """The DSN of a database with the catalog of queues, and nobody who ticks; one for all tests of a file."""
-    name = f"queue_test_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        install_into(cluster.dsn(name), system=QUEUES)
-        yield cluster.dsn(name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    with _with(QUEUES, cluster) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="module")
+def register_database(cluster: EmbeddedPostgres) -> Iterator[str]:
+    """The DSN of a database with the catalog of registers, which nobody maintains; one for all tests of a file."""
+    with _with(REGISTERS, cluster) as dsn:
+        yield dsn
 
 
 @pytest.fixture

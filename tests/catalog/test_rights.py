@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -172,3 +173,23 @@ def test_name_that_exists(alice: Engine) -> None:
         )
         == "42P07"
     )
+
+
+def test_what_runs_for_a_role_may_have_been_made_after_the_snapshot(connect: Connect) -> None:
+    early = connect(autocommit=False)
+    early.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    early.execute("SELECT 1")
+    assert as_owner(connect(), "catalog_alice", "SELECT to_jsonb(current_user)") == "catalog_alice"
+    assert as_owner(early, "catalog_alice", "SELECT to_jsonb(current_user)") == "catalog_alice"
+
+
+def test_what_runs_for_a_role_is_made_by_one_of_those_who_want_it_at_once(connect: Connect) -> None:
+    first, second, watching = connect(autocommit=False), connect(), connect()
+    assert as_owner(first, "catalog_alice", "SELECT to_jsonb(current_user)") == "catalog_alice"
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(as_owner, second, "catalog_alice", "SELECT to_jsonb(current_user)")
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = %s)"
+        while watching.execute(waits, [second.info.backend_pid]).fetchone() != (True,):
+            assert not waiting.done()
+        first.commit()
+        assert waiting.result(60) == "catalog_alice"

@@ -88,6 +88,27 @@ def test_dropping_needs_the_rights_of_an_owner(db: Database, role: Callable[...,
         alice.execute("CREATE EXTENSION pgque")
 
 
+def test_registers_in_a_schema_of_the_users_choice(db: Database) -> None:
+    connection = db.connect()
+    there = ['extension "pg_accumulator" already exists, skipping']
+    assert tag(connection, "CREATE EXTENSION pg_accumulator") == ("CREATE EXTENSION", there)
+    assert tag(connection, 'CREATE EXTENSION pg_accumulator SCHEMA "Ledger"') == ("CREATE EXTENSION", [])
+    assert db.value("SELECT to_regnamespace('accum') IS NULL")
+    assert tag(connection, "CREATE EXTENSION IF NOT EXISTS pg_accumulator") == ("CREATE EXTENSION", there)
+    assert tag(connection, "ALTER EXTENSION pg_accumulator UPDATE") == ("ALTER EXTENSION", [])
+    create = """SELECT "Ledger".register_create('cash', '{"account": "int"}', '{"amount": "numeric(9,2)"}')"""
+    connection.execute(create)
+    movement = '{"recorder": "r", "period": "2026-04-18", "account": 1, "amount": 2.5}'
+    connection.execute("""SELECT "Ledger".register_post('cash', %s::jsonb)""", [movement])
+    assert db.value("""SELECT "Ledger".cash_balance()::text""") == '{"amount": 2.50}'
+    with pytest.raises(errors.DuplicateObject, match='is installed in schema "Ledger", which is in use'):
+        connection.execute("CREATE EXTENSION pg_accumulator SCHEMA accum")
+    assert tag(connection, "DROP EXTENSION pg_accumulator") == ("DROP EXTENSION", [])
+    assert db.value("SELECT count(*) FROM pg_namespace WHERE nspname IN ('Ledger', 'accum')") == 0
+    assert tag(connection, "CREATE EXTENSION pg_accumulator") == ("CREATE EXTENSION", [])
+    assert db.value("SELECT count(*) FROM accum.register_list()") == 0
+
+
 def test_stream_tables_stay_while_the_server_runs(db: Database) -> None:
     with pytest.raises(errors.FeatureNotSupported, match="cannot be dropped while the server is running"):
         db.run("DROP EXTENSION pg_trickle CASCADE")

@@ -1,0 +1,269 @@
+"""What registers cost beside plain tables: posting, reading balances now and in the past, cancelling and correcting.
+
+    python bench/register.py [--rounds 1] [--seconds 1] [--movements 2000000] [--synchronous-commit off]
+
+Yardsticks: an INSERT of the same rows into a table that has a primary key and nothing else (rows of a batch come from
+the same JSON), and a lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one
+client and by four, to cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The
+history that balances are read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through
+the server (TCP). `synchronous_commit` is off unless wanted, so that the disk does not hide what the functions cost.
+`--movements 5000000` is the full measure of history; the default takes less than half the time to be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.rates import Way, Work, both_ways, postmaster_of, side_by_side, transactions
+from bench.serving import served
+
+ACCOUNTS, ITEMS = 100, 10
+CHUNK = 250_000
+SIZES = (10, 100, 1000)
+DOCUMENT = 10
+"""Movements of a document that is cancelled or corrected."""
+
+PLAIN = """
+CREATE TABLE plain (
+    id uuid PRIMARY KEY DEFAULT gen_random_uuid(), recorded_at timestamptz NOT NULL DEFAULT now(),
+    recorder text NOT NULL, period timestamptz NOT NULL,
+    account int, item int, quantity numeric(18,4) NOT NULL, amount numeric(18,2) NOT NULL);
+CREATE TABLE lookup (
+    account int, item int, quantity numeric(18,4) NOT NULL, amount numeric(18,2) NOT NULL, PRIMARY KEY (account, item));
+INSERT INTO lookup SELECT a, i, 1, 1 FROM generate_series(1, 100) AS a, generate_series(1, 10) AS i;
+"""
+
+CREATE = """
+SELECT accum.register_create(%s, '{"account": "int", "item": "int"}',
+                             '{"quantity": "numeric(18,4)", "amount": "numeric(18,2)"}', high_write := %s)
+"""
+
+# Evenly over the cells and the five years before 2026, in the order of time as movements come.
+HISTORY = """
+INSERT INTO accum.history_movements (recorder, period, account, item, quantity, amount)
+SELECT 'doc:' || n / 10, '2021-01-01'::timestamptz + n * (interval '1826 days' / %(of)s::int),
+       1 + n %% 100, 1 + n / 100 %% 10, n %% 19 - 8, (n %% 19 - 8) * 1.25
+FROM generate_series(%(first)s::int, %(last)s::int) AS n
+"""
+
+
+COLUMNS = "recorder text, period timestamptz, account int, item int, quantity numeric, amount numeric"
+INSERT = "INSERT INTO plain (recorder, period, account, item, quantity, amount)"
+MOVEMENT = '{"recorder":"o:%s","period":"2026-04-18","account":%s,"item":1,"quantity":1,"amount":1.5}'
+
+# Batches as clients send them; # stands for the client's number, so that each has cells of its own.
+BATCHES = {
+    f"{kind}{size}": "[" + ",".join(MOVEMENT % (n, account.format(n)) for n in range(size)) + "]"
+    for kind, account in (("hot", "1"), ("spread", "1#{:04}"))
+    for size in SIZES
+}
+
+
+def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
+    """What a client that posts does, one movement at a time and in batches; beside it the bare INSERT."""
+    account = "1" if kind == "hot" else ":account::int"
+    draw = "\\set account random(1, 1000)\n"
+    works = [
+        Work(
+            f"{register}, {kind}, single",
+            1,
+            f"{draw}SELECT accum.register_post('{register}', format('{MOVEMENT % (1, '%s')}', {account})::jsonb)",
+            f"{draw}{INSERT} VALUES ('o:1', '2026-04-18', {account}, 1, 1, 1.5)",
+        )
+    ]
+    for size in sizes:
+        batch = f"replace(:{kind}{size}, '#', :client_id::text)::jsonb"
+        works.append(
+            Work(
+                f"{register}, {kind}, batch {size}",
+                size,
+                f"SELECT accum.register_post('{register}', {batch})",
+                f"{INSERT} SELECT * FROM jsonb_to_recordset({batch}) AS m({COLUMNS})",
+            )
+        )
+    return works
+
+
+def fill(way: Way, movements: int, console: Console) -> None:
+    """The history, in chunks; says how fast."""
+    with way.connect() as connection:
+        connection.execute(CREATE, ["history", False])
+        connection.execute("SELECT accum.register_create_partitions('history', interval '-6 years')")
+        began = time.perf_counter()
+        for first in range(0, movements, CHUNK):
+            last = min(first + CHUNK, movements) - 1
+            connection.execute(HISTORY, {"of": movements, "first": first, "last": last})
+        taken = time.perf_counter() - began
+        connection.execute("VACUUM (ANALYZE)")
+    console.print(
+        f"{movements:,} movements of 1 000 cells inserted in {taken:.0f} s, {movements / taken:,.0f} a second\n"
+    )
+
+
+DAY = "\\set day random(1, 1800)\n"
+CELL = "\\set account random(1, 100)\n\\set item random(1, 10)\n"
+WHOLE = 'dimensions := format(\'{"account": %s, "item": %s}\', :account::int, :item::int)::jsonb'
+PART = "dimensions := format('{\"account\": %s}', :account::int)::jsonb"
+PAST = "at_date := '2021-01-01 13:45'::timestamptz + :day::int * interval '1 day'"
+MONTH = "\\set month random(0, 59)\n"
+OF_MONTH = (
+    "from_date := '2021-01-01'::timestamptz + :month::int * interval '1 month',"
+    " to_date := '2021-01-31'::timestamptz + :month::int * interval '1 month'"
+)
+LOOKUP = CELL + "SELECT quantity, amount FROM lookup WHERE account = :account AND item = :item"
+
+READING = {
+    "balance_cache, a cell": CELL
+    + "SELECT quantity, amount FROM accum.history_balance_cache WHERE account = :account AND item = :item",
+    "balance, a cell": CELL + f"SELECT * FROM accum.history_balance({WHOLE})",
+    "balance, partial dimensions (10 cells)": CELL + f"SELECT * FROM accum.history_balance({PART})",
+    "balance, whole register (1 000 cells)": "SELECT * FROM accum.history_balance()",
+    "past balance, a cell": CELL + DAY + f"SELECT * FROM accum.history_balance({WHOLE}, {PAST})",
+    "past balance, partial dimensions": CELL + DAY + f"SELECT * FROM accum.history_balance({PART}, {PAST})",
+    "past balance, whole register": DAY + f"SELECT * FROM accum.history_balance({PAST})",
+    "turnover of a month, a cell": CELL + MONTH + f"SELECT * FROM accum.history_turnover({OF_MONTH}, {WHOLE})",
+    "turnover of a month by account": MONTH
+    + f"SELECT * FROM accum.history_turnover({OF_MONTH}, group_by := '[\"account\"]')",
+    "balance at each of 60 months, a cell": CELL
+    + f"SELECT * FROM accum.history_balance_at_each('month', '2021-01-01', '2025-12-31', {WHOLE})",
+}
+
+
+def measure_reading(ways: tuple[Way, ...], rounds: int, seconds: float, console: Console) -> None:
+    """Milliseconds of each kind of read, one client; the lookup by primary key is measured beside each."""
+    postmaster = postmaster_of(ways[0])
+    table = Table(title="Reading: milliseconds, one client", title_justify="left")
+    for heading in ("read", "way"):
+        table.add_column(heading)
+    for heading in ("ms", "primary key", "ratio", "CPU", "primary key, CPU", "ratio"):
+        table.add_column(heading, justify="right")
+    for name, script in READING.items():
+        for way in ways:
+            both = [
+                [transactions(way, each, 1, seconds, postmaster) for each in (script, LOOKUP)] for _ in range(rounds)
+            ]
+            ours, yardstick = (statistics.median(1000 / measured[of][0] for measured in both) for of in (0, 1))
+            cpu, cpu_yardstick = (min(measured[of][1] for measured in both) * 1e6 for of in (0, 1))
+            table.add_row(
+                *(name, way.name, f"{ours:.3f}", f"{yardstick:.3f}", f"{ours / yardstick:.2f}"),
+                *(f"{cpu:.0f} µs", f"{cpu_yardstick:.0f} µs", f"{cpu / cpu_yardstick:.2f}"),
+            )
+    console.print(table)
+
+
+def median_ms(work: Callable[[], object], before: Callable[[], object], times: int) -> float:
+    """Of a piece of work that needs something done before, each time."""
+    taken = []
+    for _ in range(times):
+        before()
+        began = time.perf_counter()
+        work()
+        taken.append((time.perf_counter() - began) * 1000)
+    return statistics.median(taken)
+
+
+def measure_corrections(ways: tuple[Way, ...], times: int, console: Console) -> None:
+    """Cancel and correct documents; the yardstick deletes, or deletes and inserts, the same rows by an index."""
+    table = Table(title=f"Documents of {DOCUMENT} movements: milliseconds", title_justify="left")
+    for heading in ("work", "way"):
+        table.add_column(heading)
+    for heading in ("ms", "documents/s", "plain table", "ratio"):
+        table.add_column(heading, justify="right")
+    movements = [
+        {"period": "2026-04-18", "account": n, "item": 1, "quantity": 1, "amount": 1.5} for n in range(DOCUMENT)
+    ]
+    document = json.dumps(movements)
+    insert = f"{INSERT} SELECT 'doc', m.* FROM jsonb_to_recordset(%s) AS m({COLUMNS.removeprefix('recorder text, ')})"
+    delete = "DELETE FROM plain WHERE recorder = 'doc'"
+    with ways[0].connect() as connection:
+        connection.execute("CREATE INDEX ON plain (recorder)")
+    for way in ways:
+        with way.connect() as connection:
+
+            def run(
+                statement: str, *parameters: str, on: psycopg.Connection[tuple[object, ...]] = connection
+            ) -> object:
+                return on.execute(statement.encode(), parameters, prepare=True)
+
+            def post(to: Callable[..., object] = run) -> object:
+                return to("SELECT accum.register_repost('standard', 'doc', %s::jsonb)", document)
+
+            def unpost(to: Callable[..., object] = run) -> object:
+                return to("SELECT accum.register_unpost('standard', 'doc')")
+
+            def plain_insert(to: Callable[..., object] = run) -> object:
+                return to(insert, document)
+
+            def plain_delete(to: Callable[..., object] = run) -> object:
+                return to(delete)
+
+            def plain_replace(on: psycopg.Connection[tuple[object, ...]] = connection) -> None:
+                with on.transaction():
+                    plain_delete()
+                    plain_insert()
+
+            for name, work, before, plain, plain_before in (
+                ("unpost", unpost, post, plain_delete, plain_insert),
+                ("repost", post, lambda: None, plain_replace, lambda: None),
+            ):
+                ours = median_ms(work, before, times)
+                yardstick = median_ms(plain, plain_before, times)
+                figures = f"{ours:.2f}", f"{1000 / ours:,.0f}", f"{yardstick:.2f}", f"{ours / yardstick:.2f}"
+                table.add_row(name, way.name, *figures)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--movements", type=int, default=2_000_000)
+    parser.add_argument("--synchronous-commit", choices=("on", "off"), default="off")
+    parser.add_argument("--only", nargs="*", choices=("posting", "reading", "corrections"), default=())
+    options = parser.parse_args()
+    console = Console(width=max(130, Console().width))
+    with served() as server:
+        ways = both_ways(server)
+        with ways[1].connect() as connection:  # that makes the server install the catalog
+            connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
+            connection.execute("SELECT pg_reload_conf()")
+            connection.execute(PLAIN)
+            for register, high_write in (("standard", False), ("high_write", True)):
+                connection.execute(CREATE, [register, high_write])
+                connection.execute("SELECT accum.register_create_partitions(%s, 1)", [register])
+
+        def post() -> None:
+            works = posting("standard", "spread", SIZES) + posting("standard", "hot", SIZES[-1:])
+            works += posting("high_write", "hot", SIZES[-1:])
+            title = "Posting: movements a second"
+            side_by_side(title, works, ways, options.rounds, options.seconds, console, **BATCHES)
+
+        def read() -> None:
+            fill(ways[0], options.movements, console)
+            measure_reading(ways, options.rounds, options.seconds, console)
+
+        measures = {
+            "posting": post,
+            "reading": read,
+            "corrections": lambda: measure_corrections(ways, round(options.seconds * 200), console),
+        }
+        for name, measure in measures.items():
+            if not options.only or name in options.only:
+                measure()
+
+
+if __name__ == "__main__":
+    main()

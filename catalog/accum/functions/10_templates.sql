@@ -1,0 +1,193 @@
+-- What the tables and functions of a register are made of: names, types, templates.
+--
+-- The code of a register is made from templates, in which {{...}} stands for its names and lists of its columns, each
+-- quoted here. Templates are filled in one pass, so that nothing in a name is ever taken for a part of a template.
+
+
+-- One piece of text for each column: the pattern with %1$I the name and %2$s the type.
+CREATE OR REPLACE FUNCTION @extschema@._each(columns jsonb, pattern text, separator text DEFAULT '') RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(string_agg(format(pattern, c.key, c.value), separator ORDER BY c.ordinality), '')
+      FROM jsonb_each_text(columns) WITH ORDINALITY AS c
+$$;
+
+
+-- A name in this schema, as an identifier.
+CREATE OR REPLACE FUNCTION @extschema@._name(name text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT '@extschema@.' || quote_ident(name) $$;
+
+
+-- The canonical name of the type of a dimension or a resource, NULL if it is not supported.
+CREATE OR REPLACE FUNCTION @extschema@._column_type(role text, type text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts CONSTANT text[] := regexp_match(lower(btrim(type)), '^([a-z0-9 ]+?)\s*(?:\(\s*(\d{1,8})\s*(?:,\s*(-?\d{1,4})\s*)?\))?$');
+    base CONSTANT text := regexp_replace(parts[1], '\s+', ' ', 'g');
+    modified CONSTANT boolean := parts[2] IS NOT NULL;
+BEGIN
+    RETURN CASE
+        WHEN base IN ('numeric', 'decimal') AND role = 'resource' THEN
+            'numeric' || CASE WHEN modified THEN format('(%s,%s)', parts[2], coalesce(parts[3], '0')) ELSE '' END
+        WHEN base IN ('varchar', 'character varying') AND role = 'dimension' AND parts[3] IS NULL THEN
+            'character varying' || CASE WHEN modified THEN format('(%s)', parts[2]) ELSE '' END
+        WHEN modified THEN NULL
+        WHEN base IN ('int', 'integer', 'int4') THEN 'integer'
+        WHEN base IN ('bigint', 'int8') THEN 'bigint'
+        WHEN role = 'resource' THEN CASE
+            WHEN base IN ('double precision', 'float8', 'float') THEN 'double precision'
+            WHEN base IN ('real', 'float4') THEN 'real' END
+        WHEN base IN ('smallint', 'int2') THEN 'smallint'
+        WHEN base IN ('boolean', 'bool') THEN 'boolean'
+        WHEN base IN ('text', 'uuid', 'date') THEN base
+    END;
+END $$;
+
+
+-- The columns that a user has declared, with canonical types.
+CREATE OR REPLACE FUNCTION @extschema@._columns(role text, declared jsonb) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    result jsonb := '{}';
+    name text;
+    type text;
+    canonical text;
+BEGIN
+    IF declared IS NULL OR jsonb_typeof(declared) <> 'object' THEN
+        RAISE EXCEPTION '%s must be a JSON object of names and types', role USING ERRCODE = '22023',
+            HINT = format('Write %ss := ''{"name": "type", ...}''.', role);
+    END IF;
+    FOR name, type IN SELECT * FROM jsonb_each_text(declared) LOOP
+        IF name !~ '^\w+$' OR octet_length(name) > 63 THEN
+            RAISE EXCEPTION 'invalid name of a %: "%"', role, name USING ERRCODE = '42602',
+                HINT = 'Names consist of letters, digits and underscores, at most 63 bytes.';
+        ELSIF name IN ('id', 'recorded_at', 'recorder', 'period', 'movement_type', 'dim_hash', 'last_movement_at',
+                       'last_movement_id', 'version', 'tableoid', 'ctid', 'xmin', 'xmax', 'cmin', 'cmax', 'day', 'created_at',
+                       'p_data', 'p_recorder') OR name LIKE 'audit\_%' OR name LIKE '\_%' THEN
+            RAISE EXCEPTION 'name of % "%" is reserved', role, name USING ERRCODE = '42939';
+        END IF;
+        canonical := @extschema@._column_type(role, type);
+        IF canonical IS NULL THEN
+            RAISE EXCEPTION 'type "%" of % "%" is not supported', type, role, name USING ERRCODE = '22023',
+                HINT = CASE role
+                    WHEN 'dimension' THEN 'Use int, bigint, smallint, text, varchar(n), uuid, date or boolean.'
+                    ELSE 'Use numeric(p,s), integer, bigint, double precision or real.' END;
+        END IF;
+        result := result || jsonb_build_object(name, canonical);
+    END LOOP;
+    RETURN result;
+END $$;
+
+
+-- Columns whose types are written so that no search_path can change what they mean, and without a length, since a cast
+-- would cut a value off that is too long to be there.
+CREATE OR REPLACE FUNCTION @extschema@._qualified(columns jsonb) RETURNS jsonb
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_object_agg(c.key, CASE
+               WHEN c.value LIKE 'character varying%' THEN 'pg_catalog.text'
+               WHEN c.value IN ('text', 'uuid', 'date') THEN 'pg_catalog.' || c.value
+               ELSE c.value END), '{}')
+      FROM jsonb_each_text(columns) AS c
+$$;
+
+
+-- The hash of a cell: 64 bits, over the dimensions that are not NULL, so that a dimension added later, NULL in all
+-- movements so far, changes no hash. `pattern` is how a value is written, with %1$I the name and %2$s the type.
+CREATE OR REPLACE FUNCTION @extschema@._hash_of(dimensions jsonb, pattern text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(string_agg(format('coalesce(pg_catalog.' || CASE d.value
+               WHEN 'pg_catalog.text' THEN 'hashtextextended((' || pattern || ')::pg_catalog.text COLLATE pg_catalog."C", %3$s)'
+               WHEN 'pg_catalog.uuid' THEN 'uuid_hash_extended(' || pattern || ', %3$s)'
+               WHEN 'pg_catalog.date' THEN 'hash_array_extended(ARRAY[' || pattern || '], %3$s)'
+               WHEN 'boolean' THEN 'hashint8extended((' || pattern || ')::int::bigint, %3$s)'
+               ELSE 'hashint8extended(' || pattern || ', %3$s)' END || ', 0)',
+               d.key, d.value, hashtextextended(d.key COLLATE "C", 0)), ' OPERATOR(pg_catalog.#) ' ORDER BY d.ordinality), '0::bigint')
+      FROM jsonb_each_text(@extschema@._qualified(dimensions)) WITH ORDINALITY AS d
+$$;
+
+
+-- A register as it is written down, its columns checked again. Raises 42704.
+CREATE OR REPLACE FUNCTION @extschema@._register(p_name text) RETURNS @extschema@._registers
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r @extschema@._registers;
+BEGIN
+    SELECT * INTO r FROM @extschema@._registers g WHERE g.name = p_name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'register "%" does not exist', p_name USING ERRCODE = '42704';
+    END IF;
+    r.dimensions := @extschema@._columns('dimension', r.dimensions);
+    r.resources := @extschema@._columns('resource', r.resources);
+    r.recorder_type := @extschema@._recorder_type(r.recorder_type);
+    RETURN r;
+END $$;
+
+
+-- The name of a derived table as it is stored. In high-write mode the documented name is that of a view.
+CREATE OR REPLACE FUNCTION @extschema@._stored_name(r @extschema@._registers, kind text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT @extschema@._name((r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END
+                             || CASE WHEN (r).high_write THEN '_stored' ELSE '' END)
+$$;
+
+
+-- The totals that a register keeps, the coarsest first.
+CREATE OR REPLACE FUNCTION @extschema@._grains(totals_period text) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE totals_period WHEN 'day' THEN '{year,month,day}' WHEN 'month' THEN '{year,month}' ELSE '{year}' END::text[]
+$$;
+
+
+-- The derived tables of a register.
+CREATE OR REPLACE FUNCTION @extschema@._derived(r @extschema@._registers) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE (r).kind WHEN 'balance' THEN '{cache}'::text[] ELSE '{}' END || @extschema@._grains((r).totals_period)
+$$;
+
+
+-- The first day, in UTC, of the finest total that a moment belongs to.
+CREATE OR REPLACE FUNCTION @extschema@._bucket(totals_period text, moment text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE totals_period WHEN 'day' THEN format('(%s AT TIME ZONE ''UTC'')::date', moment)
+           ELSE format('date_trunc(%L, %s AT TIME ZONE ''UTC'')::date', totals_period, moment) END
+$$;
+
+
+-- A template, filled for a register: {{movements}} and {{audit}} are tables, and so are {{cache}}, {{year}}, {{month}}
+-- and {{day}}, as they are stored; {{name}} is the register's name as a literal and {{recorder}} the type of its
+-- recorder; {{named ~ _post_ ~ }} is what is named as the register, between the two texts; {{dimensions ~ pattern ~
+-- separator}} and {{resources ~ ...}} are lists of columns, {{arguments ~ ...}} of the dimensions with their types as
+-- `_qualified` writes them, {{bucket ~ moment}} the first day of the finest total, {{hash ~ pattern}} the hash.
+CREATE OR REPLACE FUNCTION @extschema@._fill(r @extschema@._registers, template text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    result text := '';
+    rest text := template;
+    opened int;
+    part text[];
+BEGIN
+    LOOP
+        opened := position('{{' IN rest);
+        EXIT WHEN coalesce(opened, 0) = 0;
+        result := result || left(rest, opened - 1);
+        rest := substr(rest, opened + 2);
+        part := string_to_array(left(rest, position('}}' IN rest) - 1), ' ~ ');
+        rest := substr(rest, position('}}' IN rest) + 2);
+        result := result || CASE part[1]
+            WHEN 'dimensions' THEN @extschema@._each(r.dimensions, part[2], coalesce(part[3], ' '))
+            WHEN 'arguments' THEN @extschema@._each(@extschema@._qualified(r.dimensions), part[2], coalesce(part[3], ' '))
+            WHEN 'resources' THEN @extschema@._each(r.resources, part[2], coalesce(part[3], ' '))
+            WHEN 'hash' THEN @extschema@._hash_of(r.dimensions, part[2])
+            WHEN 'bucket' THEN @extschema@._bucket(r.totals_period, part[2])
+            WHEN 'name' THEN quote_literal(r.name)
+            WHEN 'recorder' THEN r.recorder_type
+            WHEN 'named' THEN @extschema@._name(part[2] || r.name || coalesce(part[3], ''))
+            WHEN 'movements' THEN @extschema@._name(r.name || '_movements')
+            WHEN 'audit' THEN @extschema@._name(r.name || '_movements_audit')
+            WHEN 'cache' THEN @extschema@._stored_name(r, 'cache')
+            WHEN 'year' THEN @extschema@._stored_name(r, 'year')
+            WHEN 'month' THEN @extschema@._stored_name(r, 'month')
+            WHEN 'day' THEN @extschema@._stored_name(r, 'day')
+            ELSE quote_ident('unknown part of a template: ' || part[1]) END;
+    END LOOP;
+    RETURN result || rest;
+END $$;

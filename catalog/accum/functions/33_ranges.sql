@@ -1,0 +1,135 @@
+-- Sums over a range of time: which totals and which movements make them up.
+
+
+-- A range of time [since, until), NULL for no bound, cut into years, months and days (in UTC) of which there are
+-- totals, as coarse as possible but not above `coarsest`, and what is left at its ends, for which movements must be
+-- read.
+CREATE OR REPLACE FUNCTION @extschema@._segments(
+    totals_period text, since timestamptz, until timestamptz, coarsest text DEFAULT 'year'
+) RETURNS TABLE (grain text, first timestamp, behind timestamp)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    low timestamp := coalesce(since AT TIME ZONE 'UTC', '-infinity');
+    high timestamp := coalesce(until AT TIME ZONE 'UTC', 'infinity');
+    finer text := 'movements';
+    grains CONSTANT text[] := '{movements,day,month,year}';
+    inner_low timestamp;
+    inner_high timestamp;
+    step interval;
+BEGIN
+    FOREACH grain IN ARRAY CASE totals_period WHEN 'day' THEN '{day,month,year}' WHEN 'month' THEN '{month,year}'
+                                              ELSE '{year}' END::text[] LOOP
+        step := ('1 ' || grain)::interval;
+        inner_low := date_trunc(grain, low);
+        IF inner_low < low THEN
+            inner_low := inner_low + step;
+        END IF;
+        inner_high := date_trunc(grain, high);
+        EXIT WHEN inner_low >= inner_high OR array_position(grains, grain) > array_position(grains, coarsest);
+        IF low < inner_low THEN
+            RETURN QUERY SELECT finer, low, inner_low;
+        END IF;
+        IF inner_high < high THEN
+            RETURN QUERY SELECT finer, inner_high, high;
+        END IF;
+        low := inner_low;
+        high := inner_high;
+        finer := grain;
+    END LOOP;
+    IF low < high THEN
+        RETURN QUERY SELECT finer, low, high;
+    END IF;
+END $$;
+
+
+-- A moment as every setting of DateStyle reads it.
+CREATE OR REPLACE FUNCTION @extschema@._moment(moment timestamp) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT to_char(moment, 'YYYY-MM-DD HH24:MI:SS.US"+00" AD')
+$$;
+
+
+-- The moment behind a range that a user has ended with `until`: a date (midnight of the session's time zone) means the
+-- whole day, any other moment is itself the last one.
+CREATE OR REPLACE FUNCTION @extschema@._behind(until timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN NOT isfinite(until) THEN CASE WHEN until < 'infinity' THEN until END
+                WHEN until = date_trunc('day', until) THEN until + interval '1 day'
+                ELSE until + interval '1 microsecond' END
+$$;
+
+
+-- Conditions on the dimensions that a user has given, each with AND before it: an object of names and values, where
+-- null means IS NULL. Where all are given the hash is one of them.
+CREATE OR REPLACE FUNCTION @extschema@._filter(register text, dimensions jsonb, given jsonb) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    result text := '';
+    name text;
+    value text;
+    type text;
+BEGIN
+    IF given IS NULL OR jsonb_typeof(given) = 'null' THEN
+        RETURN '';
+    ELSIF jsonb_typeof(given) <> 'object' THEN
+        RAISE EXCEPTION 'dimensions must be a JSON object of names and values' USING ERRCODE = '22023';
+    END IF;
+    FOR name, value IN SELECT * FROM jsonb_each_text(given) LOOP
+        type := dimensions ->> name;
+        IF type IS NULL THEN
+            RAISE EXCEPTION 'register "%" has no dimension "%"', register, name USING ERRCODE = '42703';
+        END IF;
+        BEGIN
+            PERFORM CASE type WHEN 'integer' THEN value::integer::text WHEN 'bigint' THEN value::bigint::text
+                    WHEN 'smallint' THEN value::smallint::text WHEN 'uuid' THEN value::uuid::text
+                    WHEN 'date' THEN value::date::text WHEN 'boolean' THEN value::boolean::text END;
+        EXCEPTION WHEN data_exception THEN
+            RAISE EXCEPTION 'invalid value of dimension "%": %', name, SQLERRM USING ERRCODE = SQLSTATE;
+        END;
+        type := CASE WHEN type LIKE 'character varying%' THEN 'text' ELSE type END;
+        result := result || CASE WHEN value IS NULL THEN format(' AND t.%I IS NULL', name)
+                                 ELSE format(' AND t.%I = %L::%s', name, value, type) END;
+    END LOOP;
+    IF given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
+        result := result || format(' AND t.dim_hash = (%s)', @extschema@._hash_of(
+            dimensions, '(' || quote_literal(given) || '::jsonb ->> %1$L)::%2$s'));
+    END IF;
+    RETURN result;
+END $$;
+
+
+-- A query for the movements of a range, added up: rows of the dimensions in `kept` and all resources, from as few rows
+-- as there are; with `bucket`, a unit of time, also the first day of the one that each row belongs to. `sources` gives,
+-- for "movements" and each grain, what stands behind FROM.
+CREATE OR REPLACE FUNCTION @extschema@._range_sql(
+    register text, totals_period text, dimensions jsonb, resources jsonb, sources jsonb,
+    given jsonb, kept jsonb, since timestamptz, until timestamptz,
+    coarsest text DEFAULT 'year', bucket text DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    filter CONSTANT text := @extschema@._filter(register, dimensions, given);
+    cells text := '';
+    parts text[] := '{}';
+    segment record;
+BEGIN
+    IF filter <> '' AND NOT given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
+        -- The totals of a year are few and have an index on each dimension; the others have none but the hash.
+        cells := format(' AND t.dim_hash IN (SELECT t.dim_hash FROM %s AS t WHERE true%s)', sources ->> 'year', filter);
+    END IF;
+    FOR segment IN SELECT * FROM @extschema@._segments(totals_period, since, until, coarsest) LOOP
+        parts := parts || format('SELECT true%s%s%s FROM %s AS t WHERE true%s%s%s%s',
+            CASE WHEN bucket IS NOT NULL THEN format(', date_trunc(%L, t.period)::date AS _bucket', bucket) ELSE '' END,
+            @extschema@._each(kept, ', t.%1$I'), @extschema@._each(resources, ', t.%1$I'), sources ->> segment.grain,
+            CASE WHEN segment.first > '-infinity' THEN format(' AND t.period >= %L::%s', @extschema@._moment(segment.first),
+                CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
+            CASE WHEN segment.behind < 'infinity' THEN format(' AND t.period < %L::%s', @extschema@._moment(segment.behind),
+                CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
+            filter, CASE segment.grain WHEN 'year' THEN '' ELSE cells END);
+    END LOOP;
+    IF parts = '{}' THEN
+        parts := ARRAY[format('SELECT true%s%s%s FROM %s AS t WHERE false',
+                              CASE WHEN bucket IS NOT NULL THEN ', t.period AS _bucket' ELSE '' END, @extschema@._each(kept, ', t.%1$I'),
+                              @extschema@._each(resources, ', t.%1$I'), sources ->> 'year')];
+    END IF;
+    RETURN array_to_string(parts, ' UNION ALL ');
+END $$;

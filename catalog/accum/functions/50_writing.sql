@@ -1,0 +1,66 @@
+-- Posting to a register by its name.
+
+
+-- A recorder as a literal of its type, so that a call names exactly the function of the register, whatever others there
+-- may be of that name. Raises 42704 if there is no such register.
+CREATE OR REPLACE FUNCTION @extschema@._recorder_literal(register text, recorder text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    type CONSTANT text := (SELECT g.recorder_type FROM @extschema@._registers g WHERE g.name = register);
+BEGIN
+    IF type IS NULL THEN
+        RAISE EXCEPTION 'register "%" does not exist', register USING ERRCODE = '42704';
+    END IF;
+    RETURN format('%L::%s', recorder, @extschema@._recorder_type(type));
+END $$;
+
+
+-- Post one movement (an object) or many (an array of objects). Returns how many.
+CREATE OR REPLACE FUNCTION @extschema@.register_post(p_register text, p_data jsonb) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name CONSTANT text := '@extschema@.' || quote_ident('_post_' || p_register);
+    posted integer;
+BEGIN
+    IF p_register IS NULL OR to_regprocedure(name || '(jsonb)') IS NULL THEN
+        RAISE EXCEPTION 'register "%" does not exist', p_register USING ERRCODE = '42704';
+    END IF;
+    EXECUTE 'SELECT ' || name || '($1)' INTO posted USING p_data;
+    RETURN posted;
+END $$;
+
+
+-- Take back all movements of a recorder. Returns how many there were.
+CREATE OR REPLACE FUNCTION @extschema@.register_unpost(p_register text, p_recorder text) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    removed integer;
+BEGIN
+    EXECUTE format('SELECT %s(%s)', @extschema@._name('_unpost_' || p_register),
+                   @extschema@._recorder_literal(p_register, p_recorder)) INTO removed;
+    RETURN removed;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION @extschema@.register_unpost(p_register text, p_recorder anynonarray) RETURNS integer
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT @extschema@.register_unpost(p_register, p_recorder::text)
+$$;
+
+
+-- Put movements in the place of all movements of a recorder. Returns how many have been posted.
+CREATE OR REPLACE FUNCTION @extschema@.register_repost(p_register text, p_recorder text, p_data jsonb) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    posted integer;
+BEGIN
+    EXECUTE format('SELECT %s(%s, $1)', @extschema@._name('_repost_' || p_register),
+                   @extschema@._recorder_literal(p_register, p_recorder)) INTO posted USING p_data;
+    RETURN posted;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION @extschema@.register_repost(p_register text, p_recorder anynonarray, p_data jsonb) RETURNS integer
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT @extschema@.register_repost(p_register, p_recorder::text, p_data)
+$$;

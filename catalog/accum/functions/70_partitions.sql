@@ -1,0 +1,214 @@
+-- Partitions of a register's movements: by day, month, quarter or year of UTC, and one for what fits in none.
+
+
+-- The beginning of the period to which a time belongs, and the length of such a period.
+CREATE OR REPLACE FUNCTION @extschema@._partition_start(partition_by text, at timestamptz) RETURNS timestamp
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT date_trunc(partition_by, at AT TIME ZONE 'UTC')
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@._partition_length(partition_by text) RETURNS interval
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE partition_by WHEN 'quarter' THEN interval '3 months' ELSE ('1 ' || partition_by)::interval END
+$$;
+
+
+-- The name of the partition of a period: stock_movements_2026_04.
+CREATE OR REPLACE FUNCTION @extschema@._partition_name(r @extschema@._registers, start timestamp) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT r.name || '_movements_' || to_char(start, CASE r.partition_by WHEN 'day' THEN 'YYYY_MM_DD' WHEN 'month' THEN 'YYYY_MM'
+                                                                        WHEN 'quarter' THEN 'YYYY_"q"Q' ELSE 'YYYY' END)
+$$;
+
+
+-- Make the partition of one period, unless there is a table of that name. Returns whether it was made.
+--
+-- It is made as a table by itself and then attached, which lets others read and write meanwhile. Rows of the period that
+-- are in the default partition are moved into it. To the register they have not changed: no trigger fires for them.
+CREATE OR REPLACE FUNCTION @extschema@._make_partition(r @extschema@._registers, start timestamp) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+DECLARE
+    movements regclass := @extschema@._name(r.name || '_movements');
+    fallback regclass := @extschema@._name(r.name || '_movements_default');
+    partition text := @extschema@._name(@extschema@._partition_name(r, start));
+    lower timestamptz := start AT TIME ZONE 'UTC';
+    upper timestamptz := (start + @extschema@._partition_length(r.partition_by)) AT TIME ZONE 'UTC';
+    columns text;
+    silence text;
+    restore text;
+    present boolean;
+BEGIN
+    IF to_regclass(partition) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE UPDATE EXCLUSIVE MODE', movements);
+    IF to_regclass(partition) IS NOT NULL THEN
+        RETURN false;  -- somebody else was faster
+    END IF;
+    EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', partition, movements);
+    PERFORM @extschema@._give(r, 'TABLE', partition);
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallback);
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE period >= $1 AND period < $2)', fallback) INTO present USING lower, upper;
+    IF present THEN
+        SELECT string_agg(quote_ident(a.attname), ', ') INTO columns FROM pg_attribute a
+         WHERE a.attrelid = movements AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '';
+        SELECT string_agg(format('ALTER TABLE %s DISABLE TRIGGER %I', fallback, t.tgname), '; '),
+               string_agg(format('ALTER TABLE %s ENABLE %s TRIGGER %I', fallback,
+                                 CASE t.tgenabled WHEN 'A' THEN 'ALWAYS' WHEN 'R' THEN 'REPLICA' ELSE '' END, t.tgname), '; ')
+          INTO silence, restore
+          FROM pg_trigger t WHERE t.tgrelid = fallback AND NOT t.tgisinternal AND t.tgenabled <> 'D';
+        EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s WHERE period >= $1 AND period < $2', partition, columns, columns, fallback)
+            USING lower, upper;
+        IF silence IS NOT NULL THEN
+            EXECUTE silence;
+        END IF;
+        EXECUTE format('DELETE FROM %s WHERE period >= $1 AND period < $2', fallback) USING lower, upper;
+        IF restore IS NOT NULL THEN
+            EXECUTE restore;
+        END IF;
+    END IF;
+    EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', movements, partition, lower, upper);
+    PERFORM @extschema@._attach_triggers(r, partition::regclass);
+    RETURN true;
+END $$;
+
+
+-- The partitions with which a register begins: the default one, the current one, and those ahead.
+CREATE OR REPLACE FUNCTION @extschema@._create_partitions_for(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    fallback text := @extschema@._name(r.name || '_movements_default');
+BEGIN
+    EXECUTE @extschema@._fill(r, 'CREATE TABLE ' || fallback || ' PARTITION OF {{movements}} DEFAULT');
+    PERFORM @extschema@._give(r, 'TABLE', fallback), @extschema@._attach_triggers(r, fallback::regclass),
+            @extschema@._keep_partitions(r, @extschema@._setting('partitions_ahead'));
+END $$;
+
+
+-- See to it that there are partitions for the present and a number of following periods. Returns how many were made.
+CREATE OR REPLACE FUNCTION @extschema@._keep_partitions(r @extschema@._registers, ahead integer) RETURNS integer
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT count(*) FILTER (WHERE @extschema@._make_partition(r, start))::integer
+      FROM (SELECT @extschema@._partition_start(r.partition_by, now()) + n * @extschema@._partition_length(r.partition_by) AS start
+              FROM generate_series(0, ahead) AS n ORDER BY n) AS period
+$$;
+
+
+-- Make partitions ahead of time: for the present and the next p_count periods, by default pg_accumulator.partitions_ahead.
+CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p_count integer DEFAULT NULL) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r @extschema@._registers := @extschema@._register(p_name);
+BEGIN
+    IF p_count < 0 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of partitions must not be negative',
+            HINT = 'For periods in the past, give a negative interval.';
+    END IF;
+    RETURN @extschema@._keep_partitions(r, coalesce(p_count, @extschema@._setting('partitions_ahead')));
+END $$;
+
+
+-- The same for all periods between now and an interval from now, which may be negative. What is in the default partition
+-- is moved into those that are made.
+CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p_interval interval) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r @extschema@._registers := @extschema@._register(p_name);
+    first timestamp := @extschema@._partition_start(r.partition_by, least(now(), now() + p_interval));
+    last timestamp := @extschema@._partition_start(r.partition_by, greatest(now(), now() + p_interval));
+BEGIN
+    IF p_interval IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'interval must not be null';
+    END IF;
+    RETURN (SELECT count(*) FILTER (WHERE @extschema@._make_partition(r, start))
+              FROM generate_series(first, last, @extschema@._partition_length(r.partition_by)) AS start);
+END $$;
+
+
+-- Detach the partitions whose periods end before a day of UTC begins; they go on as tables by themselves. Totals and
+-- balances go on reflecting what is in them. Returns how many.
+CREATE OR REPLACE FUNCTION @extschema@.register_detach_partitions(p_name text, p_older_than date) RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+DECLARE
+    r @extschema@._registers := @extschema@._register(p_name);
+    partition regclass;
+    detached integer := 0;
+BEGIN
+    IF p_older_than IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'date must not be null';
+    END IF;
+    FOR partition IN
+        SELECT c.oid FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+         WHERE i.inhparent = @extschema@._name(p_name || '_movements')::regclass
+           AND substring(pg_get_expr(c.relpartbound, c.oid) FROM 'TO \(''([^'']+)''\)')::timestamptz <= p_older_than::timestamptz
+         ORDER BY c.relname
+    LOOP
+        PERFORM @extschema@._detach_partition(r, partition);
+        detached := detached + 1;
+    END LOOP;
+    RETURN detached;
+END $$;
+
+
+-- Detach one partition. What is in it is added up by cell and day in `<name>_detached`, so that balances can be computed
+-- anew without it.
+CREATE OR REPLACE FUNCTION @extschema@._detach_partition(r @extschema@._registers, partition regclass) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off SET client_min_messages = warning AS $$
+DECLARE
+    kept text := @extschema@._fill(r, '{{named ~  ~ _detached}}');
+    made boolean := to_regclass(kept) IS NULL;
+    own text;
+BEGIN
+    EXECUTE @extschema@._fill(r, format('ALTER TABLE {{movements}} DETACH PARTITION %s', partition));
+    -- Triggers of this schema's functions would go on with totals and balances.
+    FOR own IN
+        SELECT format('DROP TRIGGER %I ON %s', t.tgname, partition) FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+         WHERE t.tgrelid = partition AND NOT t.tgisinternal AND p.pronamespace = '@extschema@'::regnamespace
+    LOOP
+        EXECUTE own;
+    END LOOP;
+    EXECUTE @extschema@._fill(r, 'CREATE TABLE IF NOT EXISTS ' || kept || ' (
+        dim_hash bigint NOT NULL{{dimensions ~ , %1$I %2$s}}, day date{{resources ~ , %1$I %2$s NOT NULL DEFAULT 0}},
+        version bigint NOT NULL, last_movement_at timestamptz, last_movement_id uuid)');
+    PERFORM @extschema@._extend_detached(r);
+    EXECUTE @extschema@._fill(r, 'INSERT INTO ' || kept || ' (dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, '
+        'version, last_movement_at, last_movement_id) ') || @extschema@._recorded_in_sql(r, partition::text);
+    IF made THEN
+        PERFORM @extschema@._give(r, 'TABLE', kept);
+        IF r.high_write THEN
+            PERFORM @extschema@._create_delta_views(r);
+        END IF;
+    END IF;
+END $$;
+
+
+-- The columns of `<name>_detached` follow the register's.
+CREATE OR REPLACE FUNCTION @extschema@._extend_detached(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
+BEGIN
+    EXECUTE @extschema@._fill(r, 'ALTER TABLE IF EXISTS {{named ~  ~ _detached}} ADD COLUMN IF NOT EXISTS dim_hash bigint'
+        '{{dimensions ~ , ADD COLUMN IF NOT EXISTS %1$I %2$s}}{{resources ~ , ADD COLUMN IF NOT EXISTS %1$I %2$s NOT NULL DEFAULT 0}}');
+END $$;
+
+
+-- The movements that a derived table reflects, as a relation: also those that have been detached, added up.
+CREATE OR REPLACE FUNCTION @extschema@._ever_recorded_sql(r @extschema@._registers, kind text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN to_regclass(@extschema@._fill(r, '{{named ~  ~ _detached}}')) IS NULL THEN @extschema@._fill(r, '{{movements}}')
+           ELSE @extschema@._fill(r, '(
+             SELECT id, recorded_at, period, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}} FROM {{movements}}
+             UNION ALL
+             SELECT last_movement_id, last_movement_at, day::timestamp AT TIME ZONE ''UTC'', dim_hash
+                    {{dimensions ~ , %1$I}}{{resources ~ , %1$I}}
+               FROM {{named ~  ~ _detached}}' || CASE kind WHEN 'cache' THEN '' ELSE ' WHERE day IS NOT NULL' END || ')') END
+$$;
+
+
+-- From now on totals reflect only what is still in the register's partitions; balances go on reflecting everything.
+CREATE OR REPLACE FUNCTION @extschema@._forget_detached_totals(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF to_regclass(@extschema@._fill(r, '{{named ~  ~ _detached}}')) IS NOT NULL THEN
+        EXECUTE @extschema@._fill(r, 'UPDATE {{named ~  ~ _detached}} SET day = NULL WHERE day IS NOT NULL');
+    END IF;
+END $$;

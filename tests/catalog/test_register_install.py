@@ -1,0 +1,94 @@
+"""Installing registers: in the schema of the user's choice, found there by every later server."""
+
+from __future__ import annotations
+
+import pytest
+
+from catalog.install import REGISTERS, Script, Scripts, bundled_scripts
+from catalog.session import SqlError
+from tests.catalog.conftest import Connect, install_into
+
+CREATE = 'SELECT {}.register_create(\'cash\', \'{{"account": "int"}}\', \'{{"amount": "int"}}\')'
+
+
+def schemas(connect: Connect) -> list[str]:
+    """Where registers have been installed."""
+    rows = connect().execute(
+        "SELECT n.nspname FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid AND relname = '_registers'"
+    )
+    return [name for (name,) in rows.fetchall()]
+
+
+def test_another_schema_is_found_and_upgraded_there(dsn: str, bare_connect: Connect) -> None:
+    assert install_into(dsn, system=REGISTERS, schema="my ledger").changed
+    assert not install_into(dsn, system=REGISTERS).changed
+    assert schemas(bare_connect) == ["my ledger"]
+    bare_connect().execute(CREATE.format('"my ledger"'))
+    old = bundled_scripts(REGISTERS)
+    more = Script("0099_more", "-- More.\nALTER TABLE @extschema@._registers ADD COLUMN more int")
+    new = Scripts((*old.migrations, more), old.functions, old.superuser, old.title)
+    assert install_into(dsn, new, REGISTERS).changed
+    assert schemas(bare_connect) == ["my ledger"]
+    assert bare_connect().execute('SELECT name, more FROM "my ledger"._registers').fetchall() == [("cash", None)]
+    with pytest.raises(SqlError, match="was installed by a newer version of Headwater"):
+        install_into(dsn, system=REGISTERS)
+
+
+def test_moved_while_there_are_no_registers(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn, system=REGISTERS)
+    assert install_into(dsn, system=REGISTERS, schema="ledger").changed
+    assert schemas(bare_connect) == ["ledger"]
+    bare_connect().execute(CREATE.format("ledger"))
+    with pytest.raises(SqlError) as failure:
+        install_into(dsn, system=REGISTERS, schema="accum")
+    assert failure.value.sqlstate == "42710"
+    assert schemas(bare_connect) == ["ledger"]
+
+
+def test_what_others_have_in_the_schema_is_not_dropped_with_it(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn, system=REGISTERS)
+    bare_connect().execute("GRANT CREATE ON SCHEMA accum TO catalog_alice")
+    bare_connect("catalog_alice").execute("CREATE TABLE accum.mine (n int)")
+    with pytest.raises(SqlError, match="which is in use"):
+        install_into(dsn, system=REGISTERS, schema="ledger")
+    assert schemas(bare_connect) == ["accum"]
+
+
+def test_a_schema_that_somebody_else_rules_is_not_used(dsn: str, bare_connect: Connect) -> None:
+    """Who owns a schema can replace what is in it; a comment that looks like ours makes no schema ours."""
+    bare_connect().execute("CREATE SCHEMA theirs AUTHORIZATION catalog_alice")
+    with pytest.raises(SqlError) as failure:
+        install_into(dsn, system=REGISTERS, schema="theirs")
+    assert failure.value.sqlstate == "42501"
+    state = bundled_scripts(REGISTERS).state(superuser=True)
+    bare_connect("catalog_alice").execute(f"COMMENT ON SCHEMA theirs IS '{state}'")
+    assert install_into(dsn, system=REGISTERS).changed
+    assert schemas(bare_connect) == ["accum"]
+
+
+@pytest.mark.parametrize("name", ['a"b', "a'b", "a$b", "a\\b"])
+def test_names_that_scripts_could_not_quote(dsn: str, bare_connect: Connect, name: str) -> None:
+    with pytest.raises(SqlError, match="invalid character in the name of schema"):
+        install_into(dsn, system=REGISTERS, schema=name)
+    assert schemas(bare_connect) == []
+
+
+def test_registers_of_an_earlier_version_get_the_functions_of_this_one(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn, system=REGISTERS)
+    bare_connect().execute("GRANT CREATE ON SCHEMA accum TO catalog_alice")
+    alice = bare_connect("catalog_alice")
+    alice.execute(CREATE.format("accum"))
+    sources = (
+        "SELECT proname, prosrc, proowner::regrole::text FROM pg_proc "
+        "WHERE pronamespace = 'accum'::regnamespace AND proname LIKE '%cash%' ORDER BY 1"
+    )
+    made = alice.execute(sources).fetchall()
+    alice.execute(
+        "CREATE OR REPLACE FUNCTION accum._post_cash(p_data jsonb) RETURNS int LANGUAGE sql AS 'SELECT -1';"
+        "DROP FUNCTION accum._balance_cash"
+    )
+    old = bundled_scripts(REGISTERS)
+    newer = Scripts(old.migrations, (Script("00", "SELECT 1"), *old.functions), old.superuser, old.title)
+    assert install_into(dsn, newer, REGISTERS).changed
+    assert alice.execute(sources).fetchall() == made
+    assert {owner for _, _, owner in made} == {"catalog_alice"}
