@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from catalog.install import STREAM_TABLES, SYSTEMS, System
+from catalog.install import STREAM_TABLES, SYSTEMS, System, quoted, schema_of
 from catalog.session import RequestSession, SqlError
 
-Installer = Callable[[System], Awaitable[None]]
-"""Installs or upgrades a system in the session's database. Raises SqlError."""
+Installer = Callable[[System, str | None], Awaitable[None]]
+"""Installs or upgrades a system in the session's database, in a certain schema if one is named. Raises SqlError."""
 
 
 async def carry_out_extension(
@@ -25,11 +25,12 @@ async def carry_out_extension(
     action = arguments.get("action")
     if system is None or installer is None or action not in ("create", "alter", "drop"):
         raise SqlError("22023", "malformed extension request")
+    schema = (await schema_of(session, system) if system.movable else None) or system.schema
     rows = await session.fetch(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = $1::pg_catalog.text AND c.relname = $2::pg_catalog.text), "
         "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')",
-        system.schema,
+        schema,
         system.versions,
     )
     present, may_create = rows[0]
@@ -40,29 +41,43 @@ async def carry_out_extension(
             hint="Must have CREATE privilege on current database to create this extension.",
         )
     if action == "create":
-        await _create(session, system, present, arguments.get("schema"), installer)
+        await _create(session, system, schema if present else None, arguments.get("schema"), installer)
     elif action == "drop":
-        await _drop(session, system, present, arguments, installer)
+        await _drop(session, system, schema if present else None, arguments)
     elif present:
-        await installer(system)
+        await installer(system, None)
     else:
         raise _missing(system)
     session.tag = f"{action.upper()} EXTENSION"
 
 
-async def _create(session: RequestSession, system: System, present: bool, schema: object, installer: Installer) -> None:
-    if schema is not None and schema != system.schema:
+async def _create(
+    session: RequestSession, system: System, present: str | None, asked: object, installer: Installer
+) -> None:
+    """Install a system that is `present` in a schema or nowhere.
+
+    The server installs a movable one at first use, so that another schema asked for means moving it there.
+    """
+    schema = None if asked is None else str(asked)
+    if schema is not None and schema != system.schema and not system.movable:
         raise SqlError("0A000", f'extension "{system.extension}" must be installed in schema "{system.schema}"')
-    if present:
+    if present is None:
+        await installer(system, schema)
+    elif schema in (None, present):
         await _notice(session, f'extension "{system.extension}" already exists, skipping')
     else:
-        await installer(system)
+        rows = await session.fetch(
+            "SELECT pg_catalog.pg_has_role(n.nspowner, 'USAGE') FROM pg_catalog.pg_namespace n"
+            " WHERE n.nspname = $1::pg_catalog.text",
+            present,
+        )
+        if not rows[0][0]:
+            raise SqlError("42501", f"must be owner of extension {system.extension}")
+        await installer(system, schema)
 
 
-async def _drop(
-    session: RequestSession, system: System, present: bool, arguments: dict[str, object], installer: Installer
-) -> None:
-    if not present:
+async def _drop(session: RequestSession, system: System, present: str | None, arguments: dict[str, object]) -> None:
+    if present is None:
         if not arguments.get("guarded"):
             raise _missing(system)
         await _notice(session, f'extension "{system.extension}" does not exist, skipping')
@@ -74,7 +89,7 @@ async def _drop(
             hint=f'Drop the stream tables; stop the server, then DROP SCHEMA "{system.schema}" CASCADE.',
         )
     if not arguments.get("cascade"):
-        rows = await session.fetch("SELECT pgtrickle._dependents($1::pg_catalog.text)", system.schema)
+        rows = await session.fetch("SELECT pgtrickle._dependents($1::pg_catalog.text)", present)
         dependents = [str(name) for name in rows[0][0]]
         if dependents:
             raise SqlError(
@@ -87,7 +102,7 @@ async def _drop(
     change = "SELECT pg_catalog.set_config('client_min_messages', $1::pg_catalog.text, true)"
     before = str((await session.fetch(level))[0][0])
     await session.fetch(change, "warning")
-    await session.execute(f"DROP SCHEMA {system.schema} CASCADE")
+    await session.execute(f"DROP SCHEMA {quoted(present)} CASCADE")
     await session.fetch(change, before)
 
 

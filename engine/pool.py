@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -22,6 +22,9 @@ STATEMENT_CACHE_SIZE = 0
 
 BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What asyncpg raises where the connection has been lost, also in the middle of another operation."""
+
+MOST_LEFT = 4 << 20
+"""Bytes of a COPY that are read for nobody, rather than that its connection is given up."""
 
 # Whatever the role or the database sets, the engine reads and writes values in one textual form.
 SESSION_SETTINGS = {
@@ -90,6 +93,41 @@ class PooledSession:
         except BROKEN as error:
             raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
         return int(str(tag).rsplit(" ", 1)[-1])
+
+    async def copy_out(self, statement: str, sink: Callable[[bytes], Awaitable[None]]) -> None:
+        """Run a COPY … TO STDOUT. What goes to `sink` at a time are whole CopyData messages, without their headers.
+
+        Where `sink` fails, or is cancelled, what is left is read past it; too much of it ends the connection.
+        """
+        failure: BaseException | None = None
+        left = MOST_LEFT
+
+        # asyncpg cancels a COPY whose sink raises, and waits for ever if PostgreSQL was already through with it.
+        async def guarded(piece: bytes) -> None:
+            nonlocal failure, left
+            if failure is None:
+                try:
+                    await sink(piece)
+                except BaseException as error:
+                    failure = error
+                return
+            left -= len(piece)
+            if left < 0:
+                self._connection.terminate()
+
+        try:
+            # The public methods put the options of COPY together themselves, from a list that PostgreSQL has outgrown.
+            await self._connection._copy_out(statement, guarded, None)
+        except Exception as error:
+            if failure is not None:  # of a connection given up asyncpg says all kinds of things
+                raise failure from None
+            if isinstance(error, asyncpg.PostgresError):
+                raise sql_error(error) from error
+            if isinstance(error, BROKEN):
+                raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+            raise
+        if failure is not None:
+            raise failure
 
     @asynccontextmanager
     async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:

@@ -14,10 +14,12 @@ from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.creation import create, undo_creation
 from engine.decision import is_fresh
 from engine.extensions import Installer, carry_out_extension
+from engine.history import retain_history
 from engine.placement import NoSpark, Spark
 from engine.polling import NotPolled, polled
 from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.repair import CaptureBroken, must_be_repaired, reasons, repair
+from engine.statements import carry_out_statement
 from engine.stored import set_refresh_mode
 from engine.transactions import acting_as, local_setting
 
@@ -52,8 +54,9 @@ class Request:
 
     def check(self) -> None:
         """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
-        texts = {"create": ("name", "query"), "copy": ("statement",)}.get(self.kind, ("name",))
-        if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in texts):
+        texts = {"create": ("name", "query"), "copy": ("statement",), "statement": ("statement",)}
+        needed = texts.get(self.kind, ("name",))
+        if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in needed):
             raise SqlError("22023", f"malformed {self.kind} request")
         if self.kind in ("create", "alter"):
             for key, value in self.arguments.items():
@@ -111,10 +114,14 @@ async def _change(session: SqlSession, request: Request, spark: Spark, *, alone:
             await alter(session, request, spark)
         case "resume":
             await resume(session, request)
+        case "retain":
+            await retain(session, request)
         case "copy":
             raise SqlError("0A000", "COPY from a file works on connections through the server only")
         case "extension":
             raise SqlError("0A000", "extensions are created and dropped on connections through the server only")
+        case "statement":
+            raise SqlError("0A000", "this statement works on connections through the server only")
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
 
@@ -236,6 +243,14 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
             await set_refresh_mode(session, context, requested)
 
 
+async def retain(session: SqlSession, request: Request) -> None:
+    """Retain the history of a relation for a period, or no longer. Raises SqlError."""
+    period = request.arguments.get("period")
+    name = request.arguments["name"]
+    ((parts,),) = await session.fetch("SELECT pg_catalog.parse_ident($1::text)", name)
+    await retain_history(session, tuple(parts), None if period is None else str(period), request.search_path)
+
+
 async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
     """Change columns of `pgt_stream_tables`."""
     await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
@@ -249,11 +264,16 @@ class Loader(Protocol):
         ...
 
 
-async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
-    """Carry out a COPY from files. Triggers and defaults run with it, so the session itself must be who asks."""
-    request.check()
+def check_asked_directly(request: Request, what: str) -> None:
+    """The rights are those of the session, so that the session itself must be who asks. Raises SqlError 42501."""
     if request.session_role != request.requested_by:
-        raise SqlError("42501", "cannot COPY from a file inside a security definer function")
+        raise SqlError("42501", f"cannot {what} inside a security definer function")
+
+
+async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
+    """Carry out a COPY from files. Triggers and defaults run with it."""
+    request.check()
+    check_asked_directly(request, "COPY from a file")
     if loader is None:
         raise SqlError("58000", "COPY from a file needs Spark", hint="Start the server with --spark sail or local[*].")
     rows = await loader.load(session, request.arguments["statement"], request.search_path)
@@ -261,15 +281,23 @@ async def copy(session: RequestSession, request: Request, loader: Loader | None)
 
 
 async def carry_out_all(
-    session: RequestSession, spark: Spark, loader: Loader | None = None, installer: Installer | None = None
+    session: RequestSession,
+    spark: Spark,
+    loader: Loader | None = None,
+    installer: Installer | None = None,
+    expect: Callable[[], None] = lambda: None,
 ) -> list[int]:
     """Carry out every pending request of a relayed statement; returns the stream tables it created.
+
+    `expect` is called where a source may be created or a history be retained, once the transaction commits.
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
     second fails (`undo_creation`).
     """
     requests = await take(session)
+    if any(request.kind == "retain" for request in requests):
+        expect()
     two_steps = session.autocommit and any(
         request.kind == "create" and request.arguments.get("initialize", True) for request in requests
     )
@@ -278,6 +306,12 @@ async def carry_out_all(
     for request in requests:
         if request.kind == "copy":
             await copy(session, request, loader)
+            continue
+        if request.kind == "statement":
+            request.check()
+            check_asked_directly(request, "carry out this statement")
+            await carry_out_statement(session, request.arguments["statement"], request.search_path)
+            expect()
             continue
         if request.kind == "extension":
             request.check()

@@ -20,17 +20,13 @@ import structlog
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
+from engine.election import elected
 from engine.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
 
 ELECTION_LOCK = 0x4865616477617465
 """Key of the advisory lock that elects a database's scheduler ("Headwate" in ASCII)."""
-
-ELECTION = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_try_advisory_lock($1::bigint) END
-"""
-"""A standby elects nobody until it is promoted."""
 
 ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
@@ -107,15 +103,13 @@ class Scheduler:
             await asyncio.sleep(ELECTION_RETRY)
 
     async def _lead(self) -> None:
-        connection = await self.pool.connect()
-        try:
-            session = PooledSession(connection)
-            ((elected,),) = await session.fetch(ELECTION, ELECTION_LOCK)
-            if not elected:
+        async with elected(self.pool, ELECTION_LOCK) as connection:
+            if connection is None:
                 return
             logger.info("scheduler elected", database=self.pool.database)
             self.leading = True
             self._paces.clear()
+            session = PooledSession(connection)
             while True:
                 self._woken.clear()
                 pause = await self._cycle(session)
@@ -124,8 +118,6 @@ class Scheduler:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._woken.wait()
-        finally:
-            connection.terminate()
 
     async def _cycle(self, session: SqlSession) -> float:
         """Refresh what is due and may have changes; returns the seconds until the next look."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import QUEUES, System, install
+from catalog.install import QUEUES, REGISTERS, System, install
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests
@@ -19,14 +19,19 @@ from engine.context import begin
 from engine.creation import undo_creation
 from engine.decision import Action
 from engine.failures import LASTING, record_failure
+from engine.history import HistoryClock
 from engine.placement import NoSpark, Spark
 from engine.polling import NotPolled
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.queue_clock import QueueClock
 from engine.refresh import Initiator
+from engine.register_maintenance import RegisterMaintenance
 from engine.repair import CaptureBroken, prepare
 from engine.requests import Loader, Request
 from engine.scheduler import Scheduler, Turn
+from engine.sources import SourceClock
+from engine.subscribe import SubscriptionHub
+from engine.subscribe.hub import SNAPSHOT_SESSIONS, Hub
 from engine.transactions import acting_as
 
 logger = structlog.get_logger(__name__)
@@ -40,6 +45,18 @@ CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
 IN_TRANSACTION = "inside a transaction block"
+
+
+def contended(error: SqlError) -> bool:
+    """Whether it is enough to try again.
+
+    GRANT, REVOKE and DROP OWNED do not wait for each other: of two that change a table's privileges at once, users' or
+    the engine's own, one fails.
+
+    >>> contended(SqlError("XX000", "tuple concurrently updated")), contended(SqlError("XX000", "cache lookup failed"))
+    (True, False)
+    """
+    return error.sqlstate in CONTENTION or error.message in ("tuple concurrently updated", "tuple concurrently deleted")
 
 
 class Keeper(Protocol):
@@ -65,9 +82,12 @@ class _Database:
     pool: DatabasePool
     scheduler: Scheduler
     clock: QueueClock
+    sources: SourceClock
+    history: HistoryClock
     tasks: list[asyncio.Task[None]]
     spark: Spark
     keeper: Keeper | None
+    hub: Hub
 
 
 @dataclass(slots=True)
@@ -123,7 +143,7 @@ class Engine:
             try:
                 async with pool.session() as session:
                     result = await install(session)
-                    without = await self._install_queues(session, database)
+                    absent = [await self._install_beside(session, database, system) for system in (QUEUES, REGISTERS)]
             except SqlError as error:
                 await pool.close()
                 logger.warning("catalog not installed", database=database, error=error.message, hint=error.hint)
@@ -132,18 +152,18 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             self._take_up(database, pool)
-            return without
+            return "; ".join(filter(None, absent)) or None
 
-    async def _install_queues(self, session: PooledSession, database: str) -> str | None:
-        """Install or upgrade the queues. Returns a warning if they could not be; stream tables do not need them."""
+    async def _install_beside(self, session: PooledSession, database: str, system: System) -> str | None:
+        """Install or upgrade what stream tables do not need. Returns a warning if it could not be."""
         try:
-            result = await install(session, system=QUEUES)
+            result = await install(session, system=system)
         except SqlError as error:
-            logger.warning("queues not installed", database=database, error=error.message, hint=error.hint)
+            logger.warning(f"{system.title} not installed", database=database, error=error.message, hint=error.hint)
             hint = f" ({error.hint})" if error.hint else ""
-            return f'queues are not available in database "{database}": {error.message}{hint}'
+            return f'{system.title} are not available in database "{database}": {error.message}{hint}'
         for warning in result.warnings:
-            logger.warning("queues installed with limits", database=database, warning=warning)
+            logger.warning(f"{system.title} installed with limits", database=database, warning=warning)
         return None
 
     def _take_up(self, name: str, pool: DatabasePool) -> None:
@@ -160,10 +180,16 @@ class Engine:
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
         clock = QueueClock(pool)
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
+        sources = SourceClock(pool, committed=lambda: self.committed(name))
+        tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
+        history = HistoryClock(pool)
+        tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
+        tasks.append(asyncio.create_task(RegisterMaintenance(pool).run(), name=f"headwater registers {name}"))
+        hub = Hub(pool, DatabasePool(name, self.connect_arguments, max_size=SNAPSHOT_SESSIONS))
         keeper = self.keeper_for(pool) if self.keeper_for else None
         if keeper is not None:
             tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))
-        self._databases[name] = _Database(pool, scheduler, clock, tasks, spark, keeper)
+        self._databases[name] = _Database(pool, scheduler, clock, sources, history, tasks, spark, keeper, hub)
 
     async def release_database(self, database: str) -> None:
         """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
@@ -205,6 +231,7 @@ class Engine:
     async def _let_go(self, database: str) -> _Database | None:
         entry = self._databases.pop(database, None)
         if entry is not None:
+            await entry.hub.close()
             for task in entry.tasks:
                 task.cancel()
             for task in entry.tasks:
@@ -219,6 +246,9 @@ class Engine:
         if entry is not None:
             entry.scheduler.wake()
             entry.clock.committed()
+            entry.hub.committed()
+            entry.sources.noticed()
+            entry.history.committed()
             if entry.keeper is not None:
                 entry.keeper.wake()
 
@@ -228,15 +258,23 @@ class Engine:
         if entry is not None:
             entry.clock.sent()
 
+    async def subscriptions(self, database: str) -> SubscriptionHub:
+        """The subscriptions of a database. Raises SqlError if the engine does not serve it."""
+        return (await self._entry(database)).hub
+
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         entry = await self._entry(session.database)
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
 
-        async def installer(system: System) -> None:
-            await self._install_again(entry.pool, system)
+        async def installer(system: System, schema: str | None) -> None:
+            await self._install_again(entry.pool, system, schema)
 
-        created = await requests.carry_out_all(session, spark, self.loader, installer)
+        def expect() -> None:
+            entry.sources.expect()
+            entry.history.expect()
+
+        created = await requests.carry_out_all(session, spark, self.loader, installer, expect)
         if not created:
             return
         await session.restart()
@@ -254,15 +292,15 @@ class Engine:
             self._in_background(self._undo(entry.pool, created))
             raise
 
-    async def _install_again(self, pool: DatabasePool, system: System) -> None:
-        """Install what was dropped, in a transaction of the engine's own. Raises SqlError.
+    async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> None:
+        """Install what was dropped, or what shall be elsewhere, in a transaction of the engine's own. Raises SqlError.
 
         Whoever asks may hold locks in the transaction that waits for this.
         """
         async with pool.session() as own:
             await own.execute("SET lock_timeout = '5s'")
             try:
-                await install(own, system=system)
+                await install(own, system=system, schema=schema)
             finally:
                 await own.execute("RESET lock_timeout")
 
@@ -307,7 +345,7 @@ class Engine:
                         await requests.poll_scheduled(session, pgt_id, spark)
                     polled = True
         except SqlError as error:
-            if error.sqlstate in CONTENTION:
+            if contended(error):
                 return Turn.AGAIN
             await record_failure(session, pgt_id, initiator, error)
             raise

@@ -70,15 +70,15 @@ async def savepoint(session: SqlSession) -> AsyncIterator[None]:
     That holds for a cancelled statement, too: an outer transaction left in a failed savepoint would keep its locks.
     Where the connection itself is lost there is nothing to go back to, and the error is raised as it is.
     """
-    await session.fetch("SAVEPOINT __pgt_savepoint")
+    await session.execute("SAVEPOINT __pgt_savepoint")
     try:
         yield
     except SqlError as error:
         if not error.sqlstate.startswith(("08", "57P")):
-            await session.fetch("ROLLBACK TO SAVEPOINT __pgt_savepoint")
-            await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
+            await session.execute("ROLLBACK TO SAVEPOINT __pgt_savepoint")
+            await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
         raise
-    await session.fetch("RELEASE SAVEPOINT __pgt_savepoint")
+    await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
 
 
 async def meanwhile(statement: Coroutine[Any, Any, A], work: Callable[[], B]) -> tuple[A, B]:

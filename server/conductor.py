@@ -19,17 +19,18 @@ import structlog
 
 from catalog.session import SqlError
 from server.dialogue import BackendGone, Dialogue
-from server.protocol import extensions, uri_copy
+from server.protocol import extensions, own_statements, uri_copy
 from server.protocol import messages as m
 from server.protocol.batches import Batch
-from server.protocol.framing import CONTINUATION
+from server.protocol.framing import CONTINUATION, kinds
 from server.protocol.lexer import databases_touched, split
 from server.protocol.traffic import TOO_LATE, Attention
 from server.protocol.values import codec
-from server.request_session import CLEAR, NAME, BackendError, RelayedSession
+from server.request_session import BackendError, RelayedSession, run_by_name
 
 if TYPE_CHECKING:
     from server.session import RelaySession
+    from server.subscriptions.subscriber import Subscriber
 
 log = structlog.get_logger(__name__)
 
@@ -44,12 +45,6 @@ _NO_ENDING = (
     "An engine request is carried out in the transaction of the whole statement, in which no procedure can COMMIT or"
     " ROLLBACK. Call the function outside the procedure."
 )
-
-
-def _ours(*commands: bytes) -> bytes:
-    """Messages that run commands under our own names, one after the other."""
-    parts = [(CLEAR, m.parse(NAME, sql), m.bind(NAME, NAME), m.execute(NAME), m.close_portal(NAME)) for sql in commands]
-    return b"".join(part for command in parts for part in command)
 
 
 class Refused(SqlError):
@@ -76,6 +71,8 @@ class Conductor:
         self._cancelled = False
         self._work: asyncio.Task[None] | None = None
         self._injected: RelayedSession | None = None
+        self.subscriber: Subscriber | None = None
+        """What is being answered instead of PostgreSQL."""
 
     # -- the client's statements -------------------------------------------------------------------------------
 
@@ -86,7 +83,7 @@ class Conductor:
 
     def as_sent(self, text: bytes) -> bytes:
         """A statement as PostgreSQL gets it: one of ours becomes a request."""
-        for as_request in (uri_copy.as_request, extensions.as_request):
+        for as_request in (uri_copy.as_request, extensions.as_request, own_statements.as_request):
             request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
             if request is not None:
                 return request
@@ -112,10 +109,7 @@ class Conductor:
         if error.sqlstate == m.REQUEST_LEFT:
             self.session.client.write(TOO_LATE)
         elif isinstance(error, BackendError):
-            fields = m.report_fields(error.response[5:])
-            for position in "PpqW" if self._injected is not None else "Ppq":
-                fields.pop(position, None)
-            response = m.rebuild_report(m.ERROR, fields)
+            response = m.without(error.response, "PpqW" if self._injected is not None else "Ppq")
             self.session.client.write(self.dialogue.for_client(response))
         else:
             encoding = codec(self.dialogue.client_encoding)
@@ -152,33 +146,50 @@ class Conductor:
 
     # -- the relay's transaction -------------------------------------------------------------------------------
 
-    async def inject(self, *commands: bytes) -> str | BackendError:
-        """Run commands of ours under our own names; returns the last one's tag, or the error. Ends with Sync."""
-        await self.send(_ours(*commands) + m.SYNC_MESSAGE)
-        outcome: str | BackendError = ""
+    @staticmethod
+    def ours(*commands: bytes) -> bytes:
+        """Messages that run commands under our own names, one after the other."""
+        return b"".join(map(run_by_name, commands))
+
+    async def exchange(self, messages: bytes, *, flush: bool = False) -> list[tuple[int, bytes]]:
+        """Send messages of ours with Sync, or with Flush, and read all answers. Raises BackendError.
+
+        After a Sync PostgreSQL is ready again in any case; after an error behind a Flush it ignores what comes before
+        the next Sync.
+        """
+        await self.send(messages + (m.FLUSH_MESSAGE if flush else m.SYNC_MESSAGE))
+        steps = len(kinds(messages)) if flush else 0
+        answers: list[tuple[int, bytes]] = []
+        error: BackendError | None = None
         while True:
             kind, data = await self.dialogue.next_from_backend()
-            if kind == m.COMMAND_COMPLETE:
-                outcome = data[5:-1].decode("ascii", "replace")
-            elif kind == m.ERROR:
-                outcome = BackendError(data)
-            elif kind == m.READY:
+            if kind == m.READY:
                 self.status = data[5]
-                return outcome
+                if error is not None:
+                    raise error
+                return answers
+            if kind == m.ERROR:
+                error = BackendError(data)
+                if flush:
+                    raise error
+            answers.append((kind, data))
+            if flush and kind in COMPLETIONS and (steps := steps - 1) == 0:
+                return answers
+
+    async def inject(self, *commands: bytes) -> str | BackendError:
+        """Run commands of ours; returns the last one's tag, or the error. Ends with Sync."""
+        try:
+            answers = await self.exchange(self.ours(*commands))
+        except BackendError as error:
+            return error
+        return [data for kind, data in answers if kind == m.COMMAND_COMPLETE][-1][5:-1].decode("ascii", "replace")
 
     async def open(self, *, alone: bool = False) -> None:
         """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done.
 
         `alone`: our COMMIT comes right behind the client's one statement, which may have its own ideas about it.
         """
-        commands = (b"BEGIN", ALONE) if alone else (b"BEGIN",)
-        await self.send(_ours(*commands) + m.FLUSH_MESSAGE)
-        for expected in b"3312C3" * len(commands):
-            kind, data = await self.dialogue.next_from_backend()
-            if kind == m.ERROR:
-                raise BackendError(data)
-            if kind != expected:
-                raise m.ProtocolViolation(f'unexpected message "{chr(kind)}" from PostgreSQL')
+        await self.exchange(self.ours(b"BEGIN", *([ALONE] if alone else [])), flush=True)
         self.own = True
         self.status = m.IN_TRANSACTION
 
@@ -248,7 +259,13 @@ class Conductor:
             await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway
 
     async def _fail(self, session: RelayedSession, error: SqlError) -> None:
-        """Report an error of the engine; PostgreSQL itself makes the response, and so aborts the transaction."""
+        """Report an error of the engine, which aborts the transaction."""
+        await self.report(await self.abort(session, error))
+        self.dialogue.pinned = False
+        self.status = session.status
+
+    async def abort(self, session: RelayedSession, error: SqlError) -> SqlError:
+        """Abort the transaction, if there is one. PostgreSQL itself raises the error; returns it as it was raised."""
         if session.status == m.IN_TRANSACTION:
             try:
                 await session.fetch(
@@ -264,12 +281,10 @@ class Conductor:
                     error.sqlstate,
                     error.message,
                 ):
-                    error = made
+                    return made
             except SqlError:
                 pass
-        await self.report(error)
-        self.dialogue.pinned = False
-        self.status = session.status
+        return error
 
     async def _commit_for_restart(self) -> None:
         self.dialogue.pinned = False
@@ -289,6 +304,8 @@ class Conductor:
         """A cancel request has come. True if PostgreSQL is to be told."""
         if self.committing:
             return False
+        if self.subscriber is not None:
+            return self.subscriber.cancel()
         if self._work is not None:
             self._cancelled = True
             if self._injected is not None and not self._injected.busy:

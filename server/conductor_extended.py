@@ -8,23 +8,18 @@ without us.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import cached_property
+
 from catalog.session import SqlError
 from server.conductor import COMPLETIONS, Conductor, Refused
 from server.protocol import messages as m
-from server.protocol.framing import CONTINUATION, FRONTEND_LIMITS, Framer
+from server.protocol.framing import CONTINUATION, kinds
 from server.protocol.lexer import Kind, kind_of, split
 from server.protocol.traffic import Attention
 from server.protocol.words import Mention
-
-
-def kinds(raw: bytes) -> list[int]:
-    """The types of the client's messages in a run of bytes."""
-    framer = Framer(FRONTEND_LIMITS)
-    framer.feed(raw)
-    found = []
-    while (message := framer.next()) is not None:
-        found.append(message[0])
-    return found
+from server.request_session import NAME, BackendError
+from server.subscriptions.extended import ExtendedSubscriptions
 
 
 class ExtendedConductor(Conductor):
@@ -50,6 +45,19 @@ class ExtendedConductor(Conductor):
             await self.pass_one(m.EXECUTE, message)
             return
         await self.run_batch((kind, message))
+
+    @cached_property
+    def subscriptions(self) -> ExtendedSubscriptions:
+        return ExtendedSubscriptions(self)
+
+    def nothing_ran(self) -> bool:
+        """Whether nothing has been executed in this batch yet."""
+        return self.ran == 0 and self._first()
+
+    async def fail_batch(self) -> None:
+        """Let PostgreSQL undo what the batch has done outside a transaction block, and ignore it up to its Sync."""
+        with suppress(BackendError):
+            await self.exchange(m.parse(NAME, b"SUBSCRIBE"), flush=True)
 
     def text_of(self, execute: bytes) -> bytes:
         bound = self.traffic.portals.get(m.text_at(execute, 5))
@@ -81,6 +89,8 @@ class ExtendedConductor(Conductor):
             return
         await self.release()
         self._follow(kind, data)
+        if await self.subscriptions.take(kind, data):
+            return
         if kind in (m.COPY_DATA, m.COPY_DONE, m.COPY_FAIL):
             return  # stray: PostgreSQL ignores it
         if kind == m.PARSE:

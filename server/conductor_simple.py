@@ -8,14 +8,20 @@ explicit, with what it has done; an error ends the string. The implicit transact
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 
 from catalog.session import SqlError
 from server.conductor import ALONE, Conductor
 from server.protocol import messages as m
+from server.protocol.cursor_syntax import CloseCursor
 from server.protocol.lexer import Kind, Statement, kind_of, split
+from server.protocol.subscribe_syntax import SyntaxFault
 from server.protocol.traffic import Attention
 from server.protocol.values import codec
+from server.protocol.words import Mention, mentions
 from server.request_session import BackendError
+from server.subscriptions.held import Ours
+from server.subscriptions.simple import SimpleSubscriptions
 
 LONG = 65536
 """Bytes of a query string that is not split within one turn of the event loop."""
@@ -25,6 +31,13 @@ _ALREADY = "25001"
 
 
 class SimpleConductor(Conductor):
+    subscribing = False
+    """Whether a statement is one of SUBSCRIBE's."""
+
+    @cached_property
+    def subscriptions(self) -> SimpleSubscriptions:
+        return SimpleSubscriptions(self)
+
     async def run(self, message: bytes, attention: Attention) -> None:
         """Run a Query message that mentions something."""
         await self.drain()
@@ -32,6 +45,14 @@ class SimpleConductor(Conductor):
         await self.release_databases(text)
         # The server has other clients, too.
         statements = self.split(text) if len(text) < LONG else await asyncio.to_thread(self.split, text)
+        self.subscribing = attention is Attention.SUBSCRIBE and any(
+            self.subscriptions.look(text[statement.start : statement.end]) for statement in statements
+        )
+        if self.subscribing:
+            await self.run_statements(text, statements)
+            return
+        if attention is Attention.SUBSCRIBE and Mention.REQUEST not in mentions(text):
+            attention = Attention.DATABASE  # nothing to attend to, after all
         lone = kind_of(statements[0].words) if len(statements) == 1 else None
         # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
         # it makes all the same is noticed.
@@ -52,13 +73,13 @@ class SimpleConductor(Conductor):
     async def run_statements(self, text: bytes, statements: list[Statement]) -> None:
         """Run all statements and end the batch."""
         going = True
-        for number, statement in enumerate(statements):
+        for statement in statements:
             await self.release()
             alone = len(statements) == 1
             part = text if alone else text[statement.start : statement.end]
-            if statement.words[0] == "COPY" or statement.words[1:2] == ("EXTENSION",):
+            if statement.words[0] in ("COPY", "CREATE", "ALTER", "DROP"):
                 part = self.as_sent(part)
-            going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), number)
+            going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), alone)
             if not going:
                 break
         if self.own:
@@ -71,7 +92,8 @@ class SimpleConductor(Conductor):
         await self.release()
         await self.ready(self.status)
 
-    async def _run_one(self, part: bytes, start: int, text: bytes, kind: Kind, number: int) -> bool:
+    async def _run_one(self, part: bytes, start: int, text: bytes, kind: Kind, alone: bool) -> bool:
+        asked = self.subscriptions.look(part) if self.subscribing else None
         if kind is Kind.SAVEPOINT and self.own:
             what = {"S": "SAVEPOINT", "R": "RELEASE SAVEPOINT"}[part[:1].decode().upper()]
             what = "ROLLBACK TO SAVEPOINT" if part[:2].upper() == b"RO" else what
@@ -84,8 +106,15 @@ class SimpleConductor(Conductor):
         elif kind is Kind.BEGIN and self.own:
             self.own = False  # our BEGIN becomes the client's; it may still add its isolation level
             self.dialogue.swallow = _ALREADY
+        elif asked is not None and alone:
+            pass  # has no use for a transaction
         elif self.status == m.IDLE and kind not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT):
             await self.open_simply()
+        if asked == CloseCursor(None):  # PostgreSQL has cursors, too
+            self.subscriptions.close(CloseCursor(None))
+            asked = self.held = None
+        if asked is not None:
+            return await self._answer_here(part, start, text, asked)
         going = await self._answer(part, start, text)
         self.dialogue.swallow = None
         if going and self.dialogue.requested:
@@ -120,6 +149,15 @@ class SimpleConductor(Conductor):
                 await self.give(kind, data)
                 if kind == m.COPY_IN:
                     await self.pump_copy()
+
+    async def _answer_here(self, part: bytes, start: int, text: bytes, asked: Ours | SyntaxFault) -> bool:
+        """Answer a statement that PostgreSQL does not know. False if it failed."""
+        response = await self.subscriptions.answer(part, asked)
+        if response is None:
+            return True
+        self.held = None
+        self.session.client.write(self._shifted(response, text[:start]) if start else response)
+        return False
 
     def note(self, completion: bytes) -> None:
         self.traffic.note_tag(completion[5:])

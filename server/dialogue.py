@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from server.protocol import messages as m
-from server.protocol.framing import CONTINUATION, WHOLE, Framer
+from server.protocol.framing import CONTINUATION, WHOLE, Framer, kinds
 from server.protocol.values import codec
 from server.sides import Hold
 
@@ -90,12 +90,27 @@ class Dialogue:
             if found is not None:
                 return found
             self._session.client.release(Hold.QUEUE)
-            while (spoken := self._from_framer()) is not None:
-                if not self._pass_asynchronous(*spoken):
-                    self._waiting.append(spoken)
-            if self.backend_gone:
-                raise BackendGone
+            self._pass_what_is_said()
             await self._news.wait()
+
+    async def quiet(self) -> None:
+        """While PostgreSQL has nothing to do: pass on what it says by itself, until the client says goodbye.
+
+        Raises BackendGone, ProtocolViolation.
+        """
+        while True:
+            self._news.clear()
+            self._pass_what_is_said()
+            if m.TERMINATE in kinds(self._traffic.client.partial):
+                return
+            await self._news.wait()
+
+    def _pass_what_is_said(self) -> None:
+        while (spoken := self._from_framer()) is not None:
+            if not self._pass_asynchronous(*spoken):
+                self._waiting.append(spoken)
+        if self.backend_gone:
+            raise BackendGone
 
     async def next_from_backend(self) -> tuple[int, bytes]:
         """PostgreSQL's next message or piece that is not asynchronous. Raises BackendGone."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from catalog.session import RequestSession
+from catalog.session import RequestSession, SqlError
+from engine.subscribe import SubscriptionHub
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,10 @@ class EngineHooks(Protocol):
         """A session that sends events to queues has ended a transaction. Never blocks."""
         ...
 
+    async def subscriptions(self, database: str) -> SubscriptionHub:
+        """The subscriptions of a database. Raises SqlError if there can be none."""
+        ...
+
     async def release_database(self, database: str) -> None:
         """Close the engine's own connections to the database: it is about to be dropped, renamed or copied."""
         ...
@@ -62,6 +67,9 @@ class NoEngine:
 
     def sent(self, database: str) -> None:
         return None
+
+    async def subscriptions(self, database: str) -> SubscriptionHub:
+        raise SqlError("0A000", "SUBSCRIBE is not supported without the engine")
 
     async def release_database(self, database: str) -> None:
         return None

@@ -20,6 +20,12 @@ NAME = b"__hw"
 CLEAR = m.close_portal(NAME) + m.close_statement(NAME)
 """Goes before every use of the name: a statement that failed has left its portal behind."""
 
+
+def run_by_name(sql: bytes, parameters: Sequence[bytes | None] = (), formats: Sequence[int] = ()) -> bytes:
+    """Messages that run a statement under our name; ``formats`` are those of its results."""
+    return CLEAR + m.parse(NAME, sql) + m.bind(NAME, NAME, parameters, formats) + m.execute(NAME) + m.close_portal(NAME)
+
+
 # Set for the time of injected work. DateStyle keeps its order of day and month: queries are read by it.
 # The last one: PostgreSQL waits idle while Spark works.
 _PINS = {
@@ -144,6 +150,11 @@ class RelayedSession:
             raise SqlError("25001", "cannot roll back the client's transaction")
         await self._run("ROLLBACK", (), even_if_cancelled=True)
         await self._run("BEGIN", (), even_if_cancelled=True)
+
+    @property
+    def before(self) -> dict[str, str]:
+        """The client's own values of what is pinned."""
+        return dict(zip(_PINS, map(str, self._before), strict=False))
 
     # -- around it ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from server.protocol.express import is_answer, is_batch
 from server.protocol.state import Event, State, after
 from server.protocol.traffic import Attention, Traffic
 from server.sides import BackendSide, ClientSide, Hold
+from server.subscriptions.held import Held
 
 if TYPE_CHECKING:
     from server.relay import Relay
@@ -33,7 +34,8 @@ class RelaySession:
         self.state = State.STARTUP
         self.client = ClientSide(self)
         self.backend = BackendSide(self)
-        self.traffic = Traffic(self._committed, self._sent)
+        self.traffic = Traffic(self._committed, self._sent, self._portals_ended)
+        self._held: Held | None = None
         self.database = ""
         self.replication = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -98,6 +100,7 @@ class RelaySession:
             if task is not asyncio.current_task():
                 task.cancel()
         self._leave_backend()
+        self._portals_ended()
         self.client.receive = self.backend.receive = self.ignore
         if self.key is not None:
             self.relay.cancels.remove(*self.key, self)
@@ -235,6 +238,16 @@ class RelaySession:
 
     def _sent(self) -> None:
         self.relay.hooks.sent(self.database)
+
+    def subscriptions(self) -> Held:
+        """The session's subscriptions."""
+        if self._held is None:
+            self._held = Held(lambda work: self.relay.keep(asyncio.get_running_loop().create_task(work)))
+        return self._held
+
+    def _portals_ended(self) -> None:
+        if self._held is not None:
+            self._held.end()
 
     async def settled(self) -> None:
         """Wait until no cancel request is on its way."""

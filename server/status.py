@@ -1,4 +1,4 @@
-"""`headwater status`: the running server, its databases, their schedulers, stream tables and queues.
+"""`headwater status`: the running server, its databases, their schedulers, stream tables, queues and registers.
 
 It looks at PostgreSQL directly, not through the relay, so that looking installs nothing in a database
 that has no stream tables.
@@ -41,8 +41,14 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
        pg_catalog.to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL AS installed,
        (SELECT pid FROM held WHERE key = %s LIMIT 1) AS scheduler,
        pg_catalog.to_regclass('pgque.queue') IS NOT NULL AS has_queues,
-       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS clock
+       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS clock,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
+        WHERE c.relkind = 'p' AND c.relname LIKE '%%\\_movements' AND EXISTS (
+            SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
+            AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %%')) AS registers,
+       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS worker
 """
+"""Nothing but PostgreSQL's own catalog is read for registers: a user may have made a schema that looks like theirs."""
 
 _QUEUES = """
 SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
@@ -75,6 +81,8 @@ class _Overview:
     scheduler: int | None
     has_queues: bool
     clock: int | None
+    registers: int
+    worker: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,7 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
 
 
 def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | None) -> Iterator[_Database]:
-    from engine import queue_clock, scheduler
+    from engine import queue_clock, register_maintenance, scheduler
 
     def conninfo(database: str) -> str:
         if running.postgres == "embedded":
@@ -156,7 +164,8 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
     for name in names:
         with closing(connect(name)) as connection:
             with connection.cursor(row_factory=class_row(_Overview)) as cursor:
-                overview = cursor.execute(_OVERVIEW, [scheduler.ELECTION_LOCK, queue_clock.ELECTION_LOCK]).fetchone()
+                locks = [worker.ELECTION_LOCK for worker in (scheduler, queue_clock, register_maintenance)]
+                overview = cursor.execute(_OVERVIEW, locks).fetchone()
             assert overview is not None
             stream_tables: list[_StreamTable] = []
             failed: list[str] = []
@@ -206,7 +215,7 @@ def _answer(running: Running) -> str:
 
 def _database_table(databases: list[_Database]) -> Table:
     table = Table(title="Databases", title_justify="left")
-    for heading in ("database", "size", "stream tables", "scheduler", "queues", "clock"):
+    for heading in ("database", "size", "stream tables", "scheduler", "queues", "clock", "registers"):
         table.add_column(heading)
     for database in databases:
         overview = database.overview
@@ -218,8 +227,15 @@ def _database_table(databases: list[_Database]) -> Table:
             scheduler if overview.installed else "",
             str(database.queues.number) if database.queues else "",
             _clock(database.queues, overview.clock),
+            _registers(overview),
         )
     return table
+
+
+def _registers(overview: _Overview) -> str:
+    if not overview.registers:
+        return ""
+    return f"{overview.registers} (merged by backend {overview.worker})" if overview.worker else str(overview.registers)
 
 
 def _clock(queues: _Queues | None, backend: int | None) -> str:

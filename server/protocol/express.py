@@ -26,6 +26,14 @@ _PLAIN = [False] * 256
 for _kind in b"D123TntIs":
     _PLAIN[_kind] = True
 
+_READING_AND_WRITING = (b"select", b"insert", b"update", b"delete", b"with", b"begin", b"commit")
+
+
+def _goes_on(text: bytes, start: int, length: int) -> bool:
+    """Whether there may be another statement behind the first one."""
+    end = text.find(b";", start, length)
+    return end >= 0 and text[end + 1 : end + 2] != b"\0"
+
 
 def is_batch(traffic: Traffic, data: bytes) -> bool:
     """Whether a client's chunk is one whole batch that can pass; it is then outstanding."""
@@ -36,12 +44,18 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     if end < 5 or traffic.copying:
         return False
     kind, length = _unpack(data)
+    scanned = False  # whether all of the chunk has been looked at for words of the server's own statements
     if kind in (_QUERY, _PARSE):
         text = data.lower()
         if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
             return False
-        if b"://" in text or b"extension" in text:
-            return False
+        start = 5 if kind == _QUERY else text.find(0, 5) + 1
+        scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
+        if scanned:  # what reads and writes is none of the server's own statements
+            if b"://" in text or b"extension" in text or b"source" in text or b"retain" in text:
+                return False
+            if b"subscribe" in text:
+                return False
         if b"pgque" in text and not traffic.sending:
             traffic.sending = sends(text)
     if kind == _QUERY:
@@ -49,8 +63,9 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
             return False
     elif not traffic.batches.know(data):
         limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
-        position = 0
+        position = parses = 0
         while kind != _SYNC:
+            parses += kind == _PARSE
             if not 4 <= length <= limits[kind]:
                 return False
             position += length + 1
@@ -59,7 +74,10 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
             kind, length = _unpack(data, position)
         if length != 4 or position + 5 != end:
             return False
-        traffic.batches.learn(data)
+        if parses <= 1:
+            traffic.batches.learn(data)
+        elif not scanned:
+            return False
     traffic.outstanding.append(data)
     return True
 

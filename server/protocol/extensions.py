@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from server.protocol.lexer import split
 
-NAMES = ("pg_trickle", "pgque")
+NAMES = ("pg_trickle", "pgque", "pg_accumulator")
 """The extensions whose place the server takes."""
 
 
@@ -54,7 +54,7 @@ def parse(words: tuple[str, ...]) -> ExtensionStatement | None:
     while rest:
         match rest:
             case ["SCHEMA", value, *rest]:
-                schema = value.lower()
+                schema = value.lower() if value.isupper() else value  # words that were not quoted are in upper case
             case ["VERSION", _, *rest]:
                 pass
             case ["CASCADE", *rest]:

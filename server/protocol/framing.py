@@ -88,6 +88,20 @@ class Framer:
         return data
 
 
+def kinds(raw: bytes) -> list[int]:
+    """The types of the client's messages in a run of bytes.
+
+    >>> kinds(b"H\\0\\0\\0\\4S\\0\\0\\0\\4")
+    [72, 83]
+    """
+    framer = Framer(FRONTEND_LIMITS)
+    framer.feed(raw)
+    found = []
+    while (message := framer.next()) is not None:
+        found.append(message[0])
+    return found
+
+
 def check(limits: list[int], kind: int, length: int) -> None:
     """Raise ProtocolViolation if no message of this type has this length (type byte not counted)."""
     limit = limits[kind]

@@ -9,6 +9,7 @@ PostgreSQL then says why.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -49,6 +50,18 @@ class Statement:
     """Its first tokens: keywords in upper case, quoted identifiers unquoted, other tokens as they are."""
 
 
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a text: its bytes are ``text[start:end]``."""
+
+    kind: str
+    """word, quoted, string, escaped, dollar, number or other."""
+    start: int
+    end: int
+    word: str
+    """As `Statement.words` has it."""
+
+
 class Kind(Enum):
     """What a statement means for the transaction around it."""
 
@@ -67,7 +80,8 @@ class Kind(Enum):
 _QUERIES = frozenset(
     ("SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "EXECUTE", "COPY", "(")
 )
-_WORDS_KEPT = 8
+_WORDS_KEPT = 12
+"""As many as ALTER MATERIALIZED VIEW IF EXISTS schema.name SET (RETAIN HISTORY has."""
 
 
 def kind_of(words: tuple[str, ...]) -> Kind:
@@ -82,7 +96,9 @@ def kind_of(words: tuple[str, ...]) -> Kind:
         return Kind.SAVEPOINT
     if first in ("COMMIT", "END", "ROLLBACK", "ABORT") and "PREPARED" not in words[1:2]:
         return Kind.END
-    if first in _QUERIES or words[1:2] == ("EXTENSION",):
+    if first in _QUERIES or words[1:2] in (("EXTENSION",), ("SOURCE",)):
+        return Kind.QUERY
+    if first == "ALTER" and "RETAIN" in words:
         return Kind.QUERY
     return Kind.BLOCK if first in ("DO", "CALL") else Kind.OTHER
 
@@ -98,29 +114,12 @@ def split(
     >>> [text[s.start:s.end] for s in split(text)]
     [b"select ';'", b'select $x$ ; $x$ -- ;']
     """
-    if encoding in _CHARACTERS:
-        text = _CHARACTERS[encoding].sub(lambda found: bytes(byte | 0x80 for byte in found.group()), text)
     statements: list[Statement] = []
     start = -1
-    position = parentheses = blocks = 0
+    parentheses = blocks = 0
     atomic = False
     words: list[str] = []
-    while position < len(text):
-        found = _TOKEN.match(text, position)
-        assert found is not None  # `other` matches any byte
-        group, end = found.lastgroup, found.end()
-        if group == "comment":
-            end = _comment_end(text, end)
-        if group in ("space", "comment"):
-            position = end
-            continue
-        if group == "dollar":
-            close = text.find(found.group(), end)
-            end = len(text) if close < 0 else close + end - position
-        elif group == "string" and backslashes and text[position : position + 1] in b"'nN":
-            again = _BACKSLASH_STRING.match(text, position)
-            end = again.end() if again else end
-        token = text[position:end]
+    for group, position, _, token in _scan(text, backslashes, encoding):
         if token == b";" and not parentheses and not blocks:
             if words:
                 statements.append(Statement(start, position, tuple(words)))
@@ -133,10 +132,43 @@ def split(
             parentheses = max(0, parentheses + (token == b"(") - (token == b")"))
             if len(words) < words_kept:
                 words.append(_word(token, group))
-        position = end
     if words:
         statements.append(Statement(start, len(text), tuple(words)))
     return statements
+
+
+def tokens(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> Iterator[Token]:
+    """The tokens of a text, without white space and comments.
+
+    >>> [token.word for token in tokens(b'subscribe to "My Table" -- all of it')]
+    ['SUBSCRIBE', 'TO', 'My Table']
+    """
+    for group, start, end, token in _scan(text, backslashes, encoding):
+        yield Token(group, start, end, _word(token, group))
+
+
+def _scan(text: bytes, backslashes: bool, encoding: str) -> Iterator[tuple[str, int, int, bytes]]:
+    """Group of `_TOKEN`, begin, end and bytes of each token."""
+    if encoding in _CHARACTERS:
+        text = _CHARACTERS[encoding].sub(lambda found: bytes(byte | 0x80 for byte in found.group()), text)
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        assert found is not None  # `other` matches any byte
+        group, end = found.lastgroup or "other", found.end()
+        if group == "comment":
+            end = _comment_end(text, end)
+        if group in ("space", "comment"):
+            position = end
+            continue
+        if group == "dollar":
+            close = text.find(found.group(), end)
+            end = len(text) if close < 0 else close + end - position
+        elif group == "string" and backslashes and text[position : position + 1] in b"'nN":
+            again = _BACKSLASH_STRING.match(text, position)
+            end = again.end() if again else end
+        yield group, position, end, text[position:end]
+        position = end
 
 
 def _comment_end(text: bytes, position: int) -> int:
@@ -160,7 +192,7 @@ def _body_depth(word: bytes, words: list[str], blocks: int, atomic: bool) -> tup
     return 0, routine and word == b"BEGIN"
 
 
-def _word(token: bytes, group: str | None) -> str:
+def _word(token: bytes, group: str) -> str:
     text = token.decode("latin-1")
     if group == "word":
         return text.upper()

@@ -57,25 +57,34 @@ def query(sql: bytes) -> bytes:
     return message(QUERY, sql + b"\0")
 
 
-def parse(name: bytes, sql: bytes) -> bytes:
-    """A Parse that leaves all parameter types to the server."""
-    return message(PARSE, name + b"\0" + sql + b"\0" + INT16.pack(0))
+UNTYPED = INT16.pack(0)
+"""Parse's parameter types, all left to the server."""
 
 
-def bind(portal: bytes, statement: bytes, parameters: Sequence[bytes | None] = ()) -> bytes:
-    """A Bind with all parameters and results in text format."""
+def parse(name: bytes, sql: bytes, types: bytes = UNTYPED) -> bytes:
+    return message(PARSE, name + b"\0" + sql + b"\0" + types)
+
+
+def bind(
+    portal: bytes, statement: bytes, parameters: Sequence[bytes | None] = (), formats: Sequence[int] = ()
+) -> bytes:
+    """A Bind with all parameters in text format; ``formats`` are those of the results, none for text."""
     parts = [portal, b"\0", statement, b"\0", INT16.pack(0), INT16.pack(len(parameters))]
     for value in parameters:
         if value is None:
             parts.append(b"\xff\xff\xff\xff")
         else:
             parts += (INT32.pack(len(value)), value)
-    parts.append(INT16.pack(0))
+    parts += map(INT16.pack, (len(formats), *formats))
     return message(BIND, b"".join(parts))
 
 
 def describe_portal(portal: bytes) -> bytes:
     return message(DESCRIBE, b"P" + portal + b"\0")
+
+
+def describe_statement(name: bytes) -> bytes:
+    return message(DESCRIBE, b"S" + name + b"\0")
 
 
 def execute(portal: bytes) -> bytes:
@@ -99,16 +108,26 @@ SYNC_MESSAGE = message(SYNC)
 TERMINATE_MESSAGE = message(TERMINATE)
 COPY_DONE_MESSAGE = message(COPY_DONE)
 PARSE_COMPLETE_MESSAGE = message(PARSE_COMPLETE)
+BIND_COMPLETE_MESSAGE = message(BIND_COMPLETE)
 
 
 def _report(
-    kind: int, severity: str, sqlstate: str, text: str, detail: str | None, hint: str | None, encoding: str
+    kind: int,
+    severity: str,
+    sqlstate: str,
+    text: str,
+    detail: str | None,
+    hint: str | None,
+    encoding: str,
+    position: int | None = None,
 ) -> bytes:
     fields = [("S", severity), ("V", severity), ("C", sqlstate), ("M", text)]
     if detail:
         fields.append(("D", detail))
     if hint:
         fields.append(("H", hint))
+    if position:
+        fields.append(("P", str(position)))
     body = b"".join(k.encode() + v.replace("\0", "").encode(encoding, "replace") + b"\0" for k, v in fields)
     return message(kind, body + b"\0")
 
@@ -120,10 +139,14 @@ def error_response(
     severity: str = "ERROR",
     detail: str | None = None,
     hint: str | None = None,
+    position: int | None = None,
     encoding: str = "utf-8",
 ) -> bytes:
-    """An ErrorResponse; ``severity`` is ERROR or FATAL, ``encoding`` the Python name of the client's encoding."""
-    return _report(ERROR, severity, sqlstate, text, detail, hint, encoding)
+    """An ErrorResponse; ``severity`` is ERROR or FATAL, ``encoding`` the Python name of the client's encoding.
+
+    ``position`` counts the characters of the statement from 1.
+    """
+    return _report(ERROR, severity, sqlstate, text, detail, hint, encoding, position)
 
 
 def notice_response(
@@ -143,6 +166,12 @@ def report_fields(body: bytes) -> dict[str, bytes]:
 
 def rebuild_report(kind: int, fields: Mapping[str, bytes]) -> bytes:
     return message(kind, b"".join(k.encode() + v + b"\0" for k, v in fields.items()) + b"\0")
+
+
+def without(report: bytes, letters: str) -> bytes:
+    """An ErrorResponse or NoticeResponse message without the fields of these letters."""
+    fields = report_fields(report[5:])
+    return rebuild_report(report[0], {letter: text for letter, text in fields.items() if letter not in letters})
 
 
 def sqlstate_of(body: bytes) -> str:

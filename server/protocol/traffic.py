@@ -26,7 +26,7 @@ from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP, Batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
 from server.protocol.shapes import Rows, Shapes
-from server.protocol.words import NOTHING, Mention, mentions, sends
+from server.protocol.words import NOTHING, Mention, mentions, sends, speaks_of_cursors
 
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
@@ -58,6 +58,8 @@ class Attention(Enum):
     """The next client message is a Query or Execute that names a request function."""
     LOAD = auto()
     """The next client message is a Parse that may be a statement of ours, which goes out as another."""
+    SUBSCRIBE = auto()
+    """The next client message is, or is about, a subscription, its prepared statement, portal or cursor."""
     DATABASE = auto()
     """The next client message is a Query or Execute that may drop, alter or copy a database."""
     REQUEST_MADE = auto()
@@ -75,11 +77,18 @@ class Mentioning:
 class Traffic:
     """What is known about a session whose bytes pass through."""
 
-    def __init__(self, committed: Callable[[], None], sent: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        committed: Callable[[], None],
+        sent: Callable[[], None] = lambda: None,
+        portals_ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self.committed = committed
         """Called when a transaction that changed data has committed."""
         self.sent = sent
         """Called when a session that sends events to queues has ended a transaction."""
+        self.portals_ended = portals_ended
+        """Called when a transaction that had portals of ours has ended."""
         self.client = Framer(FRONTEND_LIMITS)
         self.backend = Framer(BACKEND_LIMITS)
         self.attention: Attention | None = None
@@ -101,6 +110,7 @@ class Traffic:
         self.statements: dict[bytes, Mentioning] = {}
         """Prepared statements that mention something, by name."""
         self.portals: dict[bytes, Mentioning] = {}
+        """Portals of such statements, and cursors of subscriptions."""
         self.batches, self.answers = Shapes(), Shapes()
         """Shapes of whole batches and whole answers (``express``)."""
         self.past_rows = Rows().past
@@ -229,8 +239,8 @@ class Traffic:
             found = self._mentions(data[at:following]) if following <= len(data) else NOTHING
             if found is not NOTHING:
                 self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
-                if Mention.LOAD in found:
-                    self.attention = Attention.LOAD
+                if Mention.LOAD in found or Mention.SUBSCRIBE in found:
+                    self.attention = Attention.SUBSCRIBE if Mention.SUBSCRIBE in found else Attention.LOAD
                     return True
             elif self.statements:
                 self.statements.pop(name, None)
@@ -239,6 +249,9 @@ class Traffic:
             statement = self.statements.get(m.text_at(data, at + len(portal) + 1))
             if statement is not None:
                 self.portals[portal] = statement
+                if Mention.SUBSCRIBE in statement.mention:
+                    self.attention = Attention.SUBSCRIBE
+                    return True
             else:
                 self.portals.pop(portal, None)
         elif kind == m.EXECUTE:
@@ -246,15 +259,22 @@ class Traffic:
             if bound is not None and not self.failed:
                 self.attention = _reason(bound.mention)
                 return True
-        elif kind == m.CLOSE:
+        elif kind in (m.CLOSE, m.DESCRIBE):
             names = self.statements if data[at : at + 1] == b"S" else self.portals
-            names.pop(m.text_at(data, at + 1), None)
+            name = m.text_at(data, at + 1)
+            about = names.pop(name, None) if kind == m.CLOSE else names.get(name)
+            if about is not None and Mention.SUBSCRIBE in about.mention:
+                self.attention = Attention.SUBSCRIBE
+                return True
         return False
 
     def _mentions(self, text: bytes) -> Mention:
         if not self.sending and sends(text.lower()):
             self.sending = True
-        return mentions(text)
+        found = mentions(text)
+        if self.portals and speaks_of_cursors(text):
+            found |= Mention.SUBSCRIBE
+        return found
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -368,6 +388,8 @@ class Traffic:
             self.changed = True
         elif _CONTROLS.match(tag):
             self.controls.append(tag.rstrip(b"\0"))
+            if self.portals and tag.startswith(b"COMMIT"):
+                self._end_portals()
 
     def note_ready(self, status: int) -> None:
         """Take note of a ReadyForQuery: the oldest batch has been answered."""
@@ -381,12 +403,16 @@ class Traffic:
             self.controls = []
         if status == m.IDLE:
             if self.portals:
-                self.portals.clear()
+                self._end_portals()
             if self.changed:
                 self.changed = False
                 self.committed()
             if self.sending:
                 self.sent()
+
+    def _end_portals(self) -> None:
+        self.portals.clear()
+        self.portals_ended()
 
     def oldest(self) -> Batch:
         """The first of the outstanding batches."""
@@ -409,4 +435,6 @@ class Traffic:
 
 
 def _reason(found: Mention) -> Attention:
+    if Mention.SUBSCRIBE in found:
+        return Attention.SUBSCRIBE
     return Attention.DATABASE if found is Mention.DATABASE else Attention.NAMED_REQUEST

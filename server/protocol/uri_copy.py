@@ -30,10 +30,18 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     uris = (_URI.match(after) for word, after in pairwise(words) if word == "FROM")
     if not any(uri is not None and uri[1].lower() in SCHEMES for uri in uris):
         return None
-    statement = text[statements[0].start : statements[0].end].rstrip()
+    return request_of("pgtrickle._request_copy", text[statements[0].start : statements[0].end].rstrip())
+
+
+def request_of(function: str, statement: bytes) -> bytes:
+    """A DO block that gives a statement's text to a function of ours, which makes the request.
+
+    >>> request_of("f", b"say $hw0$")
+    b'DO $hw1$BEGIN PERFORM f($hw2$say $hw0$$hw2$); END$hw1$'
+    """
     number = 0
     while b"$hw%d$" % number in statement or b"$hw%d$" % (number + 1) in statement:
         number += 1
     outer, inner = b"$hw%d$" % number, b"$hw%d$" % (number + 1)
-    call = b"PERFORM pgtrickle._request_copy(" + inner + statement + inner + b")"
+    call = b"PERFORM " + function.encode() + b"(" + inner + statement + inner + b")"
     return b"DO " + outer + b"BEGIN " + call + b"; END" + outer

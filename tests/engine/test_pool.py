@@ -52,3 +52,34 @@ async def test_a_role_that_may_not_set_deadlock_timeout_connects_all_the_same(
             ("1s", "ISO, YMD")
         ]
     await pool.close()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("rows", [3, 300_000])
+async def test_copy_whose_reader_goes_away_leaves_a_session_that_is_given_back(
+    cluster: EmbeddedPostgres, database: str, rows: int, cancelled: bool
+) -> None:
+    pool = pool_of(cluster, database)
+    reading = asyncio.Event()
+
+    async def sink(piece: bytes) -> None:
+        reading.set()
+        if not cancelled:
+            raise SqlError("57014", "nobody reads")
+        await asyncio.Event().wait()
+
+    async def copy() -> None:
+        statement = f"COPY (SELECT n, repeat('x', 50) FROM generate_series(1, {rows}) n) TO STDOUT"
+        async with pool.session() as session, session.transaction():
+            await session.copy_out(statement, sink)
+
+    task = asyncio.create_task(copy())
+    async with asyncio.timeout(60):
+        await reading.wait()
+        if cancelled:
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError if cancelled else SqlError):
+            await task
+        async with pool.session() as session:
+            assert await session.fetch("SELECT count(*) FROM pg_stat_activity WHERE state ~ 'transaction'") == [(0,)]
+        await pool.close()

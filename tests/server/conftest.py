@@ -18,7 +18,10 @@ from psycopg import conninfo
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend, EngineHooks, NoEngine
 from server.relay import Limits, Relay
+from tests.server.feed_hub import FeedEngine, FeedHub
+from tests.server.subscribing import Subscribed
 from tests.server.table_engine import TableEngine
+from tests.server.wire import Wire
 
 T = TypeVar("T")
 
@@ -109,6 +112,32 @@ def engaged(start_relay: Callable[..., RunningRelay], dsn: str) -> Engaged:
         direct.execute((Path(__file__).parent / "requests.sql").read_text())
     engine = TableEngine()
     return Engaged(start_relay(hooks=engine), engine, dsn)
+
+
+@pytest.fixture(scope="module")
+def feeding(cluster: EmbeddedPostgres, backend: Backend) -> Iterator[tuple[RunningRelay, FeedEngine, str]]:
+    """A relay whose subscriptions the tests fill, and the connection string of a database of its own."""
+    dsn = cluster.dsn("feeding")
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS feeding WITH (FORCE)")
+        connection.execute("CREATE DATABASE feeding")
+    with psycopg.connect(dsn, autocommit=True) as direct:
+        direct.execute((Path(__file__).parent / "requests.sql").read_text())
+    engine = FeedEngine(dsn)
+    relay = RunningRelay(backend, engine)
+    yield relay, engine, dsn
+    relay.stop()
+
+
+@pytest.fixture
+def subscribed(feeding: tuple[RunningRelay, FeedEngine, str]) -> Iterator[Subscribed]:
+    relay, engine, dsn = feeding
+    with psycopg.connect(dsn, autocommit=True) as direct:
+        direct.execute("drop table if exists t; create table t(a int primary key, b text)")
+    engine.hub = FeedHub(dsn)
+    wire = Wire(through(relay, dsn))
+    yield Subscribed(wire, engine.hub, relay.relay, through(relay, dsn), dsn)
+    wire.close()
 
 
 def through(relay: RunningRelay, dsn: str, **options: Any) -> str:

@@ -142,7 +142,7 @@ def test_programs_of_postgresql(cluster: EmbeddedPostgres, relayed: str, connect
 
 def test_backend_terminated_gives_its_own_words(connection: psycopg.Connection[Any], dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as direct:
-        direct.execute("select pg_terminate_backend(%s)", (connection.info.backend_pid,))
+        direct.execute("select pg_terminate_backend(%s, 60000)", (connection.info.backend_pid,))
     with pytest.raises(psycopg.errors.AdminShutdown, match="due to administrator command"):
         connection.execute("select 1")
 

@@ -15,9 +15,9 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._dependents(schema text) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH members AS (
-        SELECT 'pg_class'::regclass AS classid, oid FROM pg_class WHERE relnamespace = to_regnamespace(schema)
-        UNION ALL SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = to_regnamespace(schema)
-        UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = to_regnamespace(schema)
+        SELECT 'pg_class'::regclass AS classid, oid FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(schema))
+        UNION ALL SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = to_regnamespace(quote_ident(schema))
+        UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = to_regnamespace(quote_ident(schema))
     ), dependents AS (
         SELECT DISTINCT d.classid, d.objid, d.objsubid FROM pg_depend d
           JOIN members m ON m.classid = d.refclassid AND m.oid = d.refobjid WHERE d.deptype = 'n'
@@ -28,7 +28,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       LEFT JOIN pg_rewrite r ON d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid
       LEFT JOIN pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND a.oid = d.objid
       LEFT JOIN pg_constraint k ON d.classid = 'pg_constraint'::regclass AND k.oid = d.objid
-      LEFT JOIN pg_class c ON c.oid = coalesce(t.tgrelid, r.ev_class, a.adrelid, k.conrelid,
+      LEFT JOIN pg_policy p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
+      LEFT JOIN pg_class c ON c.oid = coalesce(t.tgrelid, r.ev_class, a.adrelid, k.conrelid, p.polrelid,
                                                CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END)
-     WHERE coalesce(c.relnamespace::regnamespace::text, (pg_identify_object(d.classid, d.objid, 0)).schema, '') <> schema
+     WHERE coalesce(c.relnamespace::regnamespace::text, (pg_identify_object(d.classid, d.objid, 0)).schema, '') <> quote_ident(schema)
 $$;

@@ -139,20 +139,21 @@ END $$;
 
 
 -- SHA-256 of what the columns of a source and its primary key, or the text of a view, are now. It differs as soon as a
--- column was dropped, renamed, retyped, or is generated otherwise. (PL/pgSQL keeps its plans from call to call: each
--- refresh asks this.)
+-- column was dropped, renamed, retyped, or is generated otherwise, or an enum has other labels. (PL/pgSQL keeps its plans
+-- from call to call: each refresh asks this.)
 CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     description text;
     generated boolean;
+    labelled boolean;
     kind "char";
     key text;
 BEGIN
     SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
-           bool_or(a.attgenerated <> ''), (SELECT c.relkind FROM pg_class c WHERE c.oid = source),
+           bool_or(a.attgenerated <> ''), bool_or(a.atttypid >= 16384), (SELECT c.relkind FROM pg_class c WHERE c.oid = source),
            (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = source AND i.indisprimary)
-    INTO description, generated, kind, key
+    INTO description, generated, labelled, kind, key
     FROM pg_attribute a
     WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped;
     IF generated THEN
@@ -160,6 +161,22 @@ BEGIN
             SELECT string_agg(pg_get_expr(d.adbin, d.adrelid), ',' ORDER BY a.attname)
             FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
             WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated <> '');
+    END IF;
+    -- Rows are known by what their values look like, which changes with the labels of enums.
+    IF labelled THEN
+        description := concat(description, (
+            WITH RECURSIVE reached(typid) AS (
+                SELECT a.atttypid FROM pg_attribute a
+                WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped
+                UNION
+                SELECT m.typid
+                FROM reached r JOIN pg_type t ON t.oid = r.typid,
+                     LATERAL (SELECT t.typelem UNION ALL SELECT t.typbasetype UNION ALL
+                              SELECT f.atttypid FROM pg_attribute f
+                              WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) AS m(typid)
+                WHERE m.typid <> 0)
+            SELECT string_agg(format(' %s %L', e.oid, e.enumlabel), ',' ORDER BY e.oid)
+            FROM reached r JOIN pg_enum e ON e.enumtypid = r.typid));
     END IF;
     description := concat(description, ' key ', key);
     IF kind IN ('v', 'm') THEN
@@ -342,8 +359,22 @@ BEGIN
 END $$;
 
 
--- The columns of a relation: [{name, type, not_null, hashable, faithful, generated}]. (The traits of the commonest types
--- are known without _type_traits: that is most of what it costs to look at a wide table.)
+-- What values of a type are outside of PostgreSQL, where the type's name does not say it: the base type of a domain, "enum"
+-- of an enum. NULL of other types.
+CREATE OR REPLACE FUNCTION pgtrickle._carrier(typid oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE based(typid, typtype, declared) AS (
+        SELECT t.oid, t.typtype, NULL::text FROM pg_type t WHERE t.oid = $1
+        UNION ALL
+        SELECT b.oid, b.typtype, format_type(t.typbasetype, t.typtypmod)
+        FROM based d JOIN pg_type t ON t.oid = d.typid JOIN pg_type b ON b.oid = t.typbasetype
+        WHERE d.typtype = 'd')
+    SELECT CASE WHEN typtype = 'e' THEN 'enum' ELSE declared END FROM based WHERE typtype <> 'd'
+$$;
+
+
+-- The columns of a relation: [{name, type, not_null, hashable, faithful, generated, carrier}]. (The traits of the commonest
+-- types are known without _type_traits: that is most of what it costs to look at a wide table.)
 CREATE OR REPLACE FUNCTION pgtrickle._columns(relid oid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -354,17 +385,21 @@ BEGIN
     RETURN (
         SELECT coalesce(jsonb_agg(jsonb_build_object(
                    'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod), 'not_null', a.attnotnull,
-                   'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '') ORDER BY a.attnum), '[]')
+                   'hashable', t.hashable, 'faithful', t.faithful, 'generated', a.attgenerated <> '')
+                   || CASE WHEN t.carrier IS NULL THEN '{}' ELSE jsonb_build_object('carrier', t.carrier) END
+               ORDER BY a.attnum), '[]')
         FROM pg_attribute a
         CROSS JOIN LATERAL (
             SELECT a.atttypid = ANY (exact || inexact) OR a.atttypid = ANY (words)
                    AND a.attcollation = 'pg_catalog."default"'::regcollation::oid AS known) k
         CROSS JOIN LATERAL (
             SELECT true AS hashable,
-                   a.atttypid <> ALL (inexact) AND (a.atttypid <> 'bpchar'::regtype OR a.atttypmod > 0) AS faithful
+                   a.atttypid <> ALL (inexact) AND (a.atttypid <> 'bpchar'::regtype OR a.atttypmod > 0) AS faithful,
+                   NULL::text AS carrier
             WHERE k.known
             UNION ALL
-            SELECT o.hashable, o.faithful FROM pgtrickle._type_traits(a.atttypid, a.atttypmod, a.attcollation) o
+            SELECT o.hashable, o.faithful, pgtrickle._carrier(a.atttypid)
+            FROM pgtrickle._type_traits(a.atttypid, a.atttypmod, a.attcollation) o
             WHERE NOT k.known) t
         WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped);
 END $$;

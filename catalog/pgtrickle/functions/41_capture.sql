@@ -232,7 +232,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC;
 
 
--- Take buffers from roles that may not read them any more: whoever has no stream table over the source left, or has lost
+-- Take buffers from roles that may not read them any more: whoever has no stream table over the source left and does not follow it, or has lost
 -- the right to read these columns of it, or has row-level security in the way.
 CREATE OR REPLACE FUNCTION pgtrickle._revoke_buffers() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -251,6 +251,8 @@ BEGIN
         JOIN pg_roles r ON r.oid = e.grantee
         WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
                           WHERE d.source_relid = k.source_relid AND s.pgt_owner = e.grantee)
+              AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
+                              WHERE u.source_relid = k.source_relid AND u.reader = e.grantee)
            OR pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
                                        THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL
         GROUP BY k.source_relid, r.rolname

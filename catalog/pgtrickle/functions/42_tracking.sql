@@ -1,24 +1,22 @@
 -- Who needs which source captured: starting, extending, repairing and ending capture.
 
 
--- See to it that the columns of a source that a stream table uses are captured, and note the dependency as it is now.
--- Where all of that is so already no table is locked; else the source is locked against writers until the
--- transaction ends (the caller sets lock_timeout and tries again).
+-- See to it that these columns of a source are captured, and that a role can read what is. Where that is so already no
+-- table is locked; else the source is locked against writers until the transaction ends (the caller sets lock_timeout and
+-- tries again).
 --
--- "keyed": its key is captured, too, by which a mirror tells rows apart. The stream table's owner need not be able to read
--- that, and does not get it.
+-- "keyed": its key is captured, too, by which a mirror tells rows apart. The role need not be able to read that, and does
+-- not get it.
 --
 -- Returns {"installed": capture is new or had a gap, "extended": columns were added, "generation", "columns"}. After
--- "installed" or "extended" the stream table must be populated from a snapshot younger than this call: at REPEATABLE
+-- "installed" or "extended" whoever wants the changes must start from a snapshot younger than this call: at REPEATABLE
 -- READ in another transaction.
--- Raises 42501 if the owner may not read the columns, 0A000 if the source cannot be captured.
-DROP FUNCTION IF EXISTS pgtrickle._track_source(bigint, oid, text[]);  -- its earlier signature
-CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, columns text[], keyed boolean DEFAULT false)
+-- Raises 42501 if the role may not read the columns, 0A000 if the source cannot be captured.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_source(owner oid, source oid, columns text[], keyed boolean, hint text)
 RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    owner oid := pgtrickle._owner_of(pgt_id);
     capture pgtrickle.pgt_captures;
     needed text[];
     all_columns text[];
@@ -33,7 +31,7 @@ BEGIN
     obstacle := pgtrickle._capture_obstacle(source);
     IF obstacle IS NOT NULL THEN
         PERFORM pgtrickle._raise('0A000', 'cannot capture changes of table "' || coalesce(pgtrickle._qualified(source), source::text) || '"',
-                                 obstacle, 'Use refresh_mode => ''FULL''.');
+                                 obstacle, hint);
     END IF;
     SELECT name INTO missing FROM unnest(columns) AS name
     WHERE NOT EXISTS (SELECT FROM pg_attribute a
@@ -100,9 +98,26 @@ BEGIN
     END IF;
 
     PERFORM pgtrickle._grant_buffer(source, owner, columns);
-    PERFORM pgtrickle._note_dependency(pgt_id, source, columns, capture.generation);
     RETURN jsonb_build_object('installed', NOT intact, 'extended', intact AND NOT covered,
                               'generation', capture.generation, 'columns', to_jsonb(capture.captured_columns));
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._capture_source(oid, oid, text[], boolean, text) FROM PUBLIC;
+
+
+-- The same for a stream table, with its dependency noted as it is now. Returns what _capture_source does: after
+-- "installed" or "extended" it must be populated from a younger snapshot.
+DROP FUNCTION IF EXISTS pgtrickle._track_source(bigint, oid, text[]);  -- its earlier signature
+CREATE OR REPLACE FUNCTION pgtrickle._track_source(pgt_id bigint, source oid, columns text[], keyed boolean DEFAULT false)
+RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    owner oid := pgtrickle._owner_of(pgt_id);
+    sorted text[] := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
+    captured jsonb := pgtrickle._capture_source(owner, source, sorted, keyed, 'Use refresh_mode => ''FULL''.');
+BEGIN
+    PERFORM pgtrickle._note_dependency(pgt_id, source, sorted, (captured->>'generation')::uuid);
+    RETURN captured;
 END $$;
 
 
@@ -181,7 +196,8 @@ BEGIN
     FOR trigger_name IN
         SELECT t.tgname FROM pg_trigger t
         WHERE t.tgrelid = relation
-          AND (t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(source) c) OR t.tgname = 'pg_trickle_pin_' || source)
+          AND (t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(source) c)
+               OR t.tgname IN ('pg_trickle_pin_' || source, 'pg_trickle_cdc_emptied_' || source))
     LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
     END LOOP;
@@ -213,7 +229,16 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture(oid) FROM PUBLIC;
 
 
--- End the capture of sources that no stream table needs any more; returns how many were ended. A source that somebody
+-- Whether anybody needs the changes of a source: a stream table or a subscription.
+CREATE OR REPLACE FUNCTION pgtrickle._is_followed(source oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source AND d.cdc_mode IS NOT NULL)
+        OR EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
+                   WHERE u.source_relid = source AND u.capture_generation IS NOT NULL)
+$$;
+
+
+-- End the capture of sources that nobody needs any more; returns how many were ended. A source that somebody
 -- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time.
 CREATE OR REPLACE FUNCTION pgtrickle._untrack_sources() RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -223,14 +248,12 @@ DECLARE
 BEGIN
     FOR c IN
         SELECT k.source_relid FROM pgtrickle.pgt_captures k
-        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
-                          WHERE d.source_relid = k.source_relid AND d.cdc_mode IS NOT NULL)
+        WHERE NOT pgtrickle._is_followed(k.source_relid)
         ORDER BY k.source_relid
     LOOP
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
                                                     pgtrickle._source_lock_key(c.source_relid));
-        CONTINUE WHEN EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
-                              WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL);
+        CONTINUE WHEN pgtrickle._is_followed(c.source_relid);
         BEGIN
             PERFORM pgtrickle._drop_capture(c.source_relid);
             ended := ended + 1;

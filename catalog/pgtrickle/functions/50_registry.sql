@@ -51,16 +51,17 @@ CREATE SCHEMA IF NOT EXISTS pgtrickle_roles;
 REVOKE ALL ON SCHEMA pgtrickle_roles FROM PUBLIC;
 
 
--- The function in which statements run with a role's rights and nobody else's; made at the first call. It belongs to
--- the role: neither SET ROLE nor RESET ROLE work inside it, so a function in a defining query cannot become the one
--- who refreshes. Triggers the statement deferred fire before it returns, for the same reason. Returns its name in
--- pgtrickle_roles. Called by _run alone.
-CREATE OR REPLACE FUNCTION pgtrickle._runner(owner oid) RETURNS text
+-- A function in which statements run with a role's rights and nobody else's, made at the first call: in pgtrickle_roles,
+-- `as_` or `rows_as_` and the role's OID. It belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so a
+-- function in a query cannot become the one who runs it. `mark` is a setting that its present version has and earlier ones
+-- lacked; `declared` is what follows its name and arguments.
+CREATE OR REPLACE FUNCTION pgtrickle._role_function(owner oid, prefix text, arguments text, mark text, declared text)
+RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
-    runner text := 'as_' || owner;
-    -- The last of its settings: one made by an earlier version of this file lacks it.
+    name text := prefix || owner;
+    signature text := format('pgtrickle_roles.%I(%s)', name, arguments);
     present boolean;
 BEGIN
     IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
@@ -68,20 +69,41 @@ BEGIN
             MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
             HINT = format('GRANT %I TO %I;', role, current_user);
     END IF;
-    SELECT p.proowner = owner AND p.proconfig @> ARRAY['geqo_effort=2'] INTO present
-    FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
+    SELECT p.proowner = owner AND p.proconfig @> ARRAY[mark] INTO present FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
     IF present IS NOT TRUE THEN
         PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
         -- Somebody else may have made it while this one waited for the lock.
-        SELECT p.proowner = owner AND p.proconfig @> ARRAY['geqo_effort=2'] INTO present
-        FROM pg_proc p WHERE p.oid = to_regprocedure(format('pgtrickle_roles.%I(text, jsonb)', runner));
+        SELECT p.proowner = owner AND p.proconfig @> ARRAY[mark] INTO present FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
     END IF;
     IF present IS NOT TRUE THEN
         IF present IS NOT NULL THEN
-            EXECUTE format('DROP FUNCTION pgtrickle_roles.%I(text, jsonb)', runner);
+            EXECUTE format('DROP FUNCTION %s', signature);
         END IF;
-        EXECUTE format($fn$
-            CREATE FUNCTION pgtrickle_roles.%I(sql text, parameters jsonb) RETURNS jsonb
+        BEGIN
+            EXECUTE format('CREATE FUNCTION %s %s', signature, declared);
+        EXCEPTION WHEN duplicate_function THEN
+            RETURN name;  -- made after the snapshot of this transaction, or after what is cached of the catalog was read
+        END;
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
+        IF role <> current_user THEN
+            -- A new owner must be able to create in the schema, for the moment of becoming the owner.
+            EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
+            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
+            EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_roles FROM %I', role);
+        END IF;
+    END IF;
+    RETURN name;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._role_function(oid, text, text, text, text) FROM PUBLIC;
+
+
+-- The function of a role that runs a statement which returns one jsonb. Triggers the statement deferred fire before it
+-- returns: their functions must not run with anybody else's rights either. Called by _run alone.
+CREATE OR REPLACE FUNCTION pgtrickle._runner(owner oid) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._role_function(owner, 'as_', 'text, jsonb', 'geqo_effort=2', $fn$
+            RETURNS jsonb
             LANGUAGE plpgsql VOLATILE SECURITY DEFINER
             SET search_path = pg_catalog, pg_temp
             SET row_security = off
@@ -101,26 +123,47 @@ BEGIN
             BEGIN
                 -- Not a SET clause of the function: only a superuser could create one with a parameter of our own.
                 PERFORM set_config('pgtrickle.maintenance', 'on', true);
-                EXECUTE sql INTO result USING parameters;
+                EXECUTE $1 INTO result USING $2;
                 PERFORM set_config('pgtrickle.maintenance', 'off', true);
                 IF session_user <> current_user THEN
                     SET CONSTRAINTS ALL IMMEDIATE;
                     SET CONSTRAINTS pgtrickle.request_left DEFERRED;
                 END IF;
                 RETURN result;
-            END $body$ $fn$, runner);
-        EXECUTE format('REVOKE ALL ON FUNCTION pgtrickle_roles.%I(text, jsonb) FROM PUBLIC', runner);
-        EXECUTE format('GRANT EXECUTE ON FUNCTION pgtrickle_roles.%I(text, jsonb) TO %I', runner, current_user);
-        IF role <> current_user THEN
-            -- A new owner must be able to create in the schema, for the moment of becoming the owner.
-            EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
-            EXECUTE format('ALTER FUNCTION pgtrickle_roles.%I(text, jsonb) OWNER TO %I', runner, role);
-            EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_roles FROM %I', role);
-        END IF;
-    END IF;
-    RETURN runner;
-END $$;
+            END $body$ $fn$)
+$$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._runner(oid) FROM PUBLIC;
+
+
+-- After a statement with another role's rights: raises 42501 if its functions have left something behind in the session,
+-- whose search_path is `path` now and had these _session_objects before (NULL: it is the role's own session). A search_path
+-- that was changed is put back. Nothing in the call can be redirected by a search_path.
+CREATE OR REPLACE FUNCTION pgtrickle._check_left_behind(path text, known text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    left_name text;
+    left_behind text;
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF path <> 'pg_catalog, pg_temp' THEN
+        left_behind := 'search_path';
+    END IF;
+    IF known IS NOT NULL AND pgtrickle._session_objects() <> known THEN
+        left_behind := 'cursors or prepared statements';
+        FOR left_name IN
+            SELECT p.name FROM pg_prepared_statements p
+            WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+        LOOP
+            EXECUTE format('DEALLOCATE %I', left_name);
+        END LOOP;
+    END IF;
+    IF left_behind IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('a function in the query changes the %s of the session', left_behind),
+            HINT = 'Functions in a defining query must have no effects.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_left_behind(text, text[]) FROM PUBLIC;
 
 
 -- Run a statement that returns one jsonb ($1 in it is the parameters) with the rights of the calling role and nobody
@@ -137,35 +180,13 @@ DECLARE
     call text := format('SELECT pgtrickle_roles.%I($1, $2)', pgtrickle._runner(caller));
     known text[];
     result jsonb;
-    path text;
-    left_name text;
-    left_behind text;
 BEGIN
     PERFORM pgtrickle._check_top_level();
     IF foreign_session THEN
         known := pgtrickle._session_objects();
     END IF;
     EXECUTE call INTO result USING statement, parameters;
-    -- Nothing in the next two lines can be redirected by a search_path; all others come after them.
-    path := pg_catalog.current_setting('search_path');
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-    IF path <> 'pg_catalog, pg_temp' THEN
-        left_behind := 'search_path';
-    END IF;
-    IF foreign_session AND pgtrickle._session_objects() <> known THEN
-        left_behind := 'cursors or prepared statements';
-        FOR left_name IN
-            SELECT p.name FROM pg_prepared_statements p
-            WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
-        LOOP
-            EXECUTE format('DEALLOCATE %I', left_name);
-        END LOOP;
-    END IF;
-    IF left_behind IS NOT NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = format('a function in the query changes the %s of the session', left_behind),
-            HINT = 'Functions in a defining query must have no effects.';
-    END IF;
+    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
     RETURN result;
 END $$;
 

@@ -8,9 +8,9 @@ DROP FUNCTION IF EXISTS pgtrickle._analyse(text, text, text);  -- what an earlie
 
 
 -- The parts that are asked for of {"definition" (pg_get_viewdef under an empty search_path), "columns" (as in
--- _source_info), "dependencies" (as in _view_sources), "functions" (as in _view_functions), "operators" (all of them,
--- as one text)}. Names in the query are looked up along path. Where errors are told, an error in the query is returned,
--- as {"failed": SQLSTATE, "message"}; otherwise it is raised.
+-- _source_info), "dependencies" (as in _view_sources), "functions" (as in _view_functions), "types" (as in
+-- _column_types), "operators" (all of them, as one text)}. Names in the query are looked up along path. Where errors are
+-- told, an error in the query is returned, as {"failed": SQLSTATE, "message"}; otherwise it is raised.
 CREATE OR REPLACE FUNCTION pgtrickle._analysed(query text, path text, parts text[], errors_told boolean) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -44,6 +44,9 @@ BEGIN
         IF 'functions' = ANY (parts) THEN
             result := result || jsonb_build_object('functions', pgtrickle._view_functions(relid));
         END IF;
+        IF 'types' = ANY (parts) THEN
+            result := result || jsonb_build_object('types', pgtrickle._column_types(relid));
+        END IF;
         IF 'operators' = ANY (parts) THEN
             result := result || jsonb_build_object('operators', pgtrickle._view_operators(relid));
         END IF;
@@ -60,6 +63,22 @@ BEGIN
     END;
     RETURN result;
 END $$;
+
+
+-- The columns of a relation as the protocol describes them, and the functions that make text of their values: an array of
+-- [name, type OID, length of the type, type modifier, the output function, the type (both qualified)].
+CREATE OR REPLACE FUNCTION pgtrickle._column_types(relid oid) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_array(
+        a.attname, a.atttypid::bigint, t.typlen, a.atttypmod, format('%I.%I', n.nspname, p.proname),
+        format('%I."%s"', y.nspname, replace(t.typname, '"', '""'))) ORDER BY a.attnum), '[]')
+    FROM pg_attribute a
+    JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_proc p ON p.oid = t.typoutput
+    JOIN pg_namespace n ON n.oid = p.pronamespace
+    JOIN pg_namespace y ON y.oid = t.typnamespace
+    WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped
+$$;
 
 
 -- For use inside _run: the temporary view of a query.
@@ -79,8 +98,8 @@ END $$;
 
 
 -- The relations a view reads: views, and what they read in turn, down to what stores rows. An array of what _source_info
--- says of each, with "used" (the columns), of a view "text", and of what a view reads "denied": why the caller may not read
--- it himself, as he need not. A column that a view over a view does not use is still counted: capturing a column too many
+-- says of each, with "used" (the columns), "readers" (the OIDs of the roles whose rights to it PostgreSQL asks for), of a view
+-- "text", and of what a view reads "denied": why the caller may not read it himself, as he need not. A column that a view over a view does not use is still counted: capturing a column too many
 -- is harmless.
 CREATE OR REPLACE FUNCTION pgtrickle._view_sources(view_relid oid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -88,14 +107,16 @@ DECLARE
     relids oid[];
     used jsonb;
     denied jsonb;
+    readers jsonb;
 BEGIN
-    WITH RECURSIVE read(relid, attnum, inside) AS (
-        SELECT d.refobjid, d.refobjsubid, false
+    WITH RECURSIVE read(relid, attnum, inside, reader) AS (
+        SELECT d.refobjid, d.refobjsubid, false, pgtrickle._caller()
         FROM pg_rewrite r
         JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
         WHERE r.ev_class = view_relid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
       UNION
-        SELECT d.refobjid, d.refobjsubid, true
+        SELECT d.refobjid, d.refobjsubid, true,
+               CASE WHEN 'security_invoker=true' = ANY (c.reloptions) THEN v.reader ELSE c.relowner END
         FROM read v
         JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v'
         JOIN pg_rewrite r ON r.ev_class = v.relid
@@ -103,7 +124,7 @@ BEGIN
         WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
     ), relations AS (
         SELECT r.relid, ARRAY(SELECT DISTINCT name FROM unnest(array_agg(a.attname::text) FILTER (WHERE a.attnum > 0)) AS name) AS columns,
-               bool_or(r.inside) AS inside
+               bool_or(r.inside) AS inside, array_agg(DISTINCT r.reader::bigint) AS readers
         FROM read r
         JOIN pg_class c ON c.oid = r.relid AND c.relkind IN ('r', 'p', 'm', 'f', 'v')
         LEFT JOIN pg_attribute a ON a.attrelid = r.relid AND a.attnum = r.attnum
@@ -111,12 +132,13 @@ BEGIN
     )
     SELECT coalesce(array_agg(n.relid ORDER BY n.relid), '{}'), jsonb_object_agg(n.relid, n.columns),
            jsonb_object_agg(n.relid, pgtrickle._read_obstacle(pgtrickle._caller(), n.relid, n.columns))
-           FILTER (WHERE n.inside)
-    INTO relids, used, denied
+           FILTER (WHERE n.inside),
+           jsonb_object_agg(n.relid, n.readers)
+    INTO relids, used, denied, readers
     FROM relations n;
     RETURN (
         SELECT coalesce(jsonb_agg(info || jsonb_build_object(
-                   'used', used->(info->>'oid'), 'denied', denied->>(info->>'oid'),
+                   'used', used->(info->>'oid'), 'denied', denied->>(info->>'oid'), 'readers', readers->(info->>'oid'),
                    'text', CASE info->>'relkind' WHEN 'v'
                            THEN rtrim(btrim(pg_get_viewdef((info->>'oid')::oid)), ';') END) ORDER BY place), '[]')
         FROM jsonb_array_elements(pgtrickle._source_info(relids)) WITH ORDINALITY AS i(info, place));

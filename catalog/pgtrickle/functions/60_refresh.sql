@@ -65,6 +65,43 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored() FROM PUBLIC;
 
 
+-- Refuse what would change or cancel, unseen, what a refresh does to a storage table: triggers before each row, rules,
+-- policies that hold for its owner. Raises 55000.
+CREATE OR REPLACE FUNCTION pgtrickle._refuse_interference(relid oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    storage record;
+    culprit text;
+BEGIN
+    SELECT c.relname, c.relhasrules, c.relhastriggers,
+           c.relrowsecurity AND c.relforcerowsecurity AND NOT (o.rolsuper OR o.rolbypassrls) AS policies
+      INTO storage FROM pg_class c JOIN pg_roles o ON o.oid = c.relowner WHERE c.oid = relid;
+    IF storage.relhastriggers THEN
+        SELECT t.tgname INTO culprit FROM pg_trigger t
+        WHERE t.tgrelid = relid AND t.tgtype::int & 3 = 3 AND t.tgenabled IN ('O', 'A') AND NOT t.tgisinternal LIMIT 1;
+        IF culprit IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
+                'trigger "%s" on stream table "%s" could change or cancel what a refresh does', culprit, storage.relname),
+                HINT = 'Triggers on a stream table must be AFTER, or FOR EACH STATEMENT.';
+        END IF;
+    END IF;
+    IF storage.relhasrules THEN
+        SELECT r.rulename INTO culprit FROM pg_rewrite r
+        WHERE r.ev_class = relid AND r.ev_enabled IN ('O', 'A') LIMIT 1;
+        IF culprit IS NOT NULL THEN
+            RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
+                'rule "%s" on stream table "%s" could change or cancel what a refresh does', culprit, storage.relname);
+        END IF;
+    END IF;
+    IF storage.policies THEN
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
+            'row-level security of stream table "%s" is forced on its owner, so that a refresh would not see all rows', storage.relname),
+            HINT = format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY.', pgtrickle._qualified(relid));
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_interference(oid) FROM PUBLIC;
+
+
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call: what
 -- _refresh_context returns. Where another refresh of it is running this one waits for its end, or unless wait raises
 -- 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the transaction's snapshot.
@@ -81,14 +118,15 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('refresh of stream table "%s" is already running',
             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
     END IF;
-    SELECT s.pgt_owner, s.pgt_name, s.frontier->>'system' AS system INTO st
+    SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.frontier->>'system' AS system INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     IF st.system <> system THEN
         PERFORM pgtrickle._adopt_restored();
-        SELECT s.pgt_owner INTO st.pgt_owner FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
+        SELECT s.pgt_owner, s.pgt_relid INTO st.pgt_owner, st.pgt_relid
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
     IF NOT wait THEN
@@ -98,6 +136,7 @@ BEGIN
             RETURN context;
         END IF;
     END IF;
+    PERFORM pgtrickle._refuse_interference(st.pgt_relid);
     PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
     RETURN pgtrickle._refresh_context(pgt_id, system, 10000001);
 END $$;

@@ -56,7 +56,7 @@ BEGIN
 END $$;
 
 
--- Remove changes that every stream table and every mirror has seen; returns how many buffers lost rows. Nothing is removed from a
+-- Remove changes that every stream table, subscription and mirror has seen; returns how many buffers lost rows. Nothing is removed from a
 -- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
 -- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.
 -- For the engine, in a READ COMMITTED transaction of its own.
@@ -72,6 +72,7 @@ DECLARE
     use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'true')::boolean;
 BEGIN
     PERFORM pgtrickle._release_mirrors();
+    PERFORM pgtrickle._remove_lost_subscriptions();
     FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
              FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
@@ -80,14 +81,20 @@ BEGIN
                                                     pgtrickle._source_lock_key(c.source_relid));
         -- With the lock held: no consumer is being added, so these are all. Whether the changes of a frontier's own
         -- transaction were seen its snapshot does not tell (it may look as if it was over), their numbers do.
-        SELECT CASE WHEN bool_and(s.frontier->>'snapshot' IS NOT NULL) THEN
+        SELECT CASE WHEN bool_and(f.snapshot IS NOT NULL) THEN
                    string_agg(DISTINCT format('CASE WHEN c."__pgt_xid" = %L THEN c."__pgt_change_id" <= %L '
                                               'ELSE pg_visible_in_snapshot(c."__pgt_xid", %L) END',
-                                              s.frontier->>'xid', coalesce(s.frontier->>'change_id', '0'),
-                                              s.frontier->>'snapshot'), ' AND ')
+                                              f.xid, coalesce(f.change_id, '0'), f.snapshot), ' AND ')
                END INTO seen
-        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
-        WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL;
+        FROM (SELECT s.frontier->>'snapshot' AS snapshot, s.frontier->>'xid' AS xid, s.frontier->>'change_id' AS change_id
+              FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+              WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
+              UNION ALL
+              SELECT v.frontier::text, NULL, NULL
+              FROM pgtrickle.pgt_subscription_sources u
+              JOIN pgtrickle.pgt_subscriptions b USING (subscription_id)
+              JOIN pgtrickle.pgt_subscription_servers v USING (server)
+              WHERE u.source_relid = c.source_relid AND u.capture_generation IS NOT NULL) AS f;
         CONTINUE WHEN seen IS NULL;
         SELECT concat_ws(' AND ', seen, string_agg(format('pg_visible_in_snapshot(c."__pgt_xid", %L)', m.frontier), ' AND '))
         INTO seen

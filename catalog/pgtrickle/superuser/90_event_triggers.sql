@@ -83,6 +83,21 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_ddl_end() FROM PUBLIC;
 
 
+-- A trigger or a rule comes: not on a stream table, if a refresh could fall over it.
+CREATE OR REPLACE FUNCTION pgtrickle._on_trigger() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._refuse_interference(s.pgt_relid)
+    FROM pgtrickle.pgt_stream_tables s
+    WHERE s.pgt_relid IN (SELECT t.tgrelid FROM pg_event_trigger_ddl_commands() e JOIN pg_trigger t ON t.oid = e.objid
+                          WHERE e.classid = 'pg_trigger'::regclass
+                          UNION ALL
+                          SELECT r.ev_class FROM pg_event_trigger_ddl_commands() e JOIN pg_rewrite r ON r.oid = e.objid
+                          WHERE e.classid = 'pg_rewrite'::regclass);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_trigger() FROM PUBLIC;
+
+
 -- A table is rewritten: ALTER COLUMN … TYPE … USING may change every value without a trigger's notice.
 CREATE OR REPLACE FUNCTION pgtrickle._on_rewrite() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -134,6 +149,11 @@ DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
     WHEN TAG IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY', 'REVOKE')
     EXECUTE FUNCTION pgtrickle._on_ddl_end();
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_trigger_tracker;
+CREATE EVENT TRIGGER pg_trickle_trigger_tracker ON ddl_command_end
+    WHEN TAG IN ('CREATE TRIGGER', 'CREATE RULE')
+    EXECUTE FUNCTION pgtrickle._on_trigger();
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_rewrite_tracker;
 CREATE EVENT TRIGGER pg_trickle_rewrite_tracker ON table_rewrite

@@ -1,0 +1,350 @@
+-- Subscriptions: the clock, what is captured for them, what they may read, and their rows.
+
+
+-- The advisory lock under which a timestamp and its snapshot are taken, so that of two timestamps the later one sees more,
+-- whichever servers they were given to.
+CREATE OR REPLACE FUNCTION pgtrickle._timeline_lock() RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 8099570498233003621 $$;
+
+-- The class of the advisory locks of servers that evaluate subscriptions, each by its number.
+CREATE OR REPLACE FUNCTION pgtrickle._subscription_lock_class() RETURNS int
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1752658801 $$;
+
+
+-- The next timestamp: the time in milliseconds since the epoch, but not later than target (NULL: whatever it is), and
+-- always later than the one after the last, at which a progress message may have said that the last is closed. It belongs to the snapshot of the transaction, which is returned, too.
+-- The first call of a REPEATABLE READ transaction of a session that holds _timeline_lock(), which it lets go.
+CREATE OR REPLACE FUNCTION pgtrickle._tick(target bigint, OUT mz_timestamp bigint, OUT snapshot text)
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT setval('pgtrickle.pgt_timeline_seq',
+                  greatest(q.last_value + 2, least(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint, target)))
+    INTO mz_timestamp FROM pgtrickle.pgt_timeline_seq q;
+    snapshot := pg_current_snapshot()::text;
+    PERFORM pg_advisory_unlock(pgtrickle._timeline_lock());
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._tick(bigint) FROM PUBLIC;
+
+
+-- Fires before TRUNCATE on a source, or a part of it, that a subscription reads: its rows are deletions. Stream tables
+-- have a marker instead. A transaction that cannot see yet what is captured must not go on.
+CREATE OR REPLACE FUNCTION pgtrickle._on_emptied() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+DECLARE
+    source oid := TG_ARGV[0]::oid;
+    columns text := (SELECT coalesce(string_agg(', ' || quote_ident(name), '' ORDER BY place), '')
+                     FROM pgtrickle.pgt_captures c, unnest(c.captured_columns) WITH ORDINALITY AS u(name, place)
+                     WHERE c.source_relid = source);
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent change capture';
+    END IF;
+    EXECUTE format('INSERT INTO pgtrickle_changes.%1$I ("__pgt_change_id", "__pgt_xid", "__pgt_w"%2$s) '
+                   'SELECT (SELECT nextval(''pgtrickle_changes.change_id_seq'')), (SELECT pg_current_xact_id()), -1%2$s '
+                   'FROM ONLY %3$s', 'changes_' || source, columns, pgtrickle._qualified(TG_RELID));
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_emptied() FROM PUBLIC;
+
+
+-- Have TRUNCATE of a source captured row by row. Where it is not yet, the source is locked.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_emptying(source oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    relation oid;
+    trigger_name text := 'pg_trickle_cdc_emptied_' || source;
+BEGIN
+    FOREACH relation IN ARRAY pgtrickle._relations(source) LOOP
+        CONTINUE WHEN EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation AND t.tgname = trigger_name AND t.tgenabled = 'A');
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
+                       'EXECUTE FUNCTION pgtrickle._on_emptied(%L)', trigger_name, pgtrickle._qualified(relation), source);
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', pgtrickle._qualified(relation), trigger_name);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._capture_emptying(oid) FROM PUBLIC;
+
+
+-- Register a subscription of a server, {"subscriber", "runs_as" (roles' OIDs), "function_hashes", "sources": [{"relid",
+-- "columns", "readers" (roles who must be allowed to), "captured" (it stores rows)}]}, and have what it reads captured. Must be committed before it takes
+-- its first snapshot. Where a lock cannot be had soon all is undone and {"locked": message} is returned, else {"id"}.
+-- Raises 42501 and 0A000 as _capture_source does.
+CREATE OR REPLACE FUNCTION pgtrickle._subscribe(server int, definition jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    id bigint;
+    s record;
+    generation uuid;
+BEGIN
+    -- Made here: a snapshot that is older than it would not see it, and could not make it either.
+    PERFORM pgtrickle._row_runner((definition->>'runs_as')::oid);
+    INSERT INTO pgtrickle.pgt_subscriptions (server, subscriber, runs_as, function_hashes)
+    VALUES (_subscribe.server, (definition->>'subscriber')::oid, (definition->>'runs_as')::oid,
+            coalesce(definition->'function_hashes', '{}'))
+    RETURNING subscription_id INTO id;
+    FOR s IN
+        SELECT (e->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(e->'columns') ORDER BY 1) AS columns,
+               ARRAY(SELECT jsonb_array_elements_text(e->'readers')::oid) AS readers, (e->>'captured')::boolean AS captured
+        FROM jsonb_array_elements(definition->'sources') AS e ORDER BY 1
+    LOOP
+        -- First: what roles without a subscription can read of a buffer is taken from them at the next ALTER TABLE.
+        INSERT INTO pgtrickle.pgt_subscription_sources
+        SELECT id, s.relid, s.columns, reader, pgtrickle._fingerprint(s.relid, s.columns), NULL
+        FROM unnest(s.readers) AS reader;
+        IF s.captured THEN
+            generation := (pgtrickle._capture_source((definition->>'runs_as')::oid, s.relid, s.columns, false, NULL)
+                           ->>'generation')::uuid;
+            PERFORM pgtrickle._capture_emptying(s.relid);
+            UPDATE pgtrickle.pgt_subscription_sources u SET capture_generation = generation
+            WHERE u.subscription_id = id AND u.source_relid = s.relid;
+        END IF;
+    END LOOP;
+    RETURN jsonb_build_object('id', id);
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN jsonb_build_object('locked', SQLERRM);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._subscribe(int, jsonb) FROM PUBLIC;
+
+
+-- Forget subscriptions of a server, and end captures that nobody needs any more. What is locked is left for the next call.
+CREATE OR REPLACE FUNCTION pgtrickle._unsubscribe(ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    t record;
+BEGIN
+    DELETE FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = ANY (ids);
+    PERFORM pgtrickle._untrack_sources();
+    FOR t IN
+        SELECT g.tgrelid, g.tgname FROM pg_trigger g
+        WHERE g.tgfoid = 'pgtrickle._on_emptied()'::regprocedure
+          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
+                          WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname)
+    LOOP
+        BEGIN
+            EXECUTE format('DROP TRIGGER %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
+        EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_object OR undefined_table THEN
+            NULL;
+        END;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._unsubscribe(bigint[]) FROM PUBLIC;
+
+
+-- Whether captures or triggers are left that no subscription and no stream table needs.
+CREATE OR REPLACE FUNCTION pgtrickle._unfollowed() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE NOT pgtrickle._is_followed(k.source_relid))
+        OR EXISTS (SELECT FROM pg_trigger g
+                   WHERE g.tgfoid = 'pgtrickle._on_emptied()'::regprocedure
+                     AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
+                                     WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname))
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._unfollowed() FROM PUBLIC;
+
+
+-- Forget the subscriptions of servers that have gone. Returns how many servers those were.
+CREATE OR REPLACE FUNCTION pgtrickle._remove_lost_subscriptions() RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gone int[];
+BEGIN
+    SELECT array_agg(v.server) INTO gone FROM pgtrickle.pgt_subscription_servers v
+    WHERE v.server > 0 AND pg_try_advisory_xact_lock(pgtrickle._subscription_lock_class(), v.server);
+    IF gone IS NULL THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = ANY (gone);
+    PERFORM pgtrickle._unsubscribe('{}');
+    RETURN cardinality(gone);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._remove_lost_subscriptions() FROM PUBLIC;
+
+
+-- Why a role may not read some columns of a table or view, or NULL if it may. (_read_obstacle leaves views to PostgreSQL,
+-- which asks when the query runs; a subscription's query runs with the view already put in its place.)
+CREATE OR REPLACE FUNCTION pgtrickle._subscriber_obstacle(reader oid, source oid, columns text[]) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r record;
+BEGIN
+    SELECT c.relkind, c.relnamespace INTO r FROM pg_class c WHERE c.oid = source;
+    IF r.relkind IS DISTINCT FROM 'v' THEN
+        RETURN pgtrickle._read_obstacle(reader, source, columns);
+    ELSIF NOT has_schema_privilege(reader, r.relnamespace, 'USAGE') THEN
+        RETURN format('permission denied for schema %I', r.relnamespace::regnamespace);
+    ELSIF NOT has_table_privilege(reader, source, 'SELECT') AND (
+        cardinality(columns) = 0 AND NOT has_any_column_privilege(reader, source, 'SELECT')
+        OR EXISTS (SELECT FROM unnest(columns) AS name
+                   WHERE EXISTS (SELECT FROM pg_attribute a
+                                 WHERE a.attrelid = source AND a.attname = name AND NOT a.attisdropped)
+                     AND NOT has_column_privilege(reader, source, name, 'SELECT'))) THEN
+        RETURN format('permission denied for view %s', pgtrickle._qualified(source));
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._subscriber_obstacle(oid, oid, text[]) FROM PUBLIC;
+
+
+-- Why a subscription cannot go on, or no row: what it reads has changed or cannot be trusted, or may not be read any more.
+CREATE OR REPLACE FUNCTION pgtrickle._subscription_obstacle(id bigint, OUT code text, OUT message text) RETURNS SETOF record
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    u record;
+    k pgtrickle.pgt_captures;
+BEGIN
+    FOR u IN SELECT * FROM pgtrickle.pgt_subscription_sources x WHERE x.subscription_id = id ORDER BY x.source_relid LOOP
+        IF pgtrickle._qualified(u.source_relid) IS NULL THEN
+            code := '55000';
+            message := 'a relation that the subscription reads was dropped';
+        ELSIF u.schema_fingerprint <> pgtrickle._fingerprint(u.source_relid, u.columns_used) THEN
+            code := '55000';
+            message := format('definition of "%s" has changed', pgtrickle._qualified(u.source_relid));
+        ELSIF u.capture_generation IS NOT NULL THEN
+            SELECT * INTO k FROM pgtrickle.pgt_captures c WHERE c.source_relid = u.source_relid;
+            message := pgtrickle._capture_gap(
+                u.source_relid, k.generation IS NOT DISTINCT FROM u.capture_generation, k.relations, k.trigger_state,
+                (SELECT c.relhassubclass FROM pg_class c WHERE c.oid = u.source_relid));
+            code := CASE WHEN message IS NOT NULL THEN '55000' END;
+        END IF;
+        IF code IS NULL THEN
+            message := pgtrickle._subscriber_obstacle(u.reader, u.source_relid, u.columns_used);
+            code := CASE WHEN message IS NOT NULL THEN '42501' END;
+        END IF;
+        IF code IS NOT NULL THEN
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END LOOP;
+    SELECT '55000', pgtrickle._changed_function(s.function_hashes::text) INTO code, message
+    FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = id AND s.function_hashes <> '{}';
+    IF message IS NOT NULL THEN
+        RETURN NEXT;
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_obstacle(bigint) FROM PUBLIC;
+
+
+-- Have tables stay what they are for the transaction's snapshot, until it ends. False if one has been emptied or rewritten
+-- since the snapshot was taken, which does not see that the rows it should see are gone, or is just being.
+CREATE OR REPLACE FUNCTION pgtrickle._hold_sources(sources oid[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+DECLARE
+    source oid;
+BEGIN
+    FOREACH source IN ARRAY sources LOOP
+        EXECUTE format('LOCK TABLE %s IN ACCESS SHARE MODE', pgtrickle._qualified(source));
+    END LOOP;
+    -- The function tells what is, the query what the snapshot sees.
+    RETURN NOT EXISTS (SELECT FROM unnest(sources) AS s, unnest(pgtrickle._relations(s)) AS r
+                       JOIN pg_class c ON c.oid = r
+                       WHERE c.relkind = 'r' AND pg_relation_filenode(c.oid) IS DISTINCT FROM c.relfilenode);
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table OR syntax_error THEN
+    RETURN false;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._hold_sources(oid[]) FROM PUBLIC;
+
+
+-- What there is to be done for subscriptions that have seen a snapshot: for each that cannot go on the reason, and for each
+-- that has changes the sources that do, and whether all of its sources are held (_hold_sources). All are looked at if
+-- thorough, else those with changes.
+CREATE OR REPLACE FUNCTION pgtrickle._subscription_news(
+    ids bigint[], seen pg_snapshot, thorough boolean,
+    OUT id bigint, OUT changed bigint[], OUT held boolean, OUT code text, OUT message text
+) RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    pending oid[] := '{}';
+    source oid;
+    found boolean;
+BEGIN
+    FOR source IN
+        SELECT DISTINCT u.source_relid FROM pgtrickle.pgt_subscription_sources u
+        WHERE u.subscription_id = ANY (ids) AND u.capture_generation IS NOT NULL
+    LOOP
+        IF to_regclass('pgtrickle_changes.changes_' || source) IS NULL THEN
+            thorough := true;
+            CONTINUE;
+        END IF;
+        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE CASE WHEN c."__pgt_xid" > $2 THEN true '
+                       'ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)', 'changes_' || source)
+        INTO found USING seen, pg_snapshot_xmax(seen);
+        IF found THEN
+            pending := pending || source;
+        END IF;
+    END LOOP;
+    FOR id, changed IN
+        SELECT u.subscription_id,
+               array_agg(DISTINCT u.source_relid::bigint) FILTER (WHERE u.capture_generation IS NOT NULL AND u.source_relid = ANY (pending))
+        FROM pgtrickle.pgt_subscription_sources u
+        WHERE u.subscription_id = ANY (ids)
+        GROUP BY u.subscription_id
+        HAVING thorough OR bool_or(u.source_relid = ANY (pending))
+    LOOP
+        code := NULL;
+        message := NULL;
+        SELECT o.code, o.message INTO code, message FROM pgtrickle._subscription_obstacle(id) o;
+        IF code IS NULL AND changed IS NOT NULL THEN
+            held := pgtrickle._hold_sources(ARRAY(
+                SELECT DISTINCT u.source_relid FROM pgtrickle.pgt_subscription_sources u
+                WHERE u.subscription_id = id AND u.capture_generation IS NOT NULL ORDER BY 1));
+        END IF;
+        IF code IS NOT NULL OR changed IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_news(bigint[], pg_snapshot, boolean) FROM PUBLIC;
+
+
+-- The function of a role that runs a query which returns rows, see _role_function. The settings are the reader's, for the
+-- time of the query: how values become text, and what a time zone is. Called by _rows alone.
+CREATE OR REPLACE FUNCTION pgtrickle._row_runner(owner oid) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._role_function(owner, 'rows_as_', 'text, jsonb, jsonb', 'geqo_effort=2', $fn$
+            RETURNS SETOF record
+            LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+            SET search_path = pg_catalog, pg_temp
+            SET row_security = off
+            SET datestyle = 'ISO, YMD'
+            SET timezone = 'UTC'
+            SET intervalstyle = 'postgres'
+            SET extra_float_digits = 1
+            SET bytea_output = 'hex'
+            SET lc_monetary = 'C'
+            SET xmlbinary = 'base64'
+            SET enable_mergejoin = on
+            SET jit = off
+            SET from_collapse_limit = 11
+            SET join_collapse_limit = 11
+            SET geqo_threshold = 9
+            SET geqo_effort = 2
+            AS $body$
+            BEGIN
+                PERFORM set_config(s.key, s.value, true) FROM jsonb_each_text($3) AS s
+                WHERE lower(s.key) = ANY (ARRAY['datestyle', 'timezone', 'intervalstyle', 'extra_float_digits', 'bytea_output',
+                                                'lc_monetary', 'xmlbinary', 'enable_mergejoin']);
+                RETURN QUERY EXECUTE $1 USING $2;
+            END $body$ $fn$)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._row_runner(oid) FROM PUBLIC;
+
+
+-- The rows of a query ($1 in it is the parameters), whose columns have these names and types, with the rights of the calling
+-- role and nobody else's: see _run.
+CREATE OR REPLACE FUNCTION pgtrickle._rows(query text, parameters jsonb, settings jsonb, names text[], types regtype[])
+RETURNS SETOF record
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+    foreign_session boolean := to_regrole(quote_ident(session_user))::oid <> caller;
+    call text := format('SELECT * FROM pgtrickle_roles.%I($1, $2, $3) AS r(%s)', pgtrickle._row_runner(caller),
+                        (SELECT string_agg(format('%I %s', n.name, format_type(n.type, -1)), ', ' ORDER BY n.place)
+                         FROM unnest(names, types) WITH ORDINALITY AS n(name, type, place)));
+    known text[];
+BEGIN
+    PERFORM pgtrickle._check_top_level();
+    IF foreign_session THEN
+        known := pgtrickle._session_objects();
+    END IF;
+    RETURN QUERY EXECUTE call USING query, parameters, settings;
+    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
+END $$;

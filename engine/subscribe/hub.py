@@ -1,0 +1,300 @@
+"""The hub: all subscriptions of one database in this server, each distinct one evaluated once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
+from decimal import Decimal, InvalidOperation
+
+import structlog
+
+from catalog.session import SqlError, SqlSession
+from engine.locking import patiently
+from engine.pool import DatabasePool, PooledSession
+from engine.subscribe.evaluation import Evaluation
+from engine.subscribe.feed import LiveFeed
+from engine.subscribe.interface import Batch, Output, Prepared, Subscribe
+from engine.subscribe.joining import Joining, TooLate
+from engine.subscribe.past import Beginning
+from engine.subscribe.preparation import Preparation, prepare
+from engine.subscribe.rendering import Rendering, rendering
+from engine.subscribe.ticker import Ticker
+
+logger = structlog.get_logger(__name__)
+
+LINGER = 2.0
+"""Seconds for which a subscription is kept that nobody reads any more: somebody may come again at once."""
+
+TIDY_INTERVAL = 5.0
+"""Seconds between two attempts to end captures that nobody needs and whose tables were locked."""
+
+SNAPSHOT_SESSIONS = 12
+
+NOT_LATER = 1000
+"""Milliseconds in the past that AS OF may be and still mean now."""
+
+NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric", "real", "double precision", "text", "unknown"})
+"""The types of timestamp expressions that can be a number of milliseconds."""
+
+Key = tuple[object, ...]
+
+
+class Hub:
+    """Implements `SubscriptionHub`. `pool` is the engine's, `snapshots` the hub's own, for what takes long."""
+
+    def __init__(self, pool: DatabasePool, snapshots: DatabasePool):
+        self._pool = pool
+        self._snapshots = snapshots
+        self._ticker = Ticker(pool)
+        self._task: asyncio.Task[None] | None = None
+        self._known: dict[Key, asyncio.Task[Evaluation]] = {}
+        self._wanted: Counter[Key] = Counter()
+        """How many clients wait for an evaluation."""
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def committed(self) -> None:
+        """A transaction that changed data has committed."""
+        if self._task is not None:
+            self._ticker.wake()
+
+    async def prepare(self, session: SqlSession, asked: Subscribe) -> Preparation:
+        return await prepare(self._pool, session, asked)
+
+    async def open(self, session: SqlSession, prepared: Prepared, output: Output) -> LiveFeed:
+        assert isinstance(prepared, Preparation)
+        asked = prepared.asked
+        written = rendering(prepared, output)
+        as_of = None if asked.as_of is None else await milliseconds(session, asked.as_of.expression, "AS OF")
+        up_to = None if asked.up_to is None else await milliseconds(session, asked.up_to, "UP TO")
+        if as_of is not None and up_to is not None and up_to < as_of:
+            raise too_early(up_to, as_of)
+        feed = LiveFeed(asked, written, self._left)
+        feed.as_of, feed.up_to = as_of, up_to
+        if self._task is None:
+            self._task = asyncio.create_task(self._ticker.run(), name=f"headwater subscriptions {self._pool.database}")
+        try:
+            await self._begin(session, prepared, written, feed)
+        except BaseException:
+            await feed.close()
+            raise
+        return feed
+
+    async def close(self) -> None:
+        """End all subscriptions: the server stops, or lets go of the database."""
+        self._ticker.fail(SqlError("57P01", "terminating subscription because the server lets go of the database"))
+        for task in (*self._leaving, *self._known.values(), *([self._task] if self._task else [])):
+            task.cancel()
+            with suppress(asyncio.CancelledError, SqlError):
+                await task
+        await self._ticker.stop()
+        await self._snapshots.close()
+
+    # -- beginning --------------------------------------------------------------------------------------------------
+
+    async def _begin(self, session: SqlSession, prepared: Preparation, written: Rendering, feed: LiveFeed) -> None:
+        ((now,),) = await session.fetch(
+            "SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint"
+        )
+        as_of, at_least = feed.as_of, bool(prepared.asked.as_of and prepared.asked.as_of.at_least)
+        past = None
+        if as_of is not None and as_of == feed.up_to:
+            as_of = None  # nothing to be waited for: it ends as soon as it begins
+        elif as_of is not None and as_of <= int(now):
+            past, as_of = Beginning(as_of, at_least, is_now=as_of >= int(now) - NOT_LATER), None
+        evaluation = await self._evaluation(prepared, written)
+        evaluation.feeds.append(feed)
+        evaluation.joining -= 1
+        joined: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        if as_of is not None and as_of > int(now):
+            self._ticker.join(Joining(evaluation, feed, _Join(evaluation, feed, self._snapshots).begin, joined, as_of))
+            joined.add_done_callback(_ignored)
+            return
+        # A session first: a tick must not wait for one.
+        join = _Join(evaluation, feed, self._snapshots, past)
+        await join.acquire()
+        self._ticker.join(Joining(evaluation, feed, join.begin, joined, as_of))
+        try:
+            timestamp = await joined
+        except BaseException:
+            await join.release_unless_begun()
+            raise
+        if past is not None:
+            await past.found
+        elif feed.up_to is not None and feed.up_to < timestamp and feed.up_to != feed.as_of:
+            raise too_early(feed.up_to, timestamp)
+
+    async def _evaluation(self, prepared: Preparation, written: Rendering) -> Evaluation:
+        """The evaluation for a rendering, made if there is none; one more client is `joining` it. Raises SqlError."""
+        key: Key = (*prepared.identity, written.output)
+        self._wanted[key] += 1
+        try:
+            while True:
+                task = self._known.get(key)
+                if task is None:
+                    task = self._known[key] = asyncio.create_task(self._subscribe(prepared, written, key))
+                try:
+                    evaluation = await asyncio.shield(task)
+                except SqlError:
+                    if self._known.get(key) is task:
+                        del self._known[key]
+                    raise
+                if self._known.get(key) is task and not evaluation.dead:
+                    evaluation.joining += 1
+                    return evaluation
+                if self._known.get(key) is task:
+                    del self._known[key]
+        finally:
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key]
+
+    async def _subscribe(self, prepared: Preparation, written: Rendering, key: Key) -> Evaluation:
+        server = await self._ticker.ready()
+        definition = {
+            "subscriber": prepared.role_oid,
+            "runs_as": prepared.runs_as_oid,
+            "function_hashes": json.loads(prepared.function_hashes),
+            "sources": [
+                source | {"readers": sorted({*source["readers"], prepared.runs_as_oid})}
+                if source["captured"]
+                else source
+                for source in json.loads(prepared.sources)
+            ],
+        }
+        async with self._pool.session() as own:
+            answer = await patiently(
+                own, "SELECT pgtrickle._subscribe($1::int, $2::text::jsonb)::text", server, json.dumps(definition)
+            )
+        evaluation = Evaluation(written, int(answer["id"]), self._ticker.role)
+        evaluation.key = key
+        self._ticker.evaluations[evaluation.subscription_id] = evaluation
+        self._retire_soon(evaluation)  # if who wanted it has gone meanwhile
+        return evaluation
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def _left(self, feed: LiveFeed) -> None:
+        self._ticker.leave(feed)
+        for evaluation in self._ticker.evaluations.values():
+            if feed in evaluation.feeds:
+                evaluation.feeds.remove(feed)
+                if not evaluation.feeds:
+                    self._retire_soon(evaluation)
+                return
+
+    def _retire_soon(self, evaluation: Evaluation) -> None:
+        task = asyncio.create_task(self._retire(evaluation))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _retire(self, evaluation: Evaluation) -> None:
+        """Forget a subscription that nobody reads."""
+        await asyncio.sleep(LINGER)
+        if evaluation.feeds or evaluation.joining or evaluation.subscription_id not in self._ticker.evaluations:
+            return
+        if self._wanted[evaluation.key]:
+            self._retire_soon(evaluation)
+            return
+        self._ticker.evaluations.pop(evaluation.subscription_id, None)
+        known = self._known.get(evaluation.key)
+        if known is not None and known.done() and not known.exception() and known.result() is evaluation:
+            del self._known[evaluation.key]
+        ids = [evaluation.subscription_id]
+        while True:
+            try:
+                async with self._pool.session() as own:
+                    await own.fetch("SELECT pgtrickle._unsubscribe($1::bigint[])::text", ids)
+                    ((left,),) = await own.fetch("SELECT pgtrickle._unfollowed()")
+                if not left:
+                    return
+            except SqlError as error:
+                logger.warning("subscription not removed", database=self._pool.database, error=error.message)
+            await asyncio.sleep(TIDY_INTERVAL)
+
+
+class _Join:
+    """What a client is given at its first timestamp, by a session that is `acquire`d before it or then."""
+
+    def __init__(self, evaluation: Evaluation, feed: LiveFeed, snapshots: DatabasePool, past: Beginning | None = None):
+        self._evaluation, self._feed, self._snapshots, self._past = evaluation, feed, snapshots, past
+        self._held = AsyncExitStack()
+        self._session: PooledSession | None = None
+        self._begun = False
+
+    async def acquire(self) -> PooledSession:
+        """A session in a transaction that has no snapshot yet. Raises SqlError."""
+        session = await self._held.enter_async_context(self._snapshots.session())
+        await self._held.enter_async_context(session.transaction("repeatable_read"))
+        self._session = session
+        return session
+
+    async def release_unless_begun(self) -> None:
+        """Give the session back, if nothing uses it."""
+        if not self._begun:
+            await self._held.aclose()
+
+    async def begin(self, timestamp: int, exported: str, imported: asyncio.Event) -> None:
+        """Give it what the exported snapshot has. Raises SqlError."""
+        self._begun = True
+        async with self._held:
+            session = self._session or await self.acquire()
+            await session.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
+            if not await self._evaluation.holds(session):
+                self._begun, self._session = False, None
+                raise TooLate
+            imported.set()
+            await self._give(session, timestamp)
+        self._feed.snapshot_complete()
+
+    async def _give(self, session: PooledSession, timestamp: int) -> None:
+        feed, evaluation = self._feed, self._evaluation
+        if self._past is not None and await self._past.give(session, evaluation, feed, timestamp):
+            return
+        nothing = feed.up_to is not None and (feed.up_to == timestamp or feed.up_to == feed.as_of)
+        if feed.up_to is not None and feed.up_to < timestamp and not nothing:
+            feed.fail(too_early(feed.up_to, timestamp))
+            return
+        await evaluation.begin(session, timestamp, feed)
+        if nothing:
+            feed.end()
+            return
+        if feed.asked.snapshot:
+            await evaluation.snapshot(session, timestamp, [feed])
+        if feed.asked.progress:
+            feed.put(Batch(timestamp + 1, await evaluation.progress(session, timestamp + 1), 1), snapshot=True)
+        if evaluation.is_constant:
+            feed.end()
+
+
+def _ignored(future: asyncio.Future[int]) -> None:
+    """Of a client that joins later nobody waits for the moment: its feed tells of a failure."""
+    if not future.cancelled():
+        future.exception()
+
+
+def too_early(up_to: int, as_of: int) -> SqlError:
+    """UP TO is before AS OF."""
+    return SqlError("22023", f"UP TO {up_to} is earlier than AS OF {as_of}")
+
+
+async def milliseconds(session: SqlSession, expression: str, clause: str) -> int:
+    """The value of a timestamp expression: milliseconds since the epoch, as such or as a time. Raises SqlError."""
+    ((type_, value),) = await session.fetch(
+        f"SELECT pg_catalog.pg_typeof(v)::text, v::text FROM (SELECT (\n{expression}\n) AS v) AS x"
+    )
+    if value is None:
+        raise SqlError("22004", f"timestamp of {clause} must not be null")
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        number = None
+    if number is None or type_ not in NUMBERS:
+        ((text,),) = await session.fetch(
+            "SELECT pg_catalog.floor(extract(epoch FROM ($1::text)::timestamptz) * 1000)::text", value
+        )
+        number = Decimal(text)
+    if not number.is_finite() or number < 0 or number >= 2**63:
+        raise SqlError("22008", f"timestamp of {clause} is out of range: {value}")
+    return int(number)

@@ -1,0 +1,80 @@
+"""AS OF a time in the past: what a client is given whose subscription begins where history is retained.
+
+It gets the rows as they were (unless it asks for none), at that time, and then what has happened since, at the
+timestamp at which it joins the others: nothing is missing and nothing comes twice, whatever was committed in between.
+Where UP TO lies in the past, too, it gets what had happened until then, and that is all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from catalog.session import SqlError
+from engine.history import Past, begin_at, snapshot_at
+from engine.pool import PooledSession
+from engine.subscribe.evaluation import Evaluation
+from engine.subscribe.feed import LiveFeed
+from engine.subscribe.interface import Batch
+from engine.transactions import savepoint
+
+NOT_HELD = "22023"
+
+
+@dataclass(slots=True)
+class Beginning:
+    """Where a subscription shall begin that asks for a time in the past.
+
+    `is_now` says that the time is so short ago that it means now where nothing is held of it.
+    """
+
+    as_of: int
+    at_least: bool
+    is_now: bool
+    found: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    """Done once it is known that the subscription can begin; its exception says why not."""
+
+    async def give(self, session: PooledSession, evaluation: Evaluation, feed: LiveFeed, timestamp: int) -> bool:
+        """Give a client all that there is at `timestamp`, whose snapshot the session has. Raises SqlError.
+
+        False if the subscription is to begin now.
+        """
+        try:
+            past = await self._find(session, evaluation)
+        except BaseException as error:
+            if not self.found.done():
+                self.found.set_exception(error)
+                self.found.exception()  # it is raised here as well
+            raise
+        self.found.set_result(None)
+        if past is None:
+            return False
+        feed.as_of = past.timestamp
+        await evaluation.begin(session, past.timestamp, feed)
+        if feed.up_to is not None and feed.up_to <= past.timestamp:
+            feed.end()
+            return True
+        if feed.asked.snapshot:
+            await evaluation.past(session, past.timestamp, past.snapshot, feed)
+        until = None
+        if feed.up_to is not None and feed.up_to <= timestamp:
+            until = await snapshot_at(session, feed.up_to - 1)
+        closed = timestamp if until is None or feed.up_to is None else feed.up_to - 1
+        await evaluation.since(session, closed, past.snapshot, until, feed)
+        if feed.asked.progress:
+            feed.put(Batch(closed + 1, await evaluation.progress(session, closed + 1), 1), snapshot=True)
+        if until is not None or evaluation.is_constant:
+            feed.end()
+        return True
+
+    async def _find(self, session: PooledSession, evaluation: Evaluation) -> Past | None:
+        if evaluation.is_constant:
+            return None
+        try:
+            # Where it is not held the transaction goes on.
+            async with savepoint(session):
+                return await begin_at(session, evaluation.subscription_id, self.as_of, at_least=self.at_least)
+        except SqlError as error:
+            if error.sqlstate == NOT_HELD and self.is_now:
+                return None
+            raise

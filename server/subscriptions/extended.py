@@ -1,0 +1,203 @@
+"""Subscriptions in the extended protocol: Parse, Bind, Describe, Execute and Close of what is answered here.
+
+Parse and Bind go to PostgreSQL with the stand-in, which so checks parameters and formats and knows the columns. There
+portals are closed as soon as they have been described.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from catalog.session import SqlError
+from server.protocol import messages as m
+from server.protocol.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.subscribe_syntax import CopySubscription, Subscription
+from server.protocol.traffic import Mentioning
+from server.protocol.words import Mention
+from server.request_session import BackendError
+from server.subscriptions.answers import Answers
+from server.subscriptions.held import Ours, Portal, Statement
+from server.subscriptions.stand_in import StandIn
+from server.subscriptions.subscriber import ABORTED, BACK, SAVEPOINT
+
+if TYPE_CHECKING:
+    from server.conductor_extended import ExtendedConductor
+
+_NO_DATA = m.message(m.NO_DATA)
+_NO_PARAMETERS = m.message(m.PARAMETER_DESCRIPTION, m.INT16.pack(0))
+
+
+class ExtendedSubscriptions(Answers):
+    conductor: ExtendedConductor
+
+    async def take(self, kind: int, data: bytes) -> bool:
+        """Answer a message, if it is about a subscription. False if PostgreSQL is to answer it."""
+        if kind == m.PARSE:
+            return await self._take_parse(data)
+        if kind == m.BIND:
+            return await self._take_bind(data)
+        if kind == m.DESCRIBE:
+            return self._take_describe(m.text_at(data, 6), data[5:6] == b"S")
+        if kind == m.EXECUTE:
+            return await self._take_execute(data)
+        if kind == m.CLOSE:  # PostgreSQL completes it, whether it knows the name or not
+            if data[5:6] == b"S":
+                self.held.statements.pop(m.text_at(data, 6), None)
+            else:
+                self.held.close_portal(m.text_at(data, 6))
+        return False
+
+    async def _attempt(self, work: Coroutine[Any, Any, None], text: bytes) -> None:
+        """Run something; if it fails the batch has failed."""
+        error = await self.run(work)
+        if error is None:
+            return
+        if self.conductor.status == m.IDLE and not isinstance(error, BackendError):
+            # What the batch has done before must not be committed: let PostgreSQL fail, too.
+            await self.conductor.fail_batch()
+        self.conductor.held = None
+        self.conductor.skipping = True
+        self.session.client.write(self.response(error, text))
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    async def _take_parse(self, data: bytes) -> bool:
+        name = m.text_at(data, 5)
+        text = m.text_at(data, 6 + len(name))
+        types = data[7 + len(name) + len(text) :]
+        noted = self.traffic.statements.get(name)
+        if noted is None or Mention.SUBSCRIBE not in noted.mention:
+            self.held.statements.pop(name, None)
+            return False
+        asked = self.look(text)
+        if asked is None:
+            self.held.statements.pop(name, None)
+            if rest := noted.mention & ~Mention.SUBSCRIBE:
+                self.traffic.statements[name] = Mentioning(rest, text)
+            else:
+                del self.traffic.statements[name]
+            return False
+        await self._attempt(self._parse(name, text, asked, types), text)
+        return True
+
+    async def _parse(self, name: bytes, text: bytes, asked: Ours | SqlError, types: bytes) -> None:
+        if isinstance(asked, SqlError):
+            raise asked
+        if isinstance(asked, (FetchRows, CloseCursor)):
+            plain = asked.plain() if isinstance(asked, FetchRows) else text
+            await self.exchange(m.parse(name, plain, types), flush=True)
+            self.held.statements[name] = Statement(text, asked, StandIn())
+        else:
+            self.held.statements[name] = await self.prepare(asked, text, name, types, flush=True)
+        self.session.client.write(m.PARSE_COMPLETE_MESSAGE)
+
+    def _statement(self, name: bytes) -> Statement | None:
+        noted = self.traffic.statements.get(name)
+        found = self.held.statements.get(name)
+        # Parsed again where nobody looked, the name means something else.
+        return found if noted is not None and found is not None and found.text == noted.text else None
+
+    # -- portals -------------------------------------------------------------------------------------------------
+
+    async def _take_bind(self, data: bytes) -> bool:
+        name = m.text_at(data, 5)
+        statement = self._statement(m.text_at(data, 6 + len(name)))
+        if statement is None or not self.is_ours(statement.asked):
+            self.held.portals.pop(name, None)
+            if statement is not None:
+                self.traffic.portals.pop(name, None)
+            return False
+        if statement.asked == CloseCursor(None):
+            self.held.portals[name] = Portal(name, statement, _NO_DATA)
+            return False
+        missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
+        while missing > 0:
+            _, piece = await self.dialogue.next_from_client()
+            missing -= len(piece)
+            data += piece
+        await self._attempt(self._bind(name, statement, data), statement.text)
+        return True
+
+    async def _bind(self, name: bytes, statement: Statement, data: bytes) -> None:
+        if name and name in self.held.portals:
+            raise SqlError("42P03", f'portal "{name.decode("utf-8", "replace")}" already exists')
+        parameters, formats = _bound(data, 7 + len(name) + len(m.text_at(data, 6 + len(name))))
+        inside = self.conductor.status == m.IN_TRANSACTION
+        messages = self.conductor.ours(SAVEPOINT) if inside else b""
+        messages += data + m.describe_portal(name) + m.close_portal(name)
+        messages += self.conductor.ours(*BACK) if inside else b""
+        answers = await self.exchange(messages, flush=True)
+        self.held.close_portal(name)
+        description = next((d for kind, d in answers if kind == m.ROW_DESCRIPTION), _NO_DATA)
+        if isinstance(statement.asked, FetchRows) and not statement.asked.move:
+            columns = self.held.cursors[statement.asked.name].columns
+            if len(formats) > 1 and len(formats) != len(columns):
+                raise SqlError(
+                    "08P01", f"bind message has {len(formats)} result formats but query has {len(columns)} columns"
+                )
+            description = self.description_of(self.held.cursors[statement.asked.name], formats)
+        self.held.portals[name] = Portal(name, statement, description, formats, parameters)
+        self.traffic.portals[name] = Mentioning(Mention.SUBSCRIBE, statement.text)
+        self.session.client.write(m.BIND_COMPLETE_MESSAGE)
+
+    def _take_describe(self, name: bytes, of_statement: bool) -> bool:
+        if of_statement:
+            statement = self._statement(name)
+            if statement is None or not isinstance(statement.asked, FetchRows) or not self.is_ours(statement.asked):
+                return False
+            cursor = self.held.cursors[statement.asked.name]
+            description = _NO_DATA if statement.asked.move else self.description_of(cursor, ())
+            self.session.client.write(_NO_PARAMETERS + description)
+            return True
+        portal = self._portal(name)
+        if portal is not None and portal.statement.asked != CloseCursor(None):
+            self.session.client.write(portal.description)
+            return True
+        return False
+
+    def _portal(self, name: bytes) -> Portal | None:
+        """A bound portal, or a cursor, which is one, too."""
+        found, cursor = self.held.portals.get(name), self.held.cursors.get(name)
+        if found is None and cursor is not None:
+            statement = Statement(b"", FetchRows(name, None), StandIn(), cursor.columns)
+            return Portal(name, statement, self.description_of(cursor, ()))
+        return found
+
+    async def _take_execute(self, data: bytes) -> bool:
+        name = m.text_at(data, 5)
+        portal = self._portal(name)
+        if portal is None:
+            return False
+        if portal.statement.asked == CloseCursor(None):
+            self.close(CloseCursor(None))
+            self.conductor.held = None
+            return False
+        limit = m.INT32.unpack_from(data, 6 + len(name))[0]
+        await self._attempt(self._execute(portal, limit), portal.statement.text)
+        self.conductor.ran += 1
+        return True
+
+    async def _execute(self, portal: Portal, limit: int) -> None:
+        conductor = self.conductor
+        if conductor.status == m.FAILED:
+            raise ABORTED
+        begins = isinstance(portal.statement.asked, (Subscription, CopySubscription)) and portal.flow is None
+        if begins and conductor.status == m.IDLE and not conductor.nothing_ran():
+            await conductor.open()  # takes in what the implicit transaction has done
+        await self.execute(portal, limit)
+
+
+def _bound(data: bytes, position: int) -> tuple[bytes, tuple[int, ...]]:
+    """What a Bind says of its parameters, as it says it, and the result formats; ``position`` is behind the names."""
+    begin = position
+    (count,) = m.INT16.unpack_from(data, position)
+    position += 2 + 2 * count
+    (count,) = m.INT16.unpack_from(data, position)
+    position += 2
+    for _ in range(count):
+        (length,) = m.INT32.unpack_from(data, position)
+        position += 4 + (0 if length == 0xFFFFFFFF else length)
+    (count,) = m.INT16.unpack_from(data, position)
+    formats = tuple(m.INT16.unpack_from(data, position + 2 + 2 * n)[0] for n in range(count))
+    return data[begin:position], formats

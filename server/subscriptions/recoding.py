@@ -1,0 +1,72 @@
+"""Rows of a cursor in another format than it was declared with: FETCH may ask for binary values, DECLARE cannot.
+
+PostgreSQL converts them: it reads the texts as the columns' types and gives them out as it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from server.protocol import messages as m
+from server.protocol import values
+from server.request_session import run_by_name
+from server.subscriptions.literals import type_names
+from server.subscriptions.stand_in import Column
+
+if TYPE_CHECKING:
+    from server.subscriptions.subscriber import Subscriber
+
+_ROWS_AT_ONCE = 5000
+
+
+class Recoding:
+    """The rows of one FETCH."""
+
+    def __init__(self, subscriber: Subscriber, columns: Sequence[Column], formats: Sequence[int]):
+        self._subscriber = subscriber
+        self._columns = columns
+        self._formats = formats
+        self._messages: list[bytes] = []
+
+    @classmethod
+    def needed(cls, subscriber: Subscriber, columns: Sequence[Column], formats: Sequence[int]) -> Recoding | None:
+        """Where any of these formats, Bind's, is not text."""
+        return cls(subscriber, columns, formats) if any(formats) else None
+
+    async def keep(self, messages: bytes) -> None:
+        """Take rows in text format."""
+        self._messages.append(messages)
+
+    async def give(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Give out what has been kept."""
+        encoding = values.codec(self._subscriber.encoding)
+        names = await type_names(self._subscriber.session_of_ours(), [column.oid for column in self._columns])
+        numbered = list(enumerate(names, 1))
+        asking = (
+            "SELECT "
+            + ", ".join(f"hw.c{n}::{name}" for n, name in numbered)
+            + " FROM ROWS FROM ("
+            + ", ".join(f"pg_catalog.unnest(${n}::pg_catalog.text[])" for n, _ in numbered)
+            + ") WITH ORDINALITY AS hw("
+            + ", ".join(f"c{n}" for n, _ in numbered)
+            + ", n) ORDER BY hw.n"
+        )
+        rows = [
+            values.row(row, [str] * len(names), encoding) for messages in self._messages for row in _split(messages)
+        ]
+        self._messages = []
+        for begin in range(0, len(rows), _ROWS_AT_ONCE):
+            lists = map(list, zip(*rows[begin : begin + _ROWS_AT_ONCE], strict=True))
+            parameters = [values.encode(of_column, encoding) for of_column in lists]
+            answers = await self._subscriber.exchange(run_by_name(asking.encode(encoding), parameters, self._formats))
+            await write(b"".join(data for kind, data in answers if kind not in b"123CZ"))
+
+
+def _split(messages: bytes) -> list[bytes]:
+    found, position = [], 0
+    while position < len(messages):
+        end = position + 1 + m.INT32.unpack_from(messages, position + 1)[0]
+        found.append(messages[position:end])
+        position = end
+    return found

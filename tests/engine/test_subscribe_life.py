@@ -1,0 +1,433 @@
+"""What happens to subscriptions: rights, definitions, TRUNCATE and DROP of what they read, their end, other servers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from catalog.session import SqlError
+from tests.engine.subscription_laboratory import PATIENCE, Subscriber, Subscriptions
+
+
+async def ended(s: Subscriber) -> SqlError:
+    """The error that a subscription ends with."""
+    with pytest.raises(SqlError) as found:
+        while await s.take() is not None:
+            pass
+    await s.feed.close()
+    return found.value
+
+
+async def role(lab: Subscriptions, name: str, *grants: str) -> str:
+    await lab.run(f"DROP ROLE IF EXISTS {name}", f"CREATE ROLE {name}", *(f"GRANT {g} TO {name}" for g in grants))
+    return name
+
+
+def test_select_is_needed_and_taking_it_away_ends_the_subscription(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE SCHEMA s1", "CREATE TABLE s1.t (a int, secret int)", "INSERT INTO s1.t VALUES (1, 1)")
+        bob = await role(lab, "sub_bob", "USAGE ON SCHEMA s1")
+        with pytest.raises(SqlError) as denied:
+            await lab.subscribe("TABLE s1.t", role=bob)
+        assert denied.value.sqlstate == "42501"
+        await lab.run(f"GRANT SELECT (a) ON s1.t TO {bob}")
+        with pytest.raises(SqlError) as denied:
+            await lab.subscribe("TABLE s1.t", role=bob)
+        assert denied.value.sqlstate == "42501"
+        s = await lab.subscribe("SELECT a FROM s1.t", role=bob)
+        assert await s.until(1) == [("1", "1")]
+        await lab.run("INSERT INTO s1.t VALUES (2, 2)")
+        assert (await s.until(2))[1:] == [("1", "2")]
+        await lab.run(f"REVOKE SELECT (a) ON s1.t FROM {bob}", "INSERT INTO s1.t VALUES (3, 3)")
+        assert (await ended(s)).sqlstate == "42501"
+        assert len(s.rows) == 2
+        # Also where nothing changes any more.
+        await lab.run(f"GRANT SELECT ON s1.t TO {bob}")
+        idle = await lab.subscribe("TABLE s1.t", role=bob)
+        await idle.until(3)
+        await lab.run(f"REVOKE USAGE ON SCHEMA s1 FROM {bob}")
+        assert (await ended(idle)).sqlstate == "42501"
+
+    lab.do(run())
+
+
+def test_view_is_read_with_its_owners_rights(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        owner = await role(lab, "sub_owner", "CREATE ON SCHEMA public")
+        await lab.run("CREATE TABLE base (a int, b int)", f"GRANT SELECT ON base TO {owner}")
+        await lab.run(f"SET ROLE {owner}", "CREATE VIEW shown AS SELECT a FROM base WHERE b > 0", "RESET ROLE")
+        bob = await role(lab, "sub_reader", "SELECT ON shown")
+        await lab.run("INSERT INTO base VALUES (1, 1), (2, 0)")
+        s = await lab.subscribe("SELECT a + 1 AS c FROM shown", role=bob)
+        assert await s.until(1) == [("1", "2")]
+        await lab.run("UPDATE base SET b = 1 WHERE a = 2")
+        assert (await s.until(2))[1:] == [("1", "3")]
+        # No code of the subscriber's own runs with the owner's rights.
+        await lab.run("CREATE FUNCTION told(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'")
+        with pytest.raises(SqlError) as refused:
+            await lab.subscribe("SELECT told(a) FROM shown", role=bob)
+        assert refused.value.sqlstate == "0A000"
+        await lab.run(f"REVOKE SELECT ON shown FROM {bob}")
+        assert (await ended(s)).sqlstate == "42501"
+        await lab.run(f"GRANT SELECT ON shown TO {bob}")
+        again = await lab.subscribe("TABLE shown", role=bob)
+        await lab.run(f"REVOKE SELECT ON base FROM {owner}")
+        assert (await ended(again)).sqlstate == "42501"
+        with pytest.raises(SqlError) as denied:
+            await lab.subscribe("TABLE shown", role=bob)
+        assert denied.value.sqlstate == "42501"
+
+    lab.do(run())
+
+
+def test_row_level_security_is_not_evaded(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE rls (a int)", "INSERT INTO rls VALUES (1)")
+        bob = await role(lab, "sub_rls", "SELECT ON rls")
+        s = await lab.subscribe("TABLE rls", role=bob)
+        await s.until(1)
+        await lab.run("ALTER TABLE rls ENABLE ROW LEVEL SECURITY")
+        assert (await ended(s)).sqlstate in ("42501", "55000")
+        with pytest.raises(SqlError) as refused:
+            await lab.subscribe("TABLE rls", role=bob)
+        assert refused.value.sqlstate == "42501"
+
+    lab.do(run())
+
+
+def test_query_runs_with_the_subscribers_rights(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE ours (a int)", "INSERT INTO ours VALUES (1)")
+        bob = await role(lab, "sub_code", "SELECT ON ours")
+        await lab.run(
+            "CREATE FUNCTION who(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS"
+            " $$ BEGIN RETURN current_user || ' ' || current_setting('role'); END $$",
+            "CREATE FUNCTION become(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM set_config('role', 'none', false); RETURN current_user; END $$",
+            "CREATE FUNCTION poison(int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM set_config('search_path', 'public', false); RETURN ''; END $$",
+        )
+        s = await lab.subscribe("SELECT who(a) AS w FROM ours", role=bob)
+        assert await s.until(1) == [("1", f"{bob} {bob}")]
+        await lab.run("INSERT INTO ours VALUES (2)")
+        assert (await s.until(2))[1:] == [("1", f"{bob} {bob}")]
+        await s.feed.close()
+        for function in ("become", "poison"):
+            assert (
+                await ended(await lab.subscribe(f"SELECT {function}(a) AS w FROM ours", role=bob))
+            ).sqlstate == "42501"
+
+    lab.do(run())
+
+
+def test_truncate_is_deletions(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE emptied (a int, g int GENERATED ALWAYS AS (a * 2) STORED)")
+        await lab.run("INSERT INTO emptied VALUES (1), (2), (2)")
+        s, total = await lab.subscribe("TABLE emptied"), await lab.subscribe("SELECT sum(a) AS s FROM emptied")
+        assert sorted(await s.until(2)) == [("1", "1", "2"), ("2", "2", "4")]
+        assert await total.until(1) == [("1", "5")]
+        await lab.run("BEGIN; INSERT INTO emptied VALUES (3); TRUNCATE emptied; INSERT INTO emptied VALUES (4); COMMIT")
+        assert sorted((await s.until(5))[2:]) == [("-1", "1", "2"), ("-2", "2", "4"), ("1", "4", "8")]
+        assert sorted((await total.until(3))[1:]) == [("-1", "5"), ("1", "4")]
+        await s.feed.close()
+        await total.feed.close()
+
+    lab.do(run())
+
+
+def test_partitioned_tables(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run(
+            "CREATE TABLE parted (a int, b text) PARTITION BY RANGE (a)",
+            "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE parted_2 (b text, a int)",
+            "ALTER TABLE parted ATTACH PARTITION parted_2 FOR VALUES FROM (10) TO (20)",
+        )
+        s = await lab.subscribe("TABLE parted")
+        await lab.run("INSERT INTO parted VALUES (1, 'x'), (11, 'y')", "INSERT INTO parted_2 VALUES ('z', 12)")
+        assert sorted(await s.until(3)) == [("1", "1", "x"), ("1", "11", "y"), ("1", "12", "z")]
+        await lab.run("UPDATE parted SET a = 13 WHERE a = 1")
+        assert sorted((await s.until(5))[3:]) == [("-1", "1", "x"), ("1", "13", "x")]
+        await lab.run("TRUNCATE parted_2")
+        assert sorted((await s.until(8))[5:]) == [("-1", "11", "y"), ("-1", "12", "z"), ("-1", "13", "x")]
+        await lab.run("INSERT INTO parted VALUES (2, 'p'), (14, 'q')")
+        await s.until(10)
+        await lab.run("TRUNCATE parted")
+        assert sorted((await s.until(12))[10:]) == [("-1", "14", "q"), ("-1", "2", "p")]
+        await lab.run("CREATE TABLE parted_3 PARTITION OF parted FOR VALUES FROM (20) TO (30)")
+        error = await ended(s)
+        assert error.sqlstate == "55000" and "partitions" in error.message
+
+    lab.do(run())
+
+
+@pytest.mark.parametrize(
+    ("statement", "sqlstate"),
+    [
+        ("ALTER TABLE {t} DROP COLUMN b", "55000"),
+        ("ALTER TABLE {t} ALTER COLUMN b TYPE bigint", "55000"),
+        ("ALTER TABLE {t} RENAME COLUMN b TO c", "55000"),
+        ("DROP TABLE {t}", "55000"),
+        ("ALTER TABLE {t} DISABLE TRIGGER ALL", "55000"),
+    ],
+)
+def test_change_of_what_is_read_ends_the_subscription(
+    subscriptions: Subscriptions, statement: str, sqlstate: str
+) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run(
+            "DROP TABLE IF EXISTS altered", "CREATE TABLE altered (a int, b int)", "INSERT INTO altered VALUES (1, 2)"
+        )
+        s = await lab.subscribe("TABLE altered")
+        await s.until(1)
+        await lab.run(statement.format(t="altered"))
+        error = await ended(s)
+        assert error.sqlstate == sqlstate and error.hint == "Subscribe again."
+        assert len(s.rows) == 1
+
+    lab.do(run())
+
+
+def test_columns_that_are_not_read_do_not_matter(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE wide (a int, b int)", "INSERT INTO wide VALUES (1, 2)")
+        s = await lab.subscribe("SELECT a FROM wide")
+        await lab.run("ALTER TABLE wide DROP COLUMN b, ADD COLUMN c text", "INSERT INTO wide VALUES (2)")
+        assert await s.until(2) == [("1", "1"), ("1", "2")]
+        await s.feed.close()
+
+    lab.do(run())
+
+
+def test_changed_view_or_function_ends_the_subscription(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE under (a int)", "CREATE VIEW over AS SELECT a FROM under")
+        await lab.run("CREATE FUNCTION twice(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 * 2'")
+        s, f = await lab.subscribe("TABLE over"), await lab.subscribe("SELECT twice(a) AS t FROM under")
+        await lab.run("CREATE OR REPLACE VIEW over AS SELECT a + 1 AS a FROM under")
+        assert (await ended(s)).sqlstate == "55000"
+        await lab.run("CREATE OR REPLACE FUNCTION twice(int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT $1 * 3'")
+        assert (await ended(f)).sqlstate == "55000"
+
+    lab.do(run())
+
+
+def test_capture_begins_with_the_first_subscription_and_ends_with_the_last(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE caught (a int)")
+        triggers = "SELECT count(*) FROM pg_trigger WHERE tgrelid = 'caught'::regclass"
+        assert await lab.value(triggers) == 0
+        first, second = await lab.subscribe("TABLE caught"), await lab.subscribe("SELECT a + 1 AS b FROM caught")
+        assert await lab.value(triggers) == 5
+        await first.feed.close()
+        await lab.run("INSERT INTO caught VALUES (1)")
+        assert await second.until(1) == [("1", "2")]
+        await second.feed.close()
+        await lab.becomes(triggers, 0)
+        await lab.becomes("SELECT count(*) FROM pgtrickle.pgt_captures k WHERE k.source_relid = 'caught'::regclass", 0)
+
+    lab.do(run())
+
+
+def test_changes_are_removed_when_they_have_been_read_and_not_before(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        async def emptied(oid: int) -> None:
+            deadline = asyncio.get_running_loop().time() + PATIENCE
+            while await lab.value(f"SELECT count(*) FROM pgtrickle_changes.changes_{oid}"):
+                assert asyncio.get_running_loop().time() < deadline
+                await lab.value("SELECT pgtrickle._cleanup_buffers()")
+                await asyncio.sleep(0.05)
+
+        await lab.run("CREATE TABLE kept (a int)")
+        s = await lab.subscribe("TABLE kept")
+        oid = await lab.value("SELECT 'kept'::regclass::oid::bigint")
+        other = await lab.connect()
+        await other.execute("BEGIN; INSERT INTO kept VALUES (1)")
+        await lab.run("INSERT INTO kept VALUES (2)")
+        assert await s.until(1) == [("1", "2")]
+        await emptied(oid)
+        await other.execute("COMMIT")
+        await lab.value("SELECT pgtrickle._cleanup_buffers()")
+        assert (await s.until(2))[1:] == [("1", "1")]
+        await emptied(oid)
+        await other.close()
+        await s.feed.close()
+
+    lab.do(run())
+
+
+def test_two_servers_share_one_timeline_and_a_dead_one_is_cleaned_up(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE twice_read (a int)")
+        hub = lab.another_hub()
+        here, there = await lab.subscribe("TABLE twice_read"), await lab.subscribe("TABLE twice_read", hub=hub)
+        for n in range(4):
+            await lab.run(f"INSERT INTO twice_read VALUES ({n})")
+            hub.committed()
+            await here.until(n + 1)
+            await there.until(n + 1)
+        assert here.folded() == there.folded()
+        servers = "SELECT count(*) FROM pgtrickle.pgt_subscription_servers WHERE server > 0"
+        assert await lab.value(servers) == 2
+        await hub.close()
+        assert (await ended(there)).sqlstate == "57P01"
+        await lab.becomes(
+            "SELECT pgtrickle._remove_lost_subscriptions() < 0 OR count(*) = 1 FROM pgtrickle.pgt_subscription_servers"
+            " WHERE server > 0",
+            True,
+        )
+        await lab.run("INSERT INTO twice_read VALUES (9)")
+        assert (await here.until(5))[4:] == [("1", "9")]
+        await here.feed.close()
+
+    lab.do(run())
+
+
+def test_lost_connection_is_made_again_and_nothing_is_missed(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE cut (a int)")
+        s = await lab.subscribe("TABLE cut")
+        await lab.run("INSERT INTO cut VALUES (1)")
+        await s.until(1)
+        await lab.value(LOSE_CONNECTION)
+        await lab.run("INSERT INTO cut VALUES (2)")
+        assert await s.until(2) == [("1", "1"), ("1", "2")]
+        await s.feed.close()
+
+    lab.do(run())
+
+
+def test_connection_lost_at_the_end_of_a_tick_takes_nothing_back(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = subscriptions
+    progressed, losing = Evaluation.progressed, True
+
+    async def lose(evaluation: Evaluation, *args: Any, found: bool, **options: Any) -> None:
+        nonlocal losing
+        if found and losing:
+            losing = False
+            await lab.value(LOSE_CONNECTION)
+        await progressed(evaluation, *args, found=found, **options)
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE cut_late (a int)")
+        s = await lab.subscribe("TABLE cut_late", progress=True)
+        monkeypatch.setattr(Evaluation, "progressed", lose)
+        await lab.run("INSERT INTO cut_late VALUES (1)")
+        while ("1", "1") not in (rows := [row[2:] for row in s.rows]):
+            await s.take()
+        await lab.run("INSERT INTO cut_late VALUES (2)")
+        while ("1", "2") not in (rows := [row[2:] for row in s.rows]):
+            await s.take()
+        assert not losing
+        assert [row for row in rows if row[0] is not None] == [("1", "1"), ("1", "2")]
+        times = [int(row[0] or 0) for row in s.rows]
+        assert times == sorted(times)
+        await s.feed.close()
+
+    lab.do(run())
+
+
+def test_client_that_does_not_read_is_dropped_and_others_go_on(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = subscriptions
+    monkeypatch.setattr("engine.subscribe.feed.MOST_BYTES", 200_000)
+    monkeypatch.setattr("engine.subscribe.evaluation.SLOW_SECONDS", 0.2)
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE much (a int, b text)")
+        lazy, keen = await lab.subscribe("TABLE much"), await lab.subscribe("SELECT a FROM much")
+        for n in range(8):
+            await lab.run(f"INSERT INTO much SELECT {n}, repeat('x', 1000) FROM generate_series(1, 100) AS g")
+            await lab.run(
+                f"INSERT INTO much SELECT 1000 * {n} + g, repeat('x', 1000) FROM generate_series(1, 100) AS g"
+            )
+            await keen.until(101 * (n + 1))
+        assert (await ended(lazy)).sqlstate == "53400"
+        await keen.feed.close()
+
+    lab.do(run())
+
+
+def test_snapshot_larger_than_what_may_wait_is_read_to_its_end(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = subscriptions
+    monkeypatch.setattr("engine.subscribe.feed.MOST_BYTES", 100_000)
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE large (a int PRIMARY KEY, b text)")
+        await lab.run("INSERT INTO large SELECT g, repeat('y', 100) FROM generate_series(1, 20000) AS g")
+        s = await lab.subscribe("TABLE large")
+        await lab.run("DELETE FROM large WHERE a <= 1000")
+        await s.until(21000)
+        assert len(s.folded()) == 19000
+        assert {row[0] for row in s.rows[:20000]} == {s.rows[0][0]}
+        await s.feed.close()
+
+    lab.do(run())
+
+
+def test_stream_tables_and_their_sources_together(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE src (g int, v int)", "INSERT INTO src VALUES (1, 1), (1, 2), (2, 5)")
+        from engine import requests
+        from engine.placement import NoSpark
+        from engine.refresh import Initiator
+        from engine.requests import Request
+
+        async with lab.pool.session() as own:
+            async with own.transaction("read_committed"):
+                arguments = {"name": "sums", "query": "SELECT g, sum(v) AS s FROM src GROUP BY g", "schedule": "1h"}
+                request = Request(0, "create", arguments, "public", "postgres")
+                created = await requests.carry_out(own, request, NoSpark("not here"), in_two_steps=True)
+            assert created is not None
+            async with own.transaction():
+                await requests.refresh_now(own, created, Initiator.INITIAL, NoSpark("not here"))
+        s, source = await lab.subscribe("TABLE sums"), await lab.subscribe("TABLE src")
+        assert s.names == ("mz_timestamp", "mz_diff", "g", "s")
+        assert sorted(await s.until(2)) == [("1", "1", "3"), ("1", "2", "5")]
+        await lab.run("INSERT INTO src VALUES (2, 1)")
+        await source.until(4)
+        await lab.value("SELECT pgtrickle._cleanup_buffers()")
+        async with lab.pool.session() as own, own.transaction():
+            outcome = await requests.refresh_now(own, created, Initiator.MANUAL, NoSpark("not here"))
+        assert (outcome.action, outcome.updated) == ("DIFFERENTIAL", 1)
+        lab.hub.committed()
+        assert sorted((await s.until(4))[2:]) == [("-1", "2", "5"), ("1", "2", "6")]
+        await s.feed.close()
+        await source.feed.close()
+
+    lab.do(run())
