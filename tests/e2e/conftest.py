@@ -18,6 +18,8 @@ import pytest
 from psycopg import conninfo, sql
 from psycopg.rows import dict_row
 
+from tests.e2e.registers import INVENTORY
+
 START_SECONDS = 180.0
 TEMPLATE = "e2e_template"
 _numbers = count(1)
@@ -266,6 +268,29 @@ def db(live_db: Database) -> Database:
     """A fresh database in which nothing is refreshed but by hand."""
     live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
     return live_db
+
+
+@pytest.fixture(scope="module")
+def register_database(server: Headwater) -> Iterator[Database]:
+    """One database, in UTC, for a module's tests of registers."""
+    for database in _database(server):
+        database.run(f"ALTER DATABASE {database.name} SET TimeZone = 'UTC'")
+        database.connection = database.connect()
+        yield database
+
+
+@pytest.fixture
+def registers(register_database: Database) -> Iterator[Database]:
+    """The same without registers; those that a test makes are dropped after it."""
+    yield register_database
+    register_database.run("ROLLBACK; SELECT accum.register_drop(name, force := true) FROM accum.register_list()")
+
+
+@pytest.fixture
+def inventory(registers: Database) -> Database:
+    """With the register `inventory` of the reference, empty."""
+    registers.run(INVENTORY)
+    return registers
 
 
 @pytest.fixture

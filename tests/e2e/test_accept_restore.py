@@ -1,7 +1,8 @@
-"""A dump that is restored into another database: stream tables go on there, by name."""
+"""A dump that is restored into another database: stream tables and registers go on there, by name."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -40,5 +41,37 @@ def test_stream_tables_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None
             other.execute("SELECT pgtrickle.drop_stream_table('counts'), pgtrickle.drop_stream_table('copy')")
             assert other.execute(triggers).fetchone() == (0,)
             assert other.execute("SELECT count(*) FROM unrelated").fetchone() == (3,)
+    finally:
+        db.run(f"DROP DATABASE {target} WITH (FORCE)")
+
+
+def test_registers_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None:
+    """Standard, in high-write mode with a row that waits in the buffer, and of turnovers; what was corrected, too."""
+    target = f"{db.name}_restored"
+    for name, more in (("plain", ""), ("busy", ", high_write := true"), ("sales", ", kind := 'turnover'")):
+        db.run(f"""SELECT accum.register_create('{name}', '{{"item": "int"}}', '{{"n": "int"}}'{more})""")
+        for quantity in (1, 5):
+            movements = json.dumps([{"period": "2026-04-18", "item": 1, "n": quantity}])
+            db.run("SELECT accum.register_repost(%s, 'doc:1', %s::jsonb)", name, movements)
+    db.run(f"CREATE DATABASE {target}")
+    try:
+        with psycopg.connect(db.server.dsn(target), autocommit=True) as other:
+            restore(db, target, tmp_path / "dump")
+            for name in ("plain", "busy", "sales"):
+                movement = json.dumps({"recorder": "doc:2", "period": "2026-04-19", "item": 1, "n": 10})
+                other.execute("SELECT accum.register_post(%s, %s::jsonb)", [name, movement])
+                assert other.execute(f"SELECT accum.{name}_turnover()").fetchall() == [({"n": 15},)]
+                audit = f"SELECT n, audit_operation FROM accum.{name}_movements_audit"
+                assert other.execute(audit.encode()).fetchall() == [(1, "repost")]
+                assert other.execute("SELECT accum.register_unpost(%s, 'doc:1')", [name]).fetchone() == (1,)
+                checks = other.execute("SELECT DISTINCT status FROM accum.register_verify(%s)", [name]).fetchall()
+                assert checks == [("OK",)]
+            assert other.execute("SELECT accum.plain_balance(), accum.busy_balance()").fetchone() == (
+                {"n": 10},
+                {"n": 10},
+            )
+            other.execute("SELECT accum.register_create_partitions('plain', 5)")
+            other.execute("SELECT accum.register_alter('plain', add_resources := '{\"m\": \"int\"}')")
+            other.execute("SELECT accum.register_drop(name, true) FROM accum.register_list()")
     finally:
         db.run(f"DROP DATABASE {target} WITH (FORCE)")

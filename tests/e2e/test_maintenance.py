@@ -312,3 +312,33 @@ def test_guard_trigger_that_cancels_deletes_silently(db: Any) -> None:
         with pytest.raises(psycopg.Error):
             db.run(f"DELETE FROM {name}")
         db.assert_current(name)
+
+
+def test_triggers_rules_and_policies_that_would_cancel_a_refresh_are_refused(db: Any) -> None:
+    db.run("CREATE TABLE g (id int PRIMARY KEY, v int); INSERT INTO g VALUES (1, 1), (2, 2)")
+    db.create("copy", "SELECT id, v FROM g", refresh_mode="DIFFERENTIAL")
+    db.run("CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    trigger = "CREATE TRIGGER keep {} DELETE ON copy FOR EACH ROW EXECUTE FUNCTION keep()"
+    for refused in (trigger.format("BEFORE"), "CREATE RULE keep AS ON DELETE TO copy DO INSTEAD NOTHING"):
+        with pytest.raises(psycopg.Error, match='"keep" on stream table "copy"') as failure:
+            db.run(refused)
+        assert failure.value.sqlstate == "55000"
+    # Where no event trigger sees it, the refresh does.
+    db.run("ALTER EVENT TRIGGER pg_trickle_trigger_tracker DISABLE")
+    db.run(f"{trigger.format('BEFORE')}; DELETE FROM g WHERE id = 1")
+    with pytest.raises(psycopg.Error, match='trigger "keep"') as failure:
+        db.refresh("copy")
+    assert (failure.value.sqlstate, failure.value.diag.message_hint is not None) == ("55000", True)
+    db.run(f"DROP TRIGGER keep ON copy; {trigger.format('AFTER')}")
+    db.assert_refreshed("copy")
+    role = f"{db.name}_owner"
+    db.run(f"CREATE ROLE {role}; ALTER TABLE copy OWNER TO {role}; GRANT SELECT ON g TO {role}; DELETE FROM g")
+    try:
+        db.run("ALTER TABLE copy ENABLE ROW LEVEL SECURITY; ALTER TABLE copy FORCE ROW LEVEL SECURITY")
+        with pytest.raises(psycopg.Error, match="row-level security") as failure:
+            db.refresh("copy")
+        assert failure.value.sqlstate == "55000"
+        db.run("ALTER TABLE copy NO FORCE ROW LEVEL SECURITY")
+        db.assert_refreshed("copy")
+    finally:
+        db.run(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

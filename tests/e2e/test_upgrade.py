@@ -78,3 +78,24 @@ def test_mode_is_changed_after_an_upgrade(sales: Database) -> None:
     db.run("SELECT pgtrickle.alter_stream_table('totals', refresh_mode => 'DIFFERENTIAL')")
     db.refresh("totals")
     db.assert_current("totals")
+
+
+def test_source_captured_without_its_key_gets_it_when_its_stream_table_is_planned_anew(sales: Database) -> None:
+    db = sales
+    captured = (
+        "SELECT array_to_string(captured_columns, ' ') FROM pgtrickle.pgt_captures"
+        " WHERE source_relid = 'sales'::regclass"
+    )
+    # What only PostgreSQL refreshes is captured without the key, as all sources once were.
+    db.create("totals", "SELECT region, sum(amount) AS total FROM sales GROUP BY region", engine="postgres")
+    assert "id" not in db.value(captured).split()
+    db.run("UPDATE pgtrickle.pgt_stream_tables SET engine = 'auto' WHERE pgt_name = 'totals'")
+    age(db, "totals")
+    db.run("UPDATE sales SET amount = amount + 1 WHERE id < 7")
+    db.refresh("totals")
+    assert {"id", "region", "amount"} <= set(db.value(captured).split())
+    db.assert_current("totals")
+    db.run("UPDATE sales SET amount = amount + 1 WHERE id < 7")
+    db.refresh("totals")
+    assert db.last("totals")[0] == "DIFFERENTIAL"
+    db.assert_current("totals")
