@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +16,9 @@ from psycopg import sql
 from tests.e2e.conftest import Database, Headwater
 
 FreshDatabase = Callable[[], Database]
+
+logger = logging.getLogger(__name__)
+"""Says how far a long workload has come: `pytest --log-cli-level=INFO`."""
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +81,14 @@ class Workload:
                 self.courses[name].refused = error
             else:
                 self.courses[name].rows = database.value(f"SELECT count(*) FROM {name}")
+                logger.info("%s has been created", name)
 
     def refresh(self, when: str) -> None:
         """Refresh all, and look for rows that are missing or in excess."""
         for name, course in self.courses.items():
             if course.refused is not None:
                 continue
+            before, began = len(course.differences), time.monotonic()
             try:
                 self.database.refresh(name)
             except psycopg.Error as error:
@@ -90,6 +97,8 @@ class Workload:
                 course.actions.add(self.database.last(name)[0])
                 course.executors[self._executor(name)] += 1
                 course.differences += [f"{when}: {row}" for row in self._difference(name)]
+            found = len(course.differences) - before
+            logger.info("%s: %s, %d differences, %.1f s", when, name, found, time.monotonic() - began)
 
     def _executor(self, name: str) -> str:
         found: str = self.database.value(
