@@ -40,13 +40,16 @@ TABLE = Source(
 )
 
 
+ALL = (pytest.mark.long, pytest.mark.timeout(3600))
+
+
 @pytest.mark.parametrize(
     ("target", "extent"),
     [
         ("sail", "quick"),
         ("local[2]", "quick"),
-        pytest.param("sail", "all", marks=pytest.mark.long),
-        pytest.param("local[2]", "all", marks=pytest.mark.long),
+        pytest.param("sail", "all", marks=ALL),
+        pytest.param("local[2]", "all", marks=ALL),
     ],
 )
 def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
@@ -65,7 +68,6 @@ def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
         input=json.dumps(options),
         capture_output=True,
         text=True,
-        timeout=580,
         cwd=Path(__file__).parents[2],
     )
     assert done.returncode == 0, done.stderr[-4000:]
