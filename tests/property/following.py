@@ -34,8 +34,8 @@ class Witness(Ticker):
     query: str
     seen: dict[int, Counter[Row]]
 
-    async def _changes(self, session: PooledSession, timestamp: int, found: set[int]) -> None:
-        await Ticker._changes(self, session, timestamp, found)
+    async def _changes(self, session: PooledSession, timestamp: int, snapshot: str, found: set[int]) -> None:
+        await Ticker._changes(self, session, timestamp, snapshot, found)
         if not self.query:
             return
         try:
