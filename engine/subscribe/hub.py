@@ -18,7 +18,7 @@ from engine.subscribe.feed import LiveFeed
 from engine.subscribe.interface import Batch, Output, Prepared, Subscribe
 from engine.subscribe.joining import Joining, TooLate
 from engine.subscribe.past import Beginning
-from engine.subscribe.preparation import Preparation, prepare
+from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
 from engine.subscribe.ticker import Ticker
 
@@ -48,6 +48,7 @@ class Hub:
         self._pool = pool
         self._snapshots = snapshots
         self._ticker = Ticker(pool)
+        self._preparing = Preparing(pool)
         self._task: asyncio.Task[None] | None = None
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
         self._wanted: Counter[Key] = Counter()
@@ -60,7 +61,7 @@ class Hub:
             self._ticker.wake()
 
     async def prepare(self, session: SqlSession, asked: Subscribe) -> Preparation:
-        return await prepare(self._pool, session, asked)
+        return await self._preparing.prepare(session, asked)
 
     async def open(self, session: SqlSession, prepared: Prepared, output: Output) -> LiveFeed:
         assert isinstance(prepared, Preparation)

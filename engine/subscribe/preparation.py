@@ -10,6 +10,8 @@ import json
 import re
 from dataclasses import dataclass, replace
 
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
+
 import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
@@ -17,7 +19,8 @@ from engine.locking import LOCK_PATIENCE
 from engine.plans import compiled, plan
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
-from engine.subscribe.interface import Described, EnvelopeKind, Subscribe
+from engine.subscribe.coalescing import Coalescing
+from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
 from engine.transactions import acting_as, quoted
 from sql import Followed, NotDifferentiable
 from sql.following import KIND
@@ -26,6 +29,10 @@ from sql.operators import Recursion
 NUMERIC, BOOLEAN, BIGINT, TEXT = (
     Described("", oid, length, -1) for oid, length in ((1700, -1), (16, 1), (20, 8), (25, -1))
 )
+
+NAMING = ("search_path", "DateStyle", "TimeZone")
+
+DEADLOCK = "40P01"
 
 CHANGING = frozenset({"now", "transaction_timestamp", "statement_timestamp", "age", "version", "session_user"})
 """Stable functions of PostgreSQL whose results are others at another time, or in another session."""
@@ -76,24 +83,60 @@ class Preparation:
         return self.canonical, self.role, envelope, self.order_by, self.asked.progress, self.sources, settings
 
 
-async def prepare(pool: DatabasePool, session: SqlSession, asked: Subscribe) -> Preparation:
-    """See `SubscriptionHub.prepare`."""
-    ((role, role_oid),) = await session.fetch(
-        "SELECT current_user::text, (SELECT oid::bigint FROM pg_catalog.pg_roles WHERE rolname = current_user)"
-    )
-    path = asked.settings.get("search_path", "public")
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the preparation of a subscription follows from, next to what the database holds."""
+
+    role: str
+    role_oid: int
+    query: str
+    envelope: Envelope
+    order_by: str | None
+    progress: bool
+    names: tuple[tuple[str, str], ...]
+    """What names and constants mean: the settings that have a say in it."""
+
+
+class Preparing:
+    """Prepares subscriptions. Those who ask for the same at the same time, as after a restart, get one analysis."""
+
+    def __init__(self, pool: DatabasePool):
+        self._pool = pool
+        self._analyses: Coalescing[Question, Preparation] = Coalescing()
+
+    async def prepare(self, session: SqlSession, asked: Subscribe) -> Preparation:
+        """See `SubscriptionHub.prepare`."""
+        ((role, role_oid),) = await session.fetch(
+            "SELECT current_user::text, (SELECT oid::bigint FROM pg_catalog.pg_roles WHERE rolname = current_user)"
+        )
+        names = tuple((name, asked.settings[name]) for name in NAMING if name in asked.settings)
+        question = Question(role, int(role_oid), asked.query, asked.envelope, asked.order_by, asked.progress, names)
+        prepared = await self._analyses.result(question, lambda: _prepare(self._pool, question, asked))
+        return replace(prepared, asked=asked)
+
+
+@retry(
+    retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == DEADLOCK),
+    wait=wait_random_exponential(multiplier=0.05, max=1.0),
+    stop=stop_after_delay(LOCK_PATIENCE),
+    reraise=True,
+)
+async def _prepare(pool: DatabasePool, question: Question, asked: Subscribe) -> Preparation:
+    """Analyse a query. It changes nothing, and is done again where others' locks were in its way."""
+    role, role_oid, names = question.role, question.role_oid, dict(question.names)
+    path = names.get("search_path", "public")
     async with pool.session() as own, own.transaction("read_committed"):
         # The client's own transaction may hold what is waited for here, and waits for this.
         await own.execute(f"SET LOCAL lock_timeout = '{LOCK_PATIENCE:.0f}s'")
         for name in ("DateStyle", "TimeZone"):
-            if name in asked.settings:
-                await own.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, asked.settings[name])
+            if name in names:
+                await own.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, names[name])
         async with acting_as(own, role):
             definition = await define(own, asked.query, path)
             _refuse(definition)
             await _check_rights(own, role, definition.canonical)
         ordered = asked.order_by is not None
-        definition, runs_as, runs_as_oid = await _reader(own, definition, role, int(role_oid), ordered=ordered)
+        definition, runs_as, runs_as_oid = await _reader(own, definition, role, role_oid, ordered=ordered)
         async with acting_as(own, runs_as):
             try:
                 followed = Followed(
@@ -127,7 +170,7 @@ async def prepare(pool: DatabasePool, session: SqlSession, asked: Subscribe) -> 
     return Preparation(
         asked,
         role,
-        int(role_oid),
+        role_oid,
         runs_as,
         runs_as_oid,
         definition.canonical,

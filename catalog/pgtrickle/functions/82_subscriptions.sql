@@ -119,6 +119,7 @@ BEGIN
           AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                           WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname)
     LOOP
+        CONTINUE WHEN pgtrickle._qualified(t.tgrelid) IS NULL; -- the table has been dropped meanwhile
         BEGIN
             EXECUTE format('DROP TRIGGER %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
         EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_object OR undefined_table THEN
