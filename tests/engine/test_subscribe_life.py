@@ -442,3 +442,23 @@ def test_stream_tables_and_their_sources_together(subscriptions: Subscriptions) 
         await source.feed.close()
 
     lab.do(run())
+
+
+def test_cleanup_goes_on_where_a_capture_ends_meanwhile(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE passing (a int)")
+        s = await lab.subscribe("TABLE passing")
+        ending, cleaning = await lab.connect(), await lab.connect()
+        pid = cleaning.get_server_pid()
+        async with ending.transaction():
+            await ending.execute("SELECT pgtrickle._drop_capture('passing'::regclass)")
+            cleanup = asyncio.create_task(cleaning.fetchval("SELECT pgtrickle._cleanup_buffers()"))
+            await lab.becomes(f"SELECT cardinality(pg_blocking_pids({pid}))", 1)
+        assert await cleanup is not None
+        await s.feed.close()
+        await ending.close()
+        await cleaning.close()
+
+    lab.do(run())

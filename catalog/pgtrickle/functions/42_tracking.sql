@@ -199,6 +199,7 @@ BEGIN
           AND (t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(source) c)
                OR t.tgname IN ('pg_trickle_pin_' || source, 'pg_trickle_cdc_emptied_' || source))
     LOOP
+        CONTINUE WHEN pgtrickle._qualified(relation) IS NULL;  -- it has been dropped meanwhile
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
     END LOOP;
 END $$;

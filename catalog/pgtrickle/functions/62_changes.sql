@@ -75,7 +75,11 @@ BEGIN
     PERFORM pgtrickle._remove_lost_subscriptions();
     FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
              FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
+        BEGIN
+            EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
+        EXCEPTION WHEN undefined_table THEN
+            found := false;  -- its last consumer has gone meanwhile
+        END;
         CONTINUE WHEN NOT found;
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
                                                     pgtrickle._source_lock_key(c.source_relid));
