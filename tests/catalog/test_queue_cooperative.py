@@ -350,7 +350,7 @@ def test_two_workers_that_start_cold_found_one_group(queue: Queue, queue_databas
         worker = threading.Thread(target=start)
         worker.start()
         waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not queue.value(waits, second.info.backend_pid) and time.monotonic() < deadline:
             pass
         first.commit()

@@ -155,7 +155,7 @@ def test_changes_tell_the_clock(fresh: Queue, queue_database: str) -> None:
         listener.execute("LISTEN pgque_clock")
         for call in ("stop()", "set_tick_period_ms(20)"):
             fresh.value(f"SELECT pgque.{call}")
-            assert [n.channel for n in listener.notifies(timeout=10, stop_after=1)] == ["pgque_clock"]
+            assert [n.channel for n in listener.notifies(timeout=60, stop_after=1)] == ["pgque_clock"]
 
 
 def test_a_schema_named_cron_of_somebody_else_is_not_called(fresh: Queue) -> None:

@@ -437,5 +437,5 @@ def test_a_tick_with_events_notifies(queue: Queue, queue_database: str) -> None:
         assert empty is not None
         send(queue, "x")
         tick = queue.value("SELECT pgque.ticker(%s)", queue.name)
-        heard = [(n.channel, n.payload) for n in listener.notifies(timeout=10, stop_after=1)]
+        heard = [(n.channel, n.payload) for n in listener.notifies(timeout=60, stop_after=1)]
     assert heard == [(f"pgque_{queue.name}", str(tick))]

@@ -233,7 +233,7 @@ def test_writers_of_one_cell_wait_neither_for_each_other_nor_for_a_merge(session
     name = create(first)
     post(first, name, movement("a", 1, 1))
     for session in (second, third):
-        session.execute("SET lock_timeout = '5s'")
+        session.execute("SET lock_timeout = '60s'")
     with first.transaction():
         post(first, name, movement("b", 1, 10))
         with second.transaction():
@@ -302,7 +302,7 @@ def test_repair_leaves_alone_what_others_commit_meanwhile(sessions: Open) -> Non
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         assert value(connection, "SELECT accum._maintain_deltas(%s, 0, 10)", name) == {"merged": 0, "rest": False}
-        writer.execute("SET lock_timeout = '5s'")
+        writer.execute("SET lock_timeout = '60s'")
         post(writer, name, movement("b", 1, 10))
         assert balance(writer, name, item=1, lot="A") == 11
     assert pending(connection, name) == 1

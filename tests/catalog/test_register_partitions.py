@@ -184,7 +184,7 @@ def test_a_partition_made_later_counts_when_it_is_written_directly(sessions: Ope
 def test_partitions_are_made_while_others_write_and_read(sessions: Open) -> None:
     connection, writer = sessions(), sessions()
     name = create(connection)
-    connection.execute("SET lock_timeout = '5s'")
+    connection.execute("SET lock_timeout = '60s'")
     with writer.transaction():
         insert(writer, name, datetime.now(UTC))
         assert value(connection, "SELECT accum.register_create_partitions(%s, 4)", name) == 1

@@ -44,7 +44,7 @@ def stock(cluster: EmbeddedPostgres) -> Iterator[Connection]:
         with psycopg.connect(cluster.dsn(DATABASE), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {OWNER}; CREATE ROLE {SOMEBODY}")
             connection.execute(f"GRANT CREATE ON SCHEMA accum TO {OWNER}; SET ROLE {OWNER}; SET TimeZone = 'UTC'")
-            connection.execute("SET statement_timeout = '10s'")
+            connection.execute("SET statement_timeout = '90s'")
             connection.execute('SELECT accum.register_create(\'stock\', \'{"item": "int"}\', \'{"n": "int"}\')')
             for quantity in (5, 7):
                 connection.execute(

@@ -19,7 +19,7 @@ from server.embedded import EmbeddedPostgres
 
 T = TypeVar("T")
 
-PATIENCE = 20.0
+PATIENCE = 90.0
 """Seconds after which what has not come does not come."""
 
 Row = tuple[str | None, ...]

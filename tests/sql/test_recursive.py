@@ -232,7 +232,7 @@ def test_subtree_that_moves_keeps_its_rows(workspace: Workspace) -> None:
 
 def test_cycle_cut_off_in_the_same_refresh_does_not_run_for_ever(workspace: Workspace) -> None:
     graphs = tables(workspace)
-    graphs.execute("INSERT INTO employee VALUES (1, NULL), (2, 1), (3, 2)", "SET statement_timeout = '10s'")
+    graphs.execute("INSERT INTO employee VALUES (1, NULL), (2, 1), (3, 2)", "SET statement_timeout = '90s'")
     stream = graphs.stream("st", REPORTS + "SELECT * FROM r")
     graphs.execute("UPDATE employee SET boss = 3 WHERE id = 2")
     assert stream.refresh()["deleted"] == 2
