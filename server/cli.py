@@ -30,6 +30,15 @@ PIPE_WIDTH = 400
 """Columns of what is not shown on a terminal, so that nobody has to parse wrapped cells."""
 
 
+def _directory(value: str) -> Path:
+    path = Path(value)
+    if not value:
+        raise typer.BadParameter("it is empty")
+    if path.exists() and not os.access(path, os.R_OK):
+        raise typer.BadParameter(f'"{path}" is not readable')
+    return path
+
+
 def _spark(value: str) -> str:
     from engine.spark_sessions import SparkTargetError, Target
 
@@ -86,6 +95,7 @@ Data = Annotated[
     Path,
     typer.Option(
         "--data",
+        parser=_directory,
         envvar="HEADWATER_DATA",
         metavar="DIR",
         default_factory=default_path,

@@ -344,10 +344,16 @@ class EmbeddedPostgres:
                 reason = "it took too long" if status is None else f"exit status {status}"
                 raise StartupError(
                     f"the embedded PostgreSQL did not start ({reason}): "
-                    + _last_lines(output.read_text(errors="replace"), "it said nothing"),
+                    + _last_lines(self._said(output), "it said nothing"),
                     f'Its log is in "{self._data.logs}".',
                 )
             time.sleep(0.02)
+
+    def _said(self, output: Path) -> str:
+        """What it wrote on starting: to its logging collector, once that runs."""
+        started = output.stat().st_ctime_ns
+        logs = [file for file in self._data.logs.glob("postgres-???.log") if file.stat().st_mtime_ns >= started]
+        return max(logs, key=lambda file: file.stat().st_mtime_ns, default=output).read_text(errors="replace")
 
     def _state(self, postmaster: subprocess.Popen[bytes]) -> str:
         """What the postmaster writes into the last line of its pid file (as pg_ctl --wait reads it)."""
@@ -382,5 +388,7 @@ def _environment() -> dict[str, str]:
 
 
 def _last_lines(text: str, otherwise: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(lines[-4:]) or otherwise
+    """The errors of a PostgreSQL since it last started, or what it said last."""
+    lines = [line.strip() for line in text.rpartition("starting PostgreSQL")[2].splitlines() if line.strip()]
+    errors = [line for line in lines if "FATAL:" in line or "PANIC:" in line]
+    return "; ".join((errors or lines)[-4:]) or otherwise

@@ -8,6 +8,7 @@ after kill -9 the kernel tells the embedded PostgreSQL (`launch`) and the closed
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -149,7 +150,9 @@ async def _run(
         except OSError as error:
             raise StartupError(
                 f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
-                "Choose another port with --port (0 takes any free one).",
+                "Choose another port with --port (0 takes any free one)."
+                if error.errno in (errno.EADDRINUSE, errno.EACCES)
+                else "Choose an address of this machine with --host.",
             ) from error
         gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
         data.announce(_description(options, storage, relay.port))

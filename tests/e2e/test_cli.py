@@ -213,6 +213,28 @@ def test_port_in_use_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
+def test_address_of_another_machine_is_an_error_about_the_host(tmp_path: Path) -> None:
+    result = headwater("serve", "--data", tmp_path / "data", "--host", "192.0.2.1", "--port", "0", "--spark", "off")
+    assert result.returncode == 1
+    assert "could not listen on 192.0.2.1" in result.stderr
+    assert "--host" in result.stderr
+    assert not left_behind(tmp_path)
+
+
+def test_empty_data_directory_is_not_the_present_one(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*HEADWATER, "serve", "--data", "", "--port", "0", "--spark", "off"],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 2
+    assert "it is empty" in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = headwater("serve", "--data", tmp_path / "file" / "data")

@@ -206,6 +206,16 @@ def test_failing_initdb_says_why_and_leaves_nothing(data_directory: DataDirector
     assert not (data_directory.path / "postgres.new").exists()
 
 
+def test_cluster_that_cannot_start_says_why(data_directory: DataDirectory) -> None:
+    cluster = EmbeddedPostgres(data_directory, FAST)
+    cluster.start()
+    cluster.stop()
+    for segment in (data_directory.postgres / "pg_wal").glob("0*"):
+        segment.unlink()
+    with pytest.raises(StartupError, match="could not locate a valid checkpoint record"):
+        EmbeddedPostgres(data_directory, FAST).start()
+
+
 def test_directory_with_other_files_is_refused(data_directory: DataDirectory) -> None:
     data_directory.postgres.mkdir()
     (data_directory.postgres / "thesis.txt").write_text("years of work")
