@@ -154,8 +154,6 @@ def test_queue_subscription_and_events_in_one_transaction(queue: Queue, sender: 
 
 
 def test_prepared_transaction_is_delivered_after_it_commits(consumed: Queue, sender: Open) -> None:
-    if consumed.value("SHOW max_prepared_transactions") == "0":
-        pytest.skip("prepared transactions are switched off")
     slow = sender()
     send(slow, consumed, "prepared")
     slow.execute("PREPARE TRANSACTION 'queue'")

@@ -273,9 +273,6 @@ def test_random_interleaving(db: Any, seed: int) -> None:
 
 
 def test_prepared_transaction_is_waited_for_by_nobody_and_seen_when_it_commits(db: Any) -> None:
-    db.run("SELECT 1")
-    if db.value("SELECT current_setting('max_prepared_transactions')::int") == 0:
-        pytest.skip("max_prepared_transactions is 0")
     db.create("sums", SUMS)
     connection = db.connect()
     connection.execute("BEGIN")
@@ -289,17 +286,9 @@ def test_prepared_transaction_is_waited_for_by_nobody_and_seen_when_it_commits(d
 
 
 def test_prepare_transaction_with_an_engine_request_inside(db: Any) -> None:
-    if db.value("SELECT current_setting('max_prepared_transactions')::int") == 0:
-        pytest.skip("max_prepared_transactions is 0")
     connection = db.connect()
     connection.execute("BEGIN")
     connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", ["sums", SUMS])
-    try:
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="operated on temporary objects"):
         connection.execute("PREPARE TRANSACTION 'with_request'")
-    except psycopg.Error as error:
-        # Temporary objects cannot be prepared: refused by PostgreSQL, and nothing is left.
-        assert error.sqlstate in ("0A000", "55000")
-        assert db.value("SELECT to_regclass('sums')") is None
-        return
-    db.run("COMMIT PREPARED 'with_request'")
-    db.assert_refreshed("sums")
+    assert db.value("SELECT to_regclass('sums')") is None
