@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from psycopg import conninfo
+import psycopg
+from psycopg import conninfo, sql
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,32 +29,41 @@ class Served:
 
 
 @contextmanager
-def served(spark: str = "off") -> Iterator[Served]:
-    """Start a server, and stop it in the end; what it has logged is shown where the benchmark fails."""
+def served(spark: str = "off", max_connections: int | None = None) -> Iterator[Served]:
+    """Start a server, and stop it in the end; what it has logged is shown where the benchmark fails.
+
+    With `max_connections` it is started twice: PostgreSQL reads that once, when it starts.
+    """
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
         data, log = Path(directory) / "data", Path(directory) / "server.log"
-        with log.open("w") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                cwd=ROOT,
-            )
-        try:
-            assert process.stdout is not None
-            url = process.stdout.readline().strip().removeprefix("ready: ")
-            user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-            socket = (data / "postgres" / "postmaster.pid").read_text().splitlines()
-            yield Served(
-                conninfo.make_conninfo(url, user=user, password=password),
-                conninfo.make_conninfo(host=socket[4], port=socket[3], dbname="postgres", user=user, password=password),
-                data,
-                process.pid,
-            )
-        except Exception:
-            print(log.read_text()[-3000:], file=sys.stderr)
-            raise
-        finally:
-            process.terminate()
-            process.wait(60)
+        if max_connections is not None:
+            with _started(data, log, spark) as server, psycopg.connect(server.direct, autocommit=True) as connection:
+                setting = sql.SQL("ALTER SYSTEM SET max_connections = {}").format(sql.Literal(max_connections))
+                connection.execute(setting)
+        with _started(data, log, spark, max_connections) as server:
+            yield server
+
+
+@contextmanager
+def _started(data: Path, log: Path, spark: str, most: int | None = None) -> Iterator[Served]:
+    options = [] if most is None else ["--max-connections", str(most)]
+    command = [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", spark, *options]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip().removeprefix("ready: ")
+        user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+        socket = (data / "postgres" / "postmaster.pid").read_text().splitlines()
+        yield Served(
+            conninfo.make_conninfo(url, user=user, password=password),
+            conninfo.make_conninfo(host=socket[4], port=socket[3], dbname="postgres", user=user, password=password),
+            data,
+            process.pid,
+        )
+    except BaseException:
+        print(log.read_text()[-3000:], file=sys.stderr)
+        raise
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -12,19 +12,22 @@ each of its own.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import selectors
 import statistics
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import psycopg
-from psycopg import conninfo
+from psycopg import conninfo, pq
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +42,12 @@ LOAD = 1000
 
 COMMITS = 50
 """Commits that are followed while subscribers are counted."""
+
+IDLE = 5.0
+"""Seconds for which they listen while nothing is committed."""
+
+SPARE = 50
+"""Connections that PostgreSQL has to have beside those of the subscribers."""
 
 
 class Reader(threading.Thread):
@@ -180,55 +189,117 @@ def measure_rates(server: Served, rows: int, console: Console) -> None:
     console.print(table)
 
 
-async def follow(server: Served, query: str, number: int, expected: int) -> tuple[float, float]:
-    """Server CPU seconds and MB of memory for `COMMITS` commits, each seen by so many subscribers."""
-    process = psutil.Process(server.pid)
-    begun = process.memory_info().rss
-    seen, news = [0] * number, asyncio.Event()
+class Crowd:
+    """Many clients of one thread, each of which reads COPY (SUBSCRIBE …)."""
 
-    async def one(place: int) -> None:
-        connection = await psycopg.AsyncConnection.connect(server.dsn, autocommit=True)
-        async with connection, connection.cursor() as cursor:
+    def __init__(self, server: Served, query: str, number: int):
+        self._selector = selectors.DefaultSelector()
+        dsn = server.dsn.encode()
+        with ThreadPoolExecutor(16) as workers:
+            self._clients = list(workers.map(lambda _: pq.PGconn.connect(dsn), range(number)))
+        self._rows = dict.fromkeys(self._clients, 0)
+        for place, client in enumerate(self._clients):
+            if client.status != pq.ConnStatus.OK:
+                raise SystemExit(f"client {place} of {number}: {client.error_message.decode()}")
+            client.nonblocking = 1
             text = query.format(n=place)
-            async with cursor.copy(f"COPY (SUBSCRIBE ({text}) WITH (SNAPSHOT = false, PROGRESS)) TO STDOUT") as copy:
-                async for block in copy:
-                    fields = bytes(block).split(b"\t")
-                    seen[place] += fields[1] == b"f" or seen[place] == 0
-                    news.set()
-                    if seen[place] > expected:
-                        return
+            client.send_query(f"COPY (SUBSCRIBE ({text}) WITH (SNAPSHOT = false, PROGRESS)) TO STDOUT".encode())
+            while client.flush():
+                pass
+            self._selector.register(client.socket, selectors.EVENT_READ, client)
 
-    async def all_have(count: int) -> None:
-        while min(seen) < count:
-            news.clear()
-            await news.wait()
+    def wait(self, rows: int, seconds: float = 120) -> None:
+        """Until each has got so many rows; the first is the progress message with which a subscription begins."""
+        missing = {client for client in self._clients if self._rows[client] < rows}
+        deadline = time.monotonic() + seconds
+        while missing:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{len(missing)} of {len(self._clients)} subscribers have not got row {rows}")
+            for key, _ in self._selector.select(1):
+                self._read(key.data)
+                if self._rows[key.data] >= rows:
+                    missing.discard(key.data)
 
-    readers = [asyncio.create_task(one(place)) for place in range(number)]
-    await all_have(1)
-    used = process.memory_info().rss - begun
-    before = process.cpu_times()
-    async with await psycopg.AsyncConnection.connect(server.dsn, autocommit=True) as writer:
-        for n in range(expected):
-            await writer.execute("INSERT INTO news VALUES (%s)", [n])
-            await all_have(n + 2)  # one timestamp each
-    after = process.cpu_times()
-    for reader in readers:
-        reader.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)
-    return after.user + after.system - before.user - before.system, used / 2**20
+    def _read(self, client: Any) -> None:
+        client.consume_input()
+        while not client.is_busy():
+            size, data = client.get_copy_data(1)
+            if size > 0:
+                self._rows[client] += bytes(data).split(b"\t")[1] == b"f" or not self._rows[client]
+            elif size == 0:
+                return
+            elif (result := client.get_result()) is None or result.status != pq.ExecStatus.COPY_OUT:
+                raise SystemExit(f"a subscription has ended: {client.error_message.decode()}")
+
+    def close(self) -> None:
+        for client in self._clients:
+            self._selector.unregister(client.socket)
+            client.finish()
+        self._selector.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What subscribers cost the server: its own process, and the processes of its PostgreSQL, apart."""
+
+    opening: float
+    """Seconds until all had begun."""
+    cpu: float
+    """CPU seconds of the server's process for `COMMITS` commits, each seen by every subscriber."""
+    idle: float
+    """Share of a CPU that the server's process takes while nothing happens but a progress message a second to each."""
+    memory: float
+    """Bytes that the server's process has grown by."""
+
+
+def follow(server: Served, query: str, number: int) -> Costs:
+    """What `number` subscribers cost."""
+    process = psutil.Process(server.pid)
+    begun, at = process.memory_info().rss, time.perf_counter()
+    crowd = Crowd(server, query, number)
+    crowd.wait(1)
+    opening = time.perf_counter() - at
+    memory = process.memory_info().rss - begun
+
+    def cpu() -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    with psycopg.connect(server.dsn, autocommit=True) as writer:
+        writer.execute("INSERT INTO news VALUES (-1)")
+        crowd.wait(2)
+        before = cpu()
+        for n in range(COMMITS):
+            writer.execute("INSERT INTO news VALUES (%s)", [n])
+            crowd.wait(n + 3)  # one timestamp each
+        used = cpu() - before
+        before, at = cpu(), time.perf_counter()
+        with suppress(SystemExit):
+            crowd.wait(COMMITS + 3, IDLE)
+        idle = (cpu() - before) / (time.perf_counter() - at)
+    crowd.close()
+    return Costs(opening, used, idle, memory)
 
 
 def measure_subscribers(server: Served, numbers: list[int], console: Console) -> None:
-    table = Table("queries", "subscribers", "server CPU ms per commit", "times that of one", "MB per subscriber")
+    columns = ("queries", "subscribers", "s to open", "CPU ms per commit", "times that of one", "% idle", "kB each")
+    table = Table(*columns, title="CPU and memory of the server's process, without its PostgreSQL")
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE news (n int)")
     for name, query in (("one", "SELECT n FROM news"), ("distinct", "SELECT n, {n} AS mine FROM news")):
         alone = 0.0
         for number in numbers:
-            cpu, memory = asyncio.run(follow(server, query, number, COMMITS))
-            alone = alone or cpu
-            each = f"{memory / number:.2f}" if number > 1 else ""
-            table.add_row(name, str(number), f"{cpu / COMMITS * 1000:.1f}", f"{cpu / alone:.1f}", each)
+            costs = follow(server, query, number)
+            alone = alone or costs.cpu
+            table.add_row(
+                name,
+                str(number),
+                f"{costs.opening:.1f}",
+                f"{costs.cpu / COMMITS * 1000:.1f}",
+                f"{costs.cpu / alone:.1f}",
+                f"{costs.idle * 100:.1f}",
+                f"{costs.memory / number / 1024:.0f}" if number > 1 else "",
+            )
     console.print(table)
 
 
@@ -241,7 +312,8 @@ def main() -> None:
     parser.add_argument("--subscribers", type=int, nargs="+", default=[1, 10, 50])
     options = parser.parse_args()
     console = Console()
-    with served() as server:
+    most = max(options.subscribers) + SPARE if "subscribers" in options.parts else None
+    with served(max_connections=most) as server:
         if "latency" in options.parts:
             measure_latency(server, options.seconds, console)
         if "rates" in options.parts:
