@@ -17,7 +17,7 @@ from server.sides import Hold
 if TYPE_CHECKING:
     from server.session import RelaySession
 
-PINNED = ("search_path", "client_encoding", "DateStyle", "IntervalStyle")
+PINNED = ("search_path", "client_encoding", "DateStyle", "IntervalStyle", "standard_conforming_strings")
 """Parameters that are reported when they change and that injected work sets for itself."""
 
 

@@ -89,16 +89,19 @@ class Framer:
 
 
 def kinds(raw: bytes) -> list[int]:
-    """The types of the client's messages in a run of bytes.
+    """The types of the client's messages in a run of bytes. Raises ProtocolViolation.
 
     >>> kinds(b"H\\0\\0\\0\\4S\\0\\0\\0\\4")
     [72, 83]
     """
-    framer = Framer(FRONTEND_LIMITS)
-    framer.feed(raw)
-    found = []
-    while (message := framer.next()) is not None:
-        found.append(message[0])
+    found, position = [], 0
+    while position + 5 <= len(raw):
+        kind, length = HEADER.unpack_from(raw, position)
+        check(FRONTEND_LIMITS, kind, length)
+        position += length + 1
+        if position > len(raw) and length < WHOLE:
+            break
+        found.append(kind)
     return found
 
 

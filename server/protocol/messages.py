@@ -155,6 +155,20 @@ def notice_response(
     return _report(NOTICE, severity, sqlstate, text, None, hint, encoding)
 
 
+def split(messages: bytes) -> list[bytes]:
+    """Whole messages one by one.
+
+    >>> split(FLUSH_MESSAGE + SYNC_MESSAGE) == [FLUSH_MESSAGE, SYNC_MESSAGE]
+    True
+    """
+    found, position = [], 0
+    while position < len(messages):
+        end = position + 1 + INT32.unpack_from(messages, position + 1)[0]
+        found.append(messages[position:end])
+        position = end
+    return found
+
+
 def report_fields(body: bytes) -> dict[str, bytes]:
     """The fields of an ErrorResponse's or NoticeResponse's body by their one-letter code.
 

@@ -79,7 +79,7 @@ class DeclareCursor:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads a statement token by token."""
+    """Reads a statement token by token, without the semicolons around it."""
 
     text: bytes
     ahead: list[Token]
@@ -90,7 +90,8 @@ class Reader:
         found = list(tokens(text, backslashes=backslashes, encoding=encoding))
         while found and found[-1].word == ";" and found[-1].kind == "other":
             found.pop()
-        return cls(text, found)
+        empty = next((n for n, token in enumerate(found) if token.word != ";" or token.kind != "other"), 0)
+        return cls(text, found[empty:])
 
     @property
     def ended(self) -> bool:

@@ -253,7 +253,10 @@ class Traffic:
                     self.attention = Attention.SUBSCRIBE
                     return True
             else:
-                self.portals.pop(portal, None)
+                replaced = self.portals.pop(portal, None)
+                if replaced is not None and Mention.SUBSCRIBE in replaced.mention:
+                    self.attention = Attention.SUBSCRIBE
+                    return True
         elif kind == m.EXECUTE:
             bound = self.portals.get(m.text_at(data, at))
             if bound is not None and not self.failed:

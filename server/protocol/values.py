@@ -19,7 +19,9 @@ _CODECS = {
     "EUC_JP": "euc_jp",
     "EUC_KR": "euc_kr",
     "EUC_CN": "gb2312",
+    "EUC_JIS_2004": "euc_jis_2004",
     "SJIS": "cp932",
+    "SHIFT_JIS_2004": "shift_jis_2004",
     "BIG5": "big5",
     "GBK": "gbk",
     "UHC": "cp949",
@@ -34,6 +36,9 @@ _CODECS = {
     **{f"ISO_8859_{n}": f"iso8859-{n}" for n in range(5, 9)},
     **{f"WIN{n}": f"cp{n}" for n in (866, 874, *range(1250, 1259))},
 }
+
+UNREADABLE = frozenset({"EUC_TW", "MULE_INTERNAL"})
+"""Encodings that Python does not know: `codec` keeps their bytes apart, and no more."""
 
 
 def codec(client_encoding: str) -> str:

@@ -13,12 +13,13 @@ from catalog.session import SqlError
 from engine.subscribe import CopyOutput, RowOutput
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows, refuse_backward
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor
+from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece
 from server.protocol.traffic import Mentioning
 from server.protocol.values import codec
 from server.protocol.words import Mention
 from server.request_session import run_by_name
-from server.subscriptions.held import MARKER, Cursor, Flow, Portal, Statement
+from server.subscriptions.held import MARKER, Cursor, Flow, Kept, Portal, Statement
+from server.subscriptions.literals import read_anywhere
 from server.subscriptions.recoding import Recoding
 from server.subscriptions.stand_in import with_formats
 from server.subscriptions.subscriber import Subscriber
@@ -56,8 +57,13 @@ class Answers(Subscriber):
             sent += rows
         return sent
 
-    async def pass_ready_rows(self, flow: Flow, limit: int | None, seconds: float | None, write: Write) -> int:
-        """Pass on what comes within so many seconds; without any, what is there once anything is."""
+    async def pass_ready_rows(
+        self, flow: Flow, limit: int | None, seconds: float | None, write: Write, kept: Kept | None
+    ) -> int:
+        """Pass on what comes within so many seconds; without any, what is there once anything is.
+
+        Stops where `kept`, into which they go, is full.
+        """
         now = asyncio.get_running_loop().time
         deadline = None if seconds is None else now() + seconds
         sent = 0
@@ -74,7 +80,7 @@ class Answers(Subscriber):
             messages, rows = taken
             await write(messages)
             sent += rows
-            if deadline is not None and now() > deadline + GRACE_SECONDS:
+            if (deadline is not None and now() > deadline + GRACE_SECONDS) or (kept is not None and kept.is_full):
                 break
         return sent
 
@@ -89,7 +95,7 @@ class Answers(Subscriber):
         elif isinstance(asked, DeclareCursor):
             await self.declare(statement, portal.parameters)
         elif isinstance(asked, FetchRows):
-            await self.fetch(asked, portal.formats, describe=False)
+            await self._execute_fetch(portal, asked, limit)
         elif isinstance(asked, CloseCursor):
             self.close(asked)
         else:
@@ -127,8 +133,11 @@ class Answers(Subscriber):
         asked = statement.asked
         assert isinstance(asked, CopySubscription)
         response = await self.copy_response(statement)
-        encoding = codec(self.encoding)
-        options = [f"{name} {value.decode(encoding, 'replace')}".rstrip() for name, value in asked.options]
+        backslashes, encoding = self.conductor.backslashes, self.encoding
+        options = [
+            f"{name} {read_anywhere(Piece(0, value), backslashes=backslashes, client_encoding=encoding)}".rstrip()
+            for name, value in asked.options
+        ]
         if not any(name == "ENCODING" for name, _ in asked.options):
             options.append(f"ENCODING '{self.encoding}'")
         output = CopyOutput(", ".join(options), binary=response[5] == 1)
@@ -185,8 +194,29 @@ class Answers(Subscriber):
         if name in self.held.cursors or any(kind == m.DATA_ROW for kind, _ in answers):
             raise SqlError("42P03", f'cursor "{name.decode(encoding, "replace")}" already exists')
 
-    async def fetch(self, asked: FetchRows, formats: tuple[int, ...], *, describe: bool) -> None:
-        """FETCH or MOVE; `describe` gives the rows' description as well."""
+    async def _execute_fetch(self, portal: Portal, asked: FetchRows, limit: int) -> None:
+        """FETCH in a portal: all its rows are taken at once, as PostgreSQL does, and given out as they are wanted."""
+        if portal.flow is None and limit and not asked.move:
+            kept = Kept()
+            portal.tag = await self.fetch(asked, portal.formats, into=kept)
+            portal.flow = Flow(kept, {})
+        if portal.flow is None:
+            self.complete(await self.fetch(asked, portal.formats))
+            return
+        with self._reading(portal.flow, portal.name):
+            sent = await self.watched(self.pass_rows(portal.flow, limit or None, self.write))
+        if limit and sent == limit:
+            self.session.client.write(_SUSPENDED)
+        else:
+            self.complete(portal.tag)
+
+    async def fetch(
+        self, asked: FetchRows, formats: tuple[int, ...], *, describe: bool = False, into: Kept | None = None
+    ) -> str:
+        """FETCH or MOVE, into `into` or else to the client; `describe` gives the rows' description as well.
+
+        Returns the completion's tag.
+        """
         shown = asked.name.decode(codec(self.encoding), "replace")
         seconds = await self._seconds(asked)
         cursor = self.held.cursors.get(asked.name)
@@ -195,20 +225,16 @@ class Answers(Subscriber):
         if asked.backward:
             raise refuse_backward()
         recoding = None if cursor.formats or asked.move else Recoding.needed(self, cursor.columns, formats)
-        if asked.move:
-            write: Write = _nowhere
-        elif recoding is not None:
-            write = recoding.keep
-        else:
-            write = self.write
+        kept = into if recoding is None else recoding.kept
+        write: Write = _nowhere if asked.move else self.write if kept is None else kept.keep
         with self._reading(cursor.flow, asked.name):
             if describe and not asked.move:
                 self.session.client.write(self.description_of(cursor, formats))
             async with self.patience(cursor.flow):
-                sent = await self.watched(self.pass_ready_rows(cursor.flow, asked.count, seconds, write))
+                sent = await self.watched(self.pass_ready_rows(cursor.flow, asked.count, seconds, write, kept))
             if recoding is not None:
-                await recoding.give(self.write)
-        self.complete(f"{'MOVE' if asked.move else 'FETCH'} {sent}")
+                await recoding.give(self.write if into is None else into.keep)
+        return f"{'MOVE' if asked.move else 'FETCH'} {sent}"
 
     async def _seconds(self, asked: FetchRows) -> float | None:
         """Seconds, while the cursor is seen to be there."""

@@ -104,24 +104,30 @@ class ExtendedSubscriptions(Answers):
         name = m.text_at(data, 5)
         statement = self._statement(m.text_at(data, 6 + len(name)))
         if statement is None or not self.is_ours(statement.asked):
-            self.held.portals.pop(name, None)
             if statement is not None:
                 self.traffic.portals.pop(name, None)
+            if name and (name in self.held.portals or name in self.held.cursors):
+                self.traffic.portals[name] = Mentioning(Mention.SUBSCRIBE, b"")
+                await self._attempt(_refuse_second(name), b"")
+                return True
+            self.held.close_portal(name)
             return False
         if statement.asked == CloseCursor(None):
+            self.held.close_portal(name)
             self.held.portals[name] = Portal(name, statement, _NO_DATA)
             return False
+        pieces = [data]
         missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
         while missing > 0:
             _, piece = await self.dialogue.next_from_client()
             missing -= len(piece)
-            data += piece
-        await self._attempt(self._bind(name, statement, data), statement.text)
+            pieces.append(piece)
+        await self._attempt(self._bind(name, statement, b"".join(pieces)), statement.text)
         return True
 
     async def _bind(self, name: bytes, statement: Statement, data: bytes) -> None:
-        if name and name in self.held.portals:
-            raise SqlError("42P03", f'portal "{name.decode("utf-8", "replace")}" already exists')
+        if name and (name in self.held.portals or name in self.held.cursors):
+            await _refuse_second(name)
         parameters, formats = _bound(data, 7 + len(name) + len(m.text_at(data, 6 + len(name))))
         inside = self.conductor.status == m.IN_TRANSACTION
         messages = self.conductor.ours(SAVEPOINT) if inside else b""
@@ -156,24 +162,24 @@ class ExtendedSubscriptions(Answers):
             return True
         return False
 
-    def _portal(self, name: bytes) -> Portal | None:
-        """A bound portal, or a cursor, which is one, too."""
+    def _portal(self, name: bytes, limit: int | None = None) -> Portal | None:
+        """A bound portal, or a cursor, which is one, too: then one that fetches at most `limit` rows."""
         found, cursor = self.held.portals.get(name), self.held.cursors.get(name)
         if found is None and cursor is not None:
-            statement = Statement(b"", FetchRows(name, None), StandIn(), cursor.columns)
+            statement = Statement(b"", FetchRows(name, limit), StandIn(), cursor.columns)
             return Portal(name, statement, self.description_of(cursor, ()))
         return found
 
     async def _take_execute(self, data: bytes) -> bool:
         name = m.text_at(data, 5)
-        portal = self._portal(name)
+        limit = m.INT32.unpack_from(data, 6 + len(name))[0]
+        portal = self._portal(name, limit or None)
         if portal is None:
             return False
         if portal.statement.asked == CloseCursor(None):
             self.close(CloseCursor(None))
             self.conductor.held = None
             return False
-        limit = m.INT32.unpack_from(data, 6 + len(name))[0]
         await self._attempt(self._execute(portal, limit), portal.statement.text)
         self.conductor.ran += 1
         return True
@@ -186,6 +192,10 @@ class ExtendedSubscriptions(Answers):
         if begins and conductor.status == m.IDLE and not conductor.nothing_ran():
             await conductor.open()  # takes in what the implicit transaction has done
         await self.execute(portal, limit)
+
+
+async def _refuse_second(name: bytes) -> None:
+    raise SqlError("42P03", f'portal "{name.decode("utf-8", "replace")}" already exists')
 
 
 def _bound(data: bytes, position: int) -> tuple[bytes, tuple[int, ...]]:

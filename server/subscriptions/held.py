@@ -6,12 +6,13 @@ back to it: of that PostgreSQL keeps count, in a parameter of the transaction (:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from engine.subscribe import Feed
+from engine.subscribe import Batch, Feed
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Subscription
@@ -66,6 +67,37 @@ class Flow:
         return taken, rows
 
 
+MOST_KEPT = 64 << 20
+
+
+class Kept:
+    """Rows that have been taken and wait to be given out: a `Feed` of its own."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more should be taken, though there may be: a FETCH may always give fewer rows."""
+        return self._size >= MOST_KEPT
+
+    async def keep(self, messages: bytes) -> None:
+        self._batches.append(Batch(0, messages, len(m.split(messages))))
+        self._size += len(messages)
+
+    def rows(self) -> Iterator[bytes]:
+        """The messages, which are then no longer kept."""
+        while self._batches:
+            yield from m.split(self._batches.popleft().messages)
+
+    async def next(self, wait: float | None = None) -> Batch | None:
+        return self._batches.popleft() if self._batches else None
+
+    async def close(self) -> None:
+        self._batches.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A prepared statement; ``text`` is the client's."""
@@ -90,6 +122,8 @@ class Portal:
     parameters: bytes = b""
     """Formats and values of the parameters, as Bind has them."""
     flow: Flow | None = None
+    tag: str = ""
+    """Of a FETCH: its completion, once its rows have been given out."""
 
 
 @dataclass(slots=True)

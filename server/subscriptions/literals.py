@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from catalog.session import SqlError
 from engine.subscribe import CLIENT_SETTINGS, AsOf, Envelope, Subscribe
 from server.protocol import messages as m
 from server.protocol import values
@@ -19,7 +20,6 @@ _TYPE_NAMES = (
     "SELECT pg_catalog.format_type(t::pg_catalog.oid, -1)"
     " FROM pg_catalog.unnest($1::pg_catalog.int8[]) WITH ORDINALITY AS u(t, n) ORDER BY n"
 )
-_PASSED_ON = (*CLIENT_SETTINGS, "standard_conforming_strings")
 
 
 async def type_names(session: RelayedSession, types: Sequence[int]) -> list[str]:
@@ -63,39 +63,69 @@ def literal(value: str | None, type_name: str) -> str:
     return f"(E'{escaped}'::{type_name})"
 
 
-def put_in(piece: Piece, literals: Sequence[str], encoding: str) -> str:
-    """The text of a piece with literals in place of its parameters.
+def read_anywhere(
+    piece: Piece, literals: Sequence[str] = (), *, backslashes: bool = False, client_encoding: str = "UTF8"
+) -> str:
+    """The text of a piece as it means the same in any session: with literals in place of its parameters.
 
-    >>> put_in(Piece(0, b"select $1, '$1' where a < $2"), ["(1)", "(2)"], "utf-8")
+    ``backslashes`` is true where the client's ``standard_conforming_strings`` is off: then a plain string that has a
+    backslash becomes one in which that escapes. Raises SqlError 22021.
+
+    >>> read_anywhere(Piece(0, b"select $1, '$1' where a < $2"), ["(1)", "(2)"])
     "select (1), '$1' where a < (2)"
+    >>> read_anywhere(Piece(0, rb"select 'it\\'s $1'"), ["(1)"], backslashes=True)
+    "select E'it\\\\'s $1'"
     """
-    if not literals:
-        return piece.text.decode(encoding, "replace")
     parts, end = [], 0
-    for token in tokens(piece.text):
+    for token in (
+        tokens(piece.text, backslashes=backslashes, encoding=client_encoding) if literals or backslashes else ()
+    ):
+        instead = None
         if token.kind == "number" and token.word.startswith("$"):
             number = int(token.word[1:])
-            if 0 < number <= len(literals):
-                parts += [piece.text[end : token.start].decode(encoding, "replace"), literals[number - 1]]
-                end = token.end
-    return "".join(parts) + piece.text[end:].decode(encoding, "replace")
+            instead = literals[number - 1] if 0 < number <= len(literals) else None
+        elif backslashes and token.kind == "string" and "\\" in token.word and token.word[0] in "'nN":
+            string = decoded(piece.text[token.start : token.end], client_encoding)
+            instead = f"E{string}" if string.startswith("'") else f"nchar E{string[1:]}"
+        if instead is not None:
+            parts += [decoded(piece.text[end : token.start], client_encoding), instead]
+            end = token.end
+    return "".join(parts) + decoded(piece.text[end:], client_encoding)
 
 
-def asked(subscription: Subscription, literals: Sequence[str], encoding: str, settings: Mapping[str, str]) -> Subscribe:
-    """What the hub is asked for. ``encoding`` is Python's name of the client's."""
+def decoded(text: bytes, client_encoding: str) -> str:
+    """What the client has written. Raises SqlError 22021 where that cannot be said for certain.
+
+    >>> decoded(b"\\xe4", "LATIN1"), decoded(b"\\xe4", "SQL_ASCII")
+    Traceback (most recent call last):
+    ...
+    catalog.session.SqlError: text in client_encoding SQL_ASCII cannot be read for a subscription
+    """
+    try:
+        return text.decode("ascii" if client_encoding in values.UNREADABLE else values.codec(client_encoding))
+    except UnicodeDecodeError:
+        raise SqlError(
+            "22021",
+            f"text in client_encoding {client_encoding} cannot be read for a subscription",
+            hint="SET client_encoding = 'UTF8'.",
+        ) from None
+
+
+def asked(subscription: Subscription, literals: Sequence[str], settings: Mapping[str, str]) -> Subscribe:
+    """What the hub is asked for. ``settings`` are the client's. Raises SqlError."""
+    encoding = settings["client_encoding"]
+    backslashes = settings["standard_conforming_strings"] == "off"
 
     def text(piece: Piece) -> str:
-        return put_in(piece, literals, encoding)
+        return read_anywhere(piece, literals, backslashes=backslashes, client_encoding=encoding)
 
     return Subscribe(
         query=("TABLE " if subscription.named else "") + text(subscription.query),
-        envelope=Envelope(
-            subscription.envelope, tuple(key.text.decode(encoding, "replace") for key in subscription.keys)
-        ),
+        envelope=Envelope(subscription.envelope, tuple(decoded(key.text, encoding) for key in subscription.keys)),
         order_by=text(subscription.order_by) if subscription.order_by else None,
         snapshot=subscription.snapshot,
         progress=subscription.progress,
         as_of=AsOf(text(subscription.as_of), subscription.at_least) if subscription.as_of else None,
         up_to=text(subscription.up_to) if subscription.up_to else None,
-        settings={name: value for name, value in settings.items() if name in _PASSED_ON},
+        settings={name: value for name, value in settings.items() if name in CLIENT_SETTINGS},
     )

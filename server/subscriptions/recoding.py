@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from server.protocol import messages as m
 from server.protocol import values
 from server.request_session import run_by_name
+from server.subscriptions.held import Kept
 from server.subscriptions.literals import type_names
 from server.subscriptions.stand_in import Column
 
@@ -21,22 +21,18 @@ _ROWS_AT_ONCE = 5000
 
 
 class Recoding:
-    """The rows of one FETCH."""
+    """The rows of one FETCH: kept in text format, and given out in others."""
 
     def __init__(self, subscriber: Subscriber, columns: Sequence[Column], formats: Sequence[int]):
         self._subscriber = subscriber
         self._columns = columns
         self._formats = formats
-        self._messages: list[bytes] = []
+        self.kept = Kept()
 
     @classmethod
     def needed(cls, subscriber: Subscriber, columns: Sequence[Column], formats: Sequence[int]) -> Recoding | None:
         """Where any of these formats, Bind's, is not text."""
         return cls(subscriber, columns, formats) if any(formats) else None
-
-    async def keep(self, messages: bytes) -> None:
-        """Take rows in text format."""
-        self._messages.append(messages)
 
     async def give(self, write: Callable[[bytes], Awaitable[None]]) -> None:
         """Give out what has been kept."""
@@ -52,21 +48,9 @@ class Recoding:
             + ", ".join(f"c{n}" for n, _ in numbered)
             + ", n) ORDER BY hw.n"
         )
-        rows = [
-            values.row(row, [str] * len(names), encoding) for messages in self._messages for row in _split(messages)
-        ]
-        self._messages = []
+        rows = [values.row(row, [str] * len(names), encoding) for row in self.kept.rows()]
         for begin in range(0, len(rows), _ROWS_AT_ONCE):
             lists = map(list, zip(*rows[begin : begin + _ROWS_AT_ONCE], strict=True))
             parameters = [values.encode(of_column, encoding) for of_column in lists]
             answers = await self._subscriber.exchange(run_by_name(asking.encode(encoding), parameters, self._formats))
             await write(b"".join(data for kind, data in answers if kind not in b"123CZ"))
-
-
-def _split(messages: bytes) -> list[bytes]:
-    found, position = [], 0
-    while position < len(messages):
-        end = position + 1 + m.INT32.unpack_from(messages, position + 1)[0]
-        found.append(messages[position:end])
-        position = end
-    return found

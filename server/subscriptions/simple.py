@@ -25,7 +25,7 @@ class SimpleSubscriptions(Answers):
         if isinstance(asked, SqlError):
             raise asked
         if isinstance(asked, FetchRows):
-            await self.fetch(asked, (), describe=True)
+            self.complete(await self.fetch(asked, (), describe=True))
         elif isinstance(asked, CloseCursor):
             self.close(asked)
         else:

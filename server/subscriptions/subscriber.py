@@ -311,7 +311,7 @@ class Subscriber:
         names = [name for name in (*CLIENT_SETTINGS, IDLE_SESSION) if name not in session.before]
         settings = {**session.before, **dict(await session.fetch(_OTHER_SETTINGS, names))}
         self._timeouts = {name: settings[name] for name in (IDLE_IN_TRANSACTION, IDLE_SESSION)}
-        asked = literals.asked(subscription, values, encoding, settings)
+        asked = literals.asked(subscription, values, settings)
         hub = await self.session.relay.hooks.subscriptions(self.session.database)
         prepared = await hub.prepare(session, asked)
         described = [column.name.decode(encoding, "replace") for column in statement.columns]
