@@ -198,3 +198,31 @@ def test_repeatable_read_fails_rather_than_lose_an_update(connections: Open) -> 
     late.execute("ROLLBACK")
     assert value(connection, f"SELECT accum.{name}_balance()") == {"n": 2}
     assert wrong(connection, name) == []
+
+
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    ("high_write", "change", "done"),
+    [
+        (True, "register_alter('{}', high_write := false)", True),
+        (True, "register_alter('{}', add_resources := '{{\"m\": \"int\"}}')", True),
+        (False, "register_detach_partitions('{}', '2100-01-01'::date)", True),
+        (False, "register_drop('{}')", False),
+    ],
+)
+def test_tables_are_not_taken_apart_by_who_does_not_see_all(
+    connections: Open, isolation: str, high_write: bool, change: str, done: bool
+) -> None:
+    connection, name = create(connections)
+    connection.execute(f"SELECT accum.register_alter('{name}', high_write := {high_write})")
+    late = connections()
+    late.execute(f"BEGIN ISOLATION LEVEL {isolation}")
+    assert value(late, f"SELECT accum.{name}_balance()") == {"n": 0}
+    connection.execute("SELECT accum.register_post(%s, %s::jsonb)", [name, lines("a", (1, 5))])
+    with pytest.raises(psycopg.errors.ActiveSqlTransaction):
+        late.execute("SELECT accum." + change.format(name))
+    late.execute("ROLLBACK")
+    if done:
+        connection.execute("SELECT accum." + change.format(name))
+    assert value(connection, f"SELECT (accum.{name}_balance() ->> 'n')::int") == 5
+    assert wrong(connection, name) == []

@@ -191,3 +191,18 @@ BEGIN
     END LOOP;
     RETURN result || rest;
 END $$;
+
+
+-- Raises 25001 where statements do not see what others have committed before a lock was had: a table that is then taken
+-- apart would lose it.
+CREATE OR REPLACE FUNCTION @extschema@._refuse_old_snapshot() RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION USING ERRCODE = '25001',
+            MESSAGE = format('cannot change the tables of a register in a transaction of isolation level %s',
+                             current_setting('transaction_isolation')),
+            DETAIL = 'Movements that others have committed since it began would be lost.',
+            HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END $$;

@@ -32,6 +32,7 @@ BEGIN
         RAISE EXCEPTION 'must be owner of register "%"', p_name USING ERRCODE = '42501';
     END IF;
     IF old.high_write THEN
+        PERFORM @extschema@._refuse_old_snapshot();
         PERFORM @extschema@._drop_delta_buffer(old);
     END IF;
     plain := new;
@@ -89,10 +90,13 @@ DECLARE
 BEGIN
     IF to_regclass(@extschema@._fill(r, '{{movements}}')) IS NOT NULL THEN
         EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
-        EXECUTE @extschema@._fill(r, 'SELECT EXISTS (SELECT FROM {{movements}})') INTO used;
-        IF used AND force IS NOT TRUE THEN
-            RAISE EXCEPTION 'register "%" contains movements', p_name USING ERRCODE = '55000',
-                HINT = 'Use force := true to drop it with its movements.';
+        IF force IS NOT TRUE THEN
+            PERFORM @extschema@._refuse_old_snapshot();
+            EXECUTE @extschema@._fill(r, 'SELECT EXISTS (SELECT FROM {{movements}})') INTO used;
+            IF used THEN
+                RAISE EXCEPTION 'register "%" contains movements', p_name USING ERRCODE = '55000',
+                    HINT = 'Use force := true to drop it with its movements.';
+            END IF;
         END IF;
     END IF;
     DELETE FROM @extschema@._registers g WHERE g.name = p_name;

@@ -25,8 +25,10 @@ $$;
 --
 -- It is made as a table by itself and then attached, which lets others read and write meanwhile. Rows of the period that
 -- are in the default partition are moved into it. To the register they have not changed: no trigger fires for them.
+-- (The bounds are written as text: abbreviations of time zones are not read by all versions as they were written.)
 CREATE OR REPLACE FUNCTION @extschema@._make_partition(r @extschema@._registers, start timestamp) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off
+SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
 DECLARE
     movements regclass := @extschema@._name(r.name || '_movements');
     fallback regclass := @extschema@._name(r.name || '_movements_default');
@@ -137,6 +139,7 @@ BEGIN
     IF p_older_than IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'date must not be null';
     END IF;
+    PERFORM @extschema@._refuse_old_snapshot();
     FOR partition IN
         SELECT c.oid FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
          WHERE i.inhparent = @extschema@._name(p_name || '_movements')::regclass
