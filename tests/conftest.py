@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
-import psycopg
 import pytest
-from hypothesis import HealthCheck, settings
-from psycopg import sql
+from hypothesis import HealthCheck, Phase, settings
 
 from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
+from tests.clusters import new_database, started_cluster
 
 # A cluster that does not wait for the disk (the tests stop processes, never the machine), and whose autovacuum does not
 # take locks that a test with a lock_timeout would meet.
@@ -26,8 +24,6 @@ LONGEST = (
     *("test_subqueries", "test_lake", "test_spark_deltas", "test_queues", "test_bad_input"),
 )
 
-_numbers = count(1)
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """No test is a test of speed, and `make test` tries the same examples each time: `make test-long` looks for others.
@@ -36,7 +32,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     same = "not long" in config.getoption("markexpr")
     settings.register_profile(
-        "patient", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=same
+        "patient",
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+        derandomize=same,
+        report_multiple_bugs=False,
+        phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     )
     settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -55,25 +57,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """The embedded PostgreSQL: `socket_dir`, `port`, `user`, `password`, `dsn(database)`, `psql`, `bin_dir`."""
-    data = DataDirectory(tmp_path_factory.mktemp("cluster") / "data").create()
-    postgres = EmbeddedPostgres(data, SETTINGS)
-    postgres.start()
-    try:
+    """The embedded PostgreSQL."""
+    with started_cluster(tmp_path_factory.mktemp("cluster") / "data", SETTINGS) as postgres:
         yield postgres
-    finally:
-        postgres.stop()
 
 
 @pytest.fixture
 def database(cluster: EmbeddedPostgres) -> Iterator[str]:
     """The name of a database that is empty, and is dropped after the test."""
-    name = f"test_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    yield name
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+    with new_database(cluster) as name:
+        yield name
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from psycopg import conninfo, sql
 from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, Scripts, System, install
 from engine.pool import PooledSession
 from server.embedded import EmbeddedPostgres
+from tests.clusters import new_database
 
 PASSWORD = "correct horse"
 ROLES = ("catalog_alice", "catalog_bob")
@@ -73,23 +74,19 @@ def bare_connect(dsn: str) -> Iterator[Connect]:
 
 
 @pytest.fixture(scope="session")
-def template(cluster: EmbeddedPostgres) -> str:
+def template(cluster: EmbeddedPostgres) -> Iterator[str]:
     """A database with the catalog installed, to be copied."""
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE catalog_template")
-    install_into(cluster.dsn("catalog_template"))
-    return "catalog_template"
+    with new_database(cluster, "template") as name:
+        install_into(cluster.dsn(name))
+        yield name
 
 
 @pytest.fixture
 def database(cluster: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
     """The test's database: with the catalog for tests that `connect`, else empty."""
     template = request.getfixturevalue("template") if "connect" in request.fixturenames else "template1"
-    name = f"catalog_test_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)))
+    with new_database(cluster, "catalog", template) as name:
         yield name
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture
@@ -107,12 +104,9 @@ def engine(connect: Connect) -> Engine:
 @contextmanager
 def _with(system: System, cluster: EmbeddedPostgres) -> Iterator[str]:
     """The DSN of a new database with the catalog of one system."""
-    name = f"{system.schema}_test_{next(_numbers)}"
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    with new_database(cluster, system.schema) as name:
         install_into(cluster.dsn(name), system=system)
         yield cluster.dsn(name)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture(scope="module")

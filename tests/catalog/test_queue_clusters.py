@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from catalog.install import QUEUES
-from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into
+from tests.clusters import started_cluster
 
 NAME = "moved"
 
@@ -22,12 +22,8 @@ IDLE_TICKS = 4000
 @pytest.fixture(scope="module")
 def young_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A cluster that has used few transaction ids."""
-    postgres = EmbeddedPostgres(DataDirectory(tmp_path_factory.mktemp("young") / "data").create())
-    postgres.start()
-    try:
+    with started_cluster(tmp_path_factory.mktemp("young") / "data") as postgres:
         yield postgres
-    finally:
-        postgres.stop()
 
 
 @pytest.fixture

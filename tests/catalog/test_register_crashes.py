@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from catalog.install import REGISTERS
-from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 from tests.catalog.conftest import install_into
+from tests.clusters import started_cluster
 
 WRITERS = 4
 
@@ -24,10 +24,8 @@ WRITERS = 4
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL of this test's own, which waits for the disk as any."""
-    postgres = EmbeddedPostgres(DataDirectory(tmp_path / "data").create(), {"autovacuum": "off"})
-    postgres.start()
-    yield postgres
-    postgres.stop()
+    with started_cluster(tmp_path / "data", {"autovacuum": "off"}) as postgres:
+        yield postgres
 
 
 @pytest.mark.long
@@ -91,3 +89,45 @@ def test_killed_while_sessions_write(own_cluster: EmbeddedPostgres, high_write: 
                 "SELECT (accum.r_balance()->>'n')::int, sum(n)::int FROM accum.r_balance_cache"
             ).fetchone()
             assert total == (sum(acknowledged), sum(acknowledged))
+
+
+def test_a_prepared_transaction_holds_up_the_repair_and_no_read(own_cluster: EmbeddedPostgres) -> None:
+    """It is older than the crash, and its movements come after it."""
+    install_into(own_cluster.dsn(), system=REGISTERS)
+    post = (
+        "SELECT accum.register_post('r', jsonb_build_object('recorder', 'd', 'period', now(), 'item', 1, 'n', %s::int))"
+    )
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+        connection.execute(
+            'SELECT accum.register_create(\'r\', \'{"item": "int"}\', \'{"n": "int"}\', high_write := true)'
+        )
+        connection.execute(post, [1])
+        connection.execute("BEGIN")
+        connection.execute(post, [10])
+        connection.execute("PREPARE TRANSACTION 'late'")
+    pid = own_cluster.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGQUIT)
+    own_cluster.start()
+    with psycopg.connect(own_cluster.dsn(), autocommit=True) as connection:
+
+        def repair() -> object:
+            with connection.transaction():
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                return connection.execute("SELECT accum._maintain_deltas('r', 0, 10)").fetchone()
+
+        def balances() -> object:
+            return connection.execute(
+                "SELECT (accum.r_balance() ->> 'n')::int, (SELECT sum(n) FROM accum.r_balance_cache)"
+            ).fetchone()
+
+        assert balances() == (1, 1)
+        with pytest.raises(psycopg.errors.LockNotAvailable, match="while a prepared transaction uses it"):
+            repair()
+        connection.execute(post, [100])
+        assert balances() == (101, 101)
+        connection.execute("COMMIT PREPARED 'late'")
+        assert balances() == (111, 111)
+        assert repair() == ({"merged": 0, "rest": False},)
+        assert balances() == (111, 111)
+        assert connection.execute("SELECT * FROM accum.register_verify('r') WHERE status <> 'OK'").fetchall() == []

@@ -12,8 +12,8 @@ from catalog.install import REGISTERS
 from server.embedded import EmbeddedPostgres
 from tests.catalog.conftest import Connection, install_into
 from tests.catalog.signatures import declared_lines, wrong_functions
+from tests.clusters import new_database
 
-DATABASE = "register_rights"
 OWNER, SOMEBODY = "register_owner", "register_somebody"
 TABLES = ("movements", "movements_audit", "balance_cache", "totals_day", "totals_month", "totals_year")
 
@@ -38,10 +38,9 @@ def read_table() -> list[Right]:
 @pytest.fixture(scope="module")
 def stock(cluster: EmbeddedPostgres) -> Iterator[Connection]:
     """A superuser's connection; a plain role has the register `stock`, with a movement and a corrected one."""
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {DATABASE}")
-        install_into(cluster.dsn(DATABASE), system=REGISTERS)
-        with psycopg.connect(cluster.dsn(DATABASE), autocommit=True) as connection:
+    with new_database(cluster, "register_rights") as name:
+        install_into(cluster.dsn(name), system=REGISTERS)
+        with psycopg.connect(cluster.dsn(name), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {OWNER}; CREATE ROLE {SOMEBODY}")
             connection.execute(f"GRANT CREATE ON SCHEMA accum TO {OWNER}; SET ROLE {OWNER}; SET TimeZone = 'UTC'")
             connection.execute("SET statement_timeout = '90s'")
@@ -55,7 +54,6 @@ def stock(cluster: EmbeddedPostgres) -> Iterator[Connection]:
             connection.execute("RESET ROLE")
             yield connection
             connection.execute(f"DROP OWNED BY {OWNER}, {SOMEBODY} CASCADE; DROP ROLE {OWNER}, {SOMEBODY}")
-        admin.execute(f"DROP DATABASE {DATABASE} WITH (FORCE)")
 
 
 def granted(need: str) -> str:

@@ -34,8 +34,8 @@ class Witness(Ticker):
     query: str
     seen: dict[int, Counter[Row]]
 
-    async def _changes(self, session: PooledSession, timestamp: int, snapshot: str, found: set[int]) -> None:
-        await Ticker._changes(self, session, timestamp, snapshot, found)
+    async def _changes(self, session: PooledSession, timestamp: int, snapshot: str) -> None:
+        await Ticker._changes(self, session, timestamp, snapshot)
         if not self.query:
             return
         try:
@@ -53,7 +53,7 @@ class Witness(Ticker):
 class Following:
     """Follows random queries in a laboratory's database."""
 
-    def __init__(self, laboratory: Laboratory, cluster: EmbeddedPostgres, database: str):
+    def __init__(self, laboratory: Laboratory, cluster: EmbeddedPostgres):
         self.laboratory = laboratory
         arguments: dict[str, Any] = {
             "host": str(cluster.socket_dir),
@@ -61,7 +61,7 @@ class Following:
             "user": cluster.user,
             "password": cluster.password,
         }
-        self.pools = [DatabasePool(database, lambda _: arguments) for _ in range(2)]
+        self.pools = [DatabasePool(laboratory.database, lambda _: arguments) for _ in range(2)]
         self.hub = Hub(*self.pools)
         self.witness = Witness(self.pools[0])
         self.witness.query, self.witness.seen = "", {}

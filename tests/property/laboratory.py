@@ -69,7 +69,7 @@ class Laboratory:
 
     def __init__(self, cluster: EmbeddedPostgres, database: str):
         self._runner = asyncio.Runner()
-        self._cluster, self._database = cluster, database
+        self._cluster, self.database = cluster, database
         self.connections: list[asyncpg.Connection] = []
         self.stream_tables: list[StreamTable] = []
         self.tables: tuple[Table, ...] = ()
@@ -99,7 +99,7 @@ class Laboratory:
             port=self._cluster.port,
             user=self._cluster.user,
             password=self._cluster.password,
-            database=self._database,
+            database=self.database,
             statement_cache_size=0,
             server_settings={
                 "lock_timeout": LOCK_TIMEOUT,
@@ -117,7 +117,7 @@ class Laboratory:
 
     async def use_spark(self) -> None:
         """Have every full refresh computed on Spark that can be."""
-        await self.connections[0].execute(f"ALTER DATABASE {self._database} SET pg_trickle.spark_min_rows = 0")
+        await self.connections[0].execute(f"ALTER DATABASE {self.database} SET pg_trickle.spark_min_rows = 0")
         await self.connections[0].execute("SET pg_trickle.spark_min_rows = 0")
 
     async def reset(self, tables: Sequence[Table], rows: Sequence[str]) -> None:

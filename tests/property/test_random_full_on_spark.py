@@ -7,29 +7,25 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
 
 from server.embedded import EmbeddedPostgres
+from tests.clusters import new_database
 
 
 def run(cluster: EmbeddedPostgres, target: str, examples: int, mode: str = "FULL") -> dict[str, int]:
     """Run the examples in a process; how many refreshes each executor did."""
-    database = sql.Identifier(f"on_{re.sub('[^a-z]', '', target)}_{mode.lower()}")
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(database))
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(database))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "tests.property.on_spark", target, mode),
-            *(str(cluster.socket_dir), cluster.user, database.as_string(None).strip('"'), str(examples)),
-        ],
-        input=cluster.password + "\n",
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
+    with new_database(cluster, "on_spark") as database:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "tests.property.on_spark", target, mode),
+                *(str(cluster.socket_dir), cluster.user, database, str(examples)),
+            ],
+            input=cluster.password + "\n",
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
     assert done.returncode == 0, done.stderr[-6000:]
     print(done.stdout)  # why PostgreSQL computed what it did
     counts = done.stdout.strip().splitlines()[-1]

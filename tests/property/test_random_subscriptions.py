@@ -47,7 +47,7 @@ def examples(draw: DrawFn, depth: int, rounds: int) -> Example:
 def following(cluster: EmbeddedPostgres, laboratory: Laboratory) -> Iterator[Following]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hub, "LINGER", 0.01)
-        made = Following(laboratory, cluster, "laboratory")
+        made = Following(laboratory, cluster)
         yield made
         laboratory.do(made.close())
 

@@ -18,6 +18,7 @@ from psycopg import conninfo
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend, EngineHooks, NoEngine
 from server.relay import Limits, Relay
+from tests.clusters import new_database
 from tests.server.feed_hub import FeedEngine, FeedHub
 from tests.server.subscribing import Subscribed
 from tests.server.table_engine import TableEngine
@@ -117,16 +118,14 @@ def engaged(start_relay: Callable[..., RunningRelay], dsn: str) -> Engaged:
 @pytest.fixture(scope="module")
 def feeding(cluster: EmbeddedPostgres, backend: Backend) -> Iterator[tuple[RunningRelay, FeedEngine, str]]:
     """A relay whose subscriptions the tests fill, and the connection string of a database of its own."""
-    dsn = cluster.dsn("feeding")
-    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
-        connection.execute("DROP DATABASE IF EXISTS feeding WITH (FORCE)")
-        connection.execute("CREATE DATABASE feeding")
-    with psycopg.connect(dsn, autocommit=True) as direct:
-        direct.execute((Path(__file__).parent / "requests.sql").read_text())
-    engine = FeedEngine(dsn)
-    relay = RunningRelay(backend, engine)
-    yield relay, engine, dsn
-    relay.stop()
+    with new_database(cluster, "feeding") as name:
+        dsn = cluster.dsn(name)
+        with psycopg.connect(dsn, autocommit=True) as direct:
+            direct.execute((Path(__file__).parent / "requests.sql").read_text())
+        engine = FeedEngine(dsn)
+        relay = RunningRelay(backend, engine)
+        yield relay, engine, dsn
+        relay.stop()
 
 
 @pytest.fixture

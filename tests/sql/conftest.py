@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import psycopg
 import pytest
 
 from server.embedded import EmbeddedPostgres
 from sql import Source
+from tests.clusters import new_database
 
 from .harness import Connection, StreamTable, connect, source
 
@@ -56,17 +56,12 @@ class Workspace:
 
 
 def open_workspace(
-    cluster: EmbeddedPostgres, name: str, tables: str = TABLES, names: Sequence[str] = NAMES
+    cluster: EmbeddedPostgres, kind: str, tables: str = TABLES, names: Sequence[str] = NAMES
 ) -> Iterator[Workspace]:
     """A fresh database with sources."""
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        admin.execute(f"CREATE DATABASE {name}")
-    with connect(cluster.dsn(name)) as connection:
+    with new_database(cluster, kind) as name, connect(cluster.dsn(name)) as connection:
         connection.execute(tables)
         yield Workspace(connection, tuple(source(connection, table) for table in names))
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import psycopg
 from hypothesis import strategies as st
 
 from server.embedded import EmbeddedPostgres
 
-from .conftest import Workspace
-from .harness import StreamTable, connect, source
+from .conftest import Workspace, open_workspace
+from .harness import StreamTable
 
 TABLES = """
 CREATE TABLE o (id int PRIMARY KEY, k int, v int, n numeric, l text);
@@ -32,16 +31,9 @@ START = (
 )
 
 
-def open_outer(cluster: EmbeddedPostgres, name: str) -> Iterator[Workspace]:
+def open_outer(cluster: EmbeddedPostgres, kind: str) -> Iterator[Workspace]:
     """A fresh database with the tables."""
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-        admin.execute(f"CREATE DATABASE {name}")
-    with connect(cluster.dsn(name)) as connection:
-        connection.execute(TABLES)
-        yield Workspace(connection, tuple(source(connection, table) for table in ("o", "t", "u")))
-    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    yield from open_workspace(cluster, kind, TABLES, ("o", "t", "u"))
 
 
 @st.composite
