@@ -88,7 +88,7 @@ def test_sqltriga_sends_statements_that_repeat_the_change(table: Queue) -> None:
 
 
 def test_sqltriga_applies_to_a_copy(table: Queue) -> None:
-    """Whatever the types: what the events do to an empty table makes it equal."""
+    """Whatever the types and settings: what the events do to an empty table makes it equal."""
     table.connection.execute(
         "DROP TABLE t; CREATE TABLE t (a int, b text, n numeric, f float8, ts timestamptz, iv interval, "
         "arr text[], j jsonb, by bytea, ok bool, g int GENERATED ALWAYS AS (a * 2) STORED, "
@@ -97,15 +97,17 @@ def test_sqltriga_applies_to_a_copy(table: Queue) -> None:
     attach(table, "sqltriga")
     with table.connection.transaction():
         table.connection.execute("SET LOCAL timezone = 'Asia/Kolkata'; SET LOCAL datestyle = 'German, DMY'")
+        table.connection.execute("SET LOCAL intervalstyle = 'sql_standard'; SET LOCAL extra_float_digits = 0")
+        table.connection.execute("SET LOCAL bytea_output = 'escape'")
         table.connection.execute(
             r"""INSERT INTO t VALUES
             (1, E'q''\\x\n AND y', 1.500, 0.1, '2024-05-06 07:08:09.123456+02', '1 mon -3 days', '{"a,b",NULL}',
              '{"k": [1, "é"]}', '\xdeadbeef', true),
-            (2, '', 'NaN', 'Infinity', '-infinity', NULL, '{}', 'null', '', false)"""
+            (2, '', 'NaN', 0.30000000000000004, '-infinity', '-1 day -02:03:04', '{}', 'null', '', false)"""
         )
         table.connection.execute("UPDATE t SET a = 7, n = NULL WHERE a = 1")
         table.connection.execute("UPDATE t SET ok = ok")
-        table.connection.execute("INSERT INTO t (a, b) VALUES (3, 'gone')")
+        table.connection.execute("INSERT INTO t (a, b, f) VALUES (3, 'gone', 'Infinity')")
         table.connection.execute("DELETE FROM t WHERE a = 3")
     statements = [data for (data,) in events(table, "ev_data")]
     assert len(statements) == 7

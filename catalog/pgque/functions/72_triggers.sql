@@ -168,7 +168,8 @@ END $$;
 -- '&', where a null is the column's name alone.
 -- sqltriga sends changes as SQL, ready to apply to a copy of the table: ev_type is I, U or D, ev_data INSERT INTO ..
 -- VALUES .., UPDATE .. SET .. WHERE .., DELETE FROM .. WHERE ...
--- ev_extra1 is the table's name with its schema.
+-- ev_extra1 is the table's name with its schema. Values read the same everywhere, and numbers are exact, whatever the
+-- session's settings.
 DO $make$
 DECLARE
     name text;
@@ -177,7 +178,8 @@ BEGIN
     FOR name, form IN VALUES ('jsontriga', 'json'), ('logutriga', 'url'), ('sqltriga', 'sql') LOOP
         EXECUTE format($function$
 CREATE OR REPLACE FUNCTION pgque.%I() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO, YMD' AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET datestyle = 'ISO, YMD' SET intervalstyle = postgres SET extra_float_digits = 1 AS $$
 BEGIN
     PERFORM pgque._check_trigger(TG_NAME, TG_LEVEL, TG_OP, TG_NARGS),
             pgque._trigger_event(%L, TG_ARGV[0], TG_ARGV[1:], TG_OP, TG_RELID, ARRAY[TG_TABLE_SCHEMA, TG_TABLE_NAME]::text[], OLD, NEW);
