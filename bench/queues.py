@@ -1,11 +1,12 @@
 """What queues cost beside plain tables: sending, receiving, delivery, and the size of what is left.
 
-    python bench/queues.py [--rounds 2] [--seconds 3] [--events 1000000] [--synchronous-commit off]
+    python bench/queues.py [--rounds 2] [--seconds 3] [--events 1000000] [--synchronous-commit off on]
 
 Yardsticks do the same work: an INSERT into a table with a primary key, and a queue that workers empty with DELETE …
 FOR UPDATE SKIP LOCKED. All take turns within each round, directly (Unix socket) and through the server (TCP), with one
-producer and with four, payloads of 200 bytes. `synchronous_commit` is off unless wanted, so that the disk does not hide
-what the functions cost. `--events 10000000` is the full measure of size; the default shows the same on a tenth of it.
+producer and with four, payloads of 200 bytes. Sending is measured where commits wait for the disk (`synchronous_commit`
+on, PostgreSQL's default) and where they don't, so that the disk does not hide what the functions cost; all else is
+measured with it off. `--events 10000000` is the full measure of size; the default shows the same on a tenth of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.rates import Way, Work, both_ways, rate_of, side_by_side
+from bench.rates import Way, Work, both_ways, rate_of, side_by_side, with_commits
 from bench.serving import served
 
 PAYLOAD = "x" * 200
@@ -44,6 +45,12 @@ SENDING = [
         1,
         "SELECT pgque.send('bench', 'default', :payload::text)",
         "INSERT INTO plain (type, data) VALUES ('default', :payload::text)",
+    ),
+    Work(
+        "send, INSERT RETURNING id",
+        1,
+        "SELECT pgque.send('bench', 'default', :payload::text)",
+        "INSERT INTO plain (type, data) VALUES ('default', :payload::text) RETURNING id",
     ),
     *(
         Work(
@@ -220,20 +227,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--synchronous-commit", choices=("on", "off"), default="off")
+    parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
     parser.add_argument("--only", nargs="*", choices=("sending", "receiving", "delivery", "size"), default=())
     options = parser.parse_args()
     console = Console(width=max(120, Console().width))
     with served() as server:
         ways = both_ways(server)
         with ways[0].connect() as connection:
-            connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
+            connection.execute("ALTER SYSTEM SET synchronous_commit = off")
             connection.execute("SELECT pg_reload_conf()")
         with ways[1].connect() as connection:  # that makes the server install the catalog, and look for queues
             connection.execute(TABLES)
+        sending = tuple(with_commits(way, setting) for setting in options.synchronous_commit for way in ways)
         measures = {
             "sending": lambda: side_by_side(
-                "Sending: events a second", SENDING, ways, options.rounds, options.seconds, console, payload=PAYLOAD
+                "Sending: events a second; synchronous_commit off, on",
+                SENDING,
+                sending,
+                options.rounds,
+                options.seconds,
+                console,
+                payload=PAYLOAD,
             ),
             "receiving": lambda: measure_receiving(ways, options.seconds, console),
             "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),

@@ -28,6 +28,7 @@ ENVIRONMENT = {
     "PGUSER": "user",
     "PGPASSWORD": "password",
     "PGDATABASE": "dbname",
+    "PGOPTIONS": "options",
 }
 
 
@@ -56,6 +57,12 @@ class Way:
 def both_ways(server: Served) -> tuple[Way, Way]:
     """Past the server (Unix socket), and through it (TCP)."""
     return Way("direct", server.direct), Way("server", server.dsn)
+
+
+def with_commits(way: Way, setting: str) -> Way:
+    """The same with this setting of synchronous_commit: whether commits wait for the disk."""
+    options = f"-c synchronous_commit={setting}"
+    return Way(f"{way.name}, {setting}", conninfo.make_conninfo(way.dsn, options=options))
 
 
 def postmaster_of(way: Way) -> psutil.Process:
@@ -91,7 +98,7 @@ def transactions(
                 *("-T", str(max(1, round(seconds))), "-f", file.name),
                 *(f"--define={name}={value}" for name, value in variables.items()),
             ],
-            env={**os.environ, **{name: str(target[key]) for name, key in ENVIRONMENT.items()}},
+            env={**os.environ, **{name: str(target[key]) for name, key in ENVIRONMENT.items() if key in target}},
             capture_output=True,
             text=True,
         )
