@@ -65,6 +65,8 @@ def error(connection: Connection, statement: str, *args: Any) -> tuple[str | Non
         ({"day_of": "soon"}, "22007", 'invalid value of field "day_of" in element {}'),
         ({"period": "2026-02-30"}, "22008", 'invalid value of field "period" in element {}'),
         ({"movement_type": "odd"}, "22023", 'invalid value of field "movement_type" in element {}'),
+        ({"period": "-infinity"}, "23514", 'invalid value of field "period" in element {} of the batch: "-infinity"'),
+        ({"price": "nan"}, "23514", 'invalid value of field "price" in element {} of the batch: "NaN"'),
     ],
 )
 def test_field_and_element_are_named(
@@ -87,10 +89,25 @@ def test_what_is_no_movement(connection: Connection, data: str) -> None:
     assert state == "22023"
 
 
-def test_infinity_and_nan_cannot_be_posted(connection: Connection) -> None:
-    for change in ({"price": "NaN"}, {"period": "infinity"}):
-        state, _ = error(connection, "SELECT accum.register_post('goods', %s::jsonb)", json.dumps({**GOOD, **change}))
-        assert state == "23514"
+def test_infinity_and_nan_cannot_be_inserted(connection: Connection) -> None:
+    insert = "INSERT INTO accum.goods_movements (recorder, period, shop, n, price) VALUES ('d', %s, 1, 1, %s)"
+    for period, price in (("infinity", 1), ("2026-04-18", "NaN")):
+        assert error(connection, insert, period, price)[0] == "23514"
+
+
+def test_each_kind_of_number_can_be_too_much(connection: Connection) -> None:
+    resources = {"exact": "numeric", "double": "double precision", "single": "real", "whole": "bigint"}
+    connection.execute("SELECT accum.register_create('odd', '{\"nan\": \"text\"}', %s::jsonb)", [json.dumps(resources)])
+    good = {"recorder": "NaN", "period": "2026-04-18", "nan": "NaN", **dict.fromkeys(resources, 1)}
+    assert connection.execute("SELECT accum.register_post('odd', %s::jsonb)", [json.dumps(good)]).fetchone() == (1,)
+    for field in ("exact", "double", "single"):
+        for value in ("NaN", "Infinity", "-Infinity"):
+            data = json.dumps([good, {**good, field: value}])
+            state, message = error(connection, "SELECT accum.register_post('odd', %s::jsonb)", data)
+            assert (state, message) == (
+                "23514",
+                f'invalid value of field "{field}" in element 2 of the batch: "{value}"',
+            )
 
 
 def test_a_recorder_can_be_replaced_by_its_own_movements_only(connection: Connection) -> None:

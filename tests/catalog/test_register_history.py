@@ -119,6 +119,13 @@ def test_some_dimensions_read_their_cells_only(history: Connection) -> None:
     assert found == movements_before(history, "2024-05-31 23:59:59.999999", "item = 3")
 
 
+def test_a_past_balance_over_all_cells_reads_no_other_months_and_days(history: Connection) -> None:
+    read = rows_read(history, "SELECT accum.by_day_balance(at_date := '2024-05-16')")
+    assert read["by_day_totals_month"] == 4 * 10 and read["by_day_totals_day"] <= 16 * 10
+    found = value(history, "SELECT accum.by_day_balance(at_date := '2024-05-16')")
+    assert found == movements_before(history, "2024-05-16 23:59:59.999999", "true")
+
+
 def test_without_totals_of_days_movements_of_the_last_month_are_read(history: Connection) -> None:
     read = rows_read(history, "SELECT accum.by_month_balance(%s::jsonb, '2024-05-17 13:00')", json.dumps(CELL))
     assert (read.pop("by_month_totals_year"), read.pop("by_month_totals_month")) == (3, 4)
@@ -147,6 +154,31 @@ def test_series_of_balances_ends_each_period_where_the_zone_does(history: Connec
 def test_a_series_in_utc_reads_totals_of_its_periods(history: Connection) -> None:
     series = "SELECT * FROM accum.by_day_balance_at_each('month', '2024-01-01', '2024-12-31', %s::jsonb)"
     assert rows_read(history, series, json.dumps(CELL)) == {"by_day_totals_month": 12, "by_day_totals_year": 3}
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/London", "Asia/Kathmandu", "America/St_Johns"])
+@pytest.mark.parametrize(
+    ("period", "since", "until"), [("day", "2024-03-29", "2024-04-02"), ("month", "2024-01-20", "2024-12-03")]
+)
+def test_a_series_is_the_sum_of_movements_in_every_zone(
+    history: Connection, zone: str, period: str, since: str, until: str
+) -> None:
+    """London is in UTC for a part of both ranges, and its summer begins in them."""
+    with history.transaction(force_rollback=True):
+        history.execute(f"SET LOCAL timezone = '{zone}'")
+        expected = history.execute(
+            """SELECT s::date, jsonb_build_object('n', coalesce(sum(m.n) FILTER (WHERE m.period >= s), 0)::bigint),
+                      jsonb_build_object('n', coalesce(sum(m.n), 0)::bigint)
+               FROM generate_series(date_trunc(%(period)s, %(since)s::timestamptz), %(until)s::timestamptz,
+                                    ('1 ' || %(period)s)::interval) AS s
+               LEFT JOIN accum.by_day_movements AS m
+                      ON m.shop = 1 AND m.item = 3 AND m.period < s + ('1 ' || %(period)s)::interval
+               GROUP BY s ORDER BY s""",
+            {"period": period, "since": since, "until": until},
+        ).fetchall()
+        for register in ("by_day", "by_month"):
+            statement = f"SELECT * FROM accum.{register}_balance_at_each(%s, %s, %s, %s::jsonb)"
+            assert history.execute(statement, [period, since, until, json.dumps(CELL)]).fetchall() == expected
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,9 @@ def test_names_that_scripts_could_not_quote(dsn: str, bare_connect: Connect, nam
     assert schemas(bare_connect) == []
 
 
-def test_registers_of_an_earlier_version_get_the_functions_of_this_one(dsn: str, bare_connect: Connect) -> None:
+def test_registers_of_an_earlier_version_get_the_functions_and_indexes_of_this_one(
+    dsn: str, bare_connect: Connect
+) -> None:
     install_into(dsn, system=REGISTERS)
     bare_connect().execute("GRANT CREATE ON SCHEMA accum TO catalog_alice")
     alice = bare_connect("catalog_alice")
@@ -82,13 +84,16 @@ def test_registers_of_an_earlier_version_get_the_functions_of_this_one(dsn: str,
         "SELECT proname, prosrc, proowner::regrole::text FROM pg_proc "
         "WHERE pronamespace = 'accum'::regnamespace AND proname LIKE '%cash%' ORDER BY 1"
     )
-    made = alice.execute(sources).fetchall()
+    indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'cash\\_totals%' ORDER BY 1"
+    made, indexed = alice.execute(sources).fetchall(), alice.execute(indexes).fetchall()
     alice.execute(
         "CREATE OR REPLACE FUNCTION accum._post_cash(p_data jsonb) RETURNS int LANGUAGE sql AS 'SELECT -1';"
-        "DROP FUNCTION accum._balance_cash"
+        "DROP FUNCTION accum._balance_cash;"
+        "DROP INDEX accum.cash_totals_day_period, accum.cash_totals_month_period"
     )
     old = bundled_scripts(REGISTERS)
     newer = Scripts(old.migrations, (Script("00", "SELECT 1"), *old.functions), old.superuser, old.title)
     assert install_into(dsn, newer, REGISTERS).changed
     assert alice.execute(sources).fetchall() == made
+    assert alice.execute(indexes).fetchall() == indexed
     assert {owner for _, _, owner in made} == {"catalog_alice"}

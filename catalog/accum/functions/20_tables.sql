@@ -18,7 +18,21 @@ BEGIN
             version bigint NOT NULL DEFAULT 0' ELSE '' END || '
         ) WITH (fillfactor = 80)');
     PERFORM @extschema@._create_key(r, kind);
+    PERFORM @extschema@._index_period(r, kind);
     PERFORM @extschema@._index_dimensions(r, kind, r.dimensions);
+END $$;
+
+
+-- The index by which a past balance or turnover over all cells finds its months and days; years are few. Registers of
+-- earlier versions get it by this, too.
+CREATE OR REPLACE FUNCTION @extschema@._index_period(r @extschema@._registers, kind text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    index CONSTANT text := (r).name || '_totals_' || kind || '_period';
+BEGIN
+    IF kind IN ('month', 'day') AND to_regclass(@extschema@._name(index)) IS NULL THEN
+        EXECUTE @extschema@._fill(r, 'CREATE INDEX ' || quote_ident(index) || ' ON {{' || kind || '}} (period)');
+    END IF;
 END $$;
 
 

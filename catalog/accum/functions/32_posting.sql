@@ -11,6 +11,7 @@ DECLARE
     position bigint;
     field text;
     type text;
+    is_dimension boolean;
     described text;
 BEGIN
     FOR element, position IN SELECT e.value, e.ordinality FROM jsonb_array_elements(p_data) WITH ORDINALITY AS e LOOP
@@ -32,6 +33,7 @@ BEGIN
             ELSIF element -> field = 'null' AND type NOT LIKE '% or null' THEN
                 RAISE EXCEPTION 'field "%" is null in element % of the batch', field, position USING ERRCODE = '23502';
             END IF;
+            is_dimension := type LIKE '% or null';
             type := regexp_replace(type, ' or null$', '');
             IF jsonb_typeof(element -> field) IN ('object', 'array') AND type NOT IN ('json', 'jsonb') THEN
                 RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: %', field, position, element -> field
@@ -44,6 +46,10 @@ BEGIN
                 RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: %', field, position, SQLERRM
                     USING ERRCODE = SQLSTATE;
             END;
+            IF lower(described) IN ('nan', 'infinity', '-infinity') AND NOT is_dimension AND field <> 'recorder' THEN
+                RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: "%"', field, position, described
+                    USING ERRCODE = '23514', HINT = 'Nothing could be added to it.';
+            END IF;
         END LOOP;
     END LOOP;
 END $$;
@@ -58,9 +64,12 @@ DECLARE
     texts CONSTANT text := (
         SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', d.key), '')
           FROM jsonb_each_text(r.dimensions) AS d WHERE d.value = 'text' OR d.value LIKE 'character varying%');
+    finite CONSTANT text := 'isfinite(@.period)' || (
+        SELECT coalesce(string_agg(format(' AND @.%1$I > ''-Infinity'' AND @.%1$I < ''Infinity''', f.key), ''), '')
+          FROM jsonb_each_text(r.resources) AS f WHERE f.value NOT IN ('integer', 'bigint'));
     -- What makes `_rows` of `p_data`. It is done apart from the INSERT so that what it catches needs no subtransaction
     -- of the INSERT's.
-    read_rows CONSTANT text := replace('
+    read_rows CONSTANT text := replace(replace('
     IF jsonb_typeof(p_data) = ''object'' THEN
         p_data := jsonb_build_array(p_data);
     ELSIF jsonb_typeof(p_data) IS DISTINCT FROM ''array'' THEN
@@ -77,7 +86,7 @@ DECLARE
     BEGIN
         SELECT array_agg(m.*), bool_and(m.period IS NOT NULL@recorder@
                    AND coalesce(m.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
-                   {{resources ~ AND m.%1$I IS NOT NULL}})
+                   {{resources ~ AND m.%1$I IS NOT NULL}} AND @finite@)
           INTO _rows, _complete
           FROM jsonb_populate_recordset(NULL::{{movements}}, p_data) AS m;
     EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
@@ -86,7 +95,7 @@ DECLARE
     END;
     IF NOT _complete THEN
         PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
-    END IF;', '@texts@', coalesce(texts, ''));
+    END IF;', '@texts@', coalesce(texts, '')), '@finite@', replace(finite, '@.', 'm.'));
     insert_rows CONSTANT text := '
     INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
     SELECT @recorder@, m.period, coalesce(m.movement_type, @type@), {{hash ~ m.%1$I}}
@@ -109,6 +118,7 @@ DECLARE
             RAISE;
         END;
         IF _one.recorder IS NULL OR _one.period IS NULL {{resources ~ OR _one.%1$I IS NULL}}
+           OR NOT (' || replace(finite, '@.', '_one.') || ')
            OR NOT coalesce(_one.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
         THEN
             PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');

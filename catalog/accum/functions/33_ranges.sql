@@ -113,8 +113,9 @@ DECLARE
     segment record;
 BEGIN
     IF filter <> '' AND NOT given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
-        -- The totals of a year are few and have an index on each dimension; the others have none but the hash.
-        cells := format(' AND t.dim_hash IN (SELECT t.dim_hash FROM %s AS t WHERE true%s)', sources ->> 'year', filter);
+        -- The totals of a year are few and have an index on each dimension; the others have none but the hash. As an array
+        -- the hashes are looked up there, where a join would often be planned as a scan of everything.
+        cells := format(' AND t.dim_hash = ANY (ARRAY(SELECT t.dim_hash FROM %s AS t WHERE true%s))', sources ->> 'year', filter);
     END IF;
     FOR segment IN SELECT * FROM @extschema@._segments(totals_period, since, until, coarsest) LOOP
         parts := parts || format('SELECT true%s%s%s FROM %s AS t WHERE true%s%s%s%s',

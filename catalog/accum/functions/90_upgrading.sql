@@ -1,4 +1,4 @@
--- Registers that are there get the functions of this version. They are made anew with the rights of each register's owner;
+-- Registers that are there get the functions and indexes of this version. They are made anew with the rights of each register's owner;
 -- where that cannot be, since the role that installs may not act as the owner, or the owner lost rights in this schema, the
 -- register keeps the functions that it has.
 DO $$
@@ -6,6 +6,7 @@ DECLARE
     before CONSTANT text := current_setting('role');
     register text;
     owner text;
+    r @extschema@._registers;
 BEGIN
     FOR register, owner IN
         SELECT g.name, a.rolname
@@ -16,7 +17,9 @@ BEGIN
     LOOP
         BEGIN
             PERFORM set_config('role', owner, true);
-            PERFORM @extschema@._create_functions(@extschema@._register(register));
+            r := @extschema@._register(register);
+            PERFORM @extschema@._create_functions(r);
+            PERFORM @extschema@._index_period(r, grain) FROM unnest(@extschema@._grains(r.totals_period)) AS grain;
             PERFORM set_config('role', before, true);
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING 'functions of register "%" are those of an earlier version: %', register, SQLERRM
