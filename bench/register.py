@@ -1,6 +1,6 @@
 """What registers cost beside plain tables: posting, reading balances now and in the past, cancelling and correcting.
 
-    python bench/register.py [--rounds 1] [--seconds 1] [--movements 2000000] [--synchronous-commit off]
+    python bench/register.py [--rounds 1] [--seconds 1] [--movements 2000000] [--synchronous-commit off on]
 
 Yardsticks: an INSERT of the same rows into a table that has a primary key and nothing else (rows of a batch come from
 the same JSON), and a lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one
@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import psycopg
@@ -26,12 +27,13 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.rates import Way, Work, both_ways, postmaster_of, side_by_side, transactions
+from bench.rates import Way, Work, both_ways, postmaster_of, side_by_side, transactions, with_commits
 from bench.serving import served
 
 ACCOUNTS, ITEMS = 100, 10
 CHUNK = 250_000
 SIZES = (10, 100, 1000)
+TODAY = date.today().isoformat()
 DOCUMENT = 10
 """Movements of a document that is cancelled or corrected."""
 
@@ -61,7 +63,7 @@ FROM generate_series(%(first)s::int, %(last)s::int) AS n
 
 COLUMNS = "recorder text, period timestamptz, account int, item int, quantity numeric, amount numeric"
 INSERT = "INSERT INTO plain (recorder, period, account, item, quantity, amount)"
-MOVEMENT = '{"recorder":"o:%s","period":"2026-04-18","account":%s,"item":1,"quantity":1,"amount":1.5}'
+MOVEMENT = '{"recorder":"o:%s","period":"' + TODAY + '","account":%s,"item":1,"quantity":1,"amount":1.5}'
 
 # Batches as clients send them; # stands for the client's number, so that each has cells of its own.
 BATCHES = {
@@ -80,7 +82,7 @@ def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
             f"{register}, {kind}, single",
             1,
             f"{draw}SELECT accum.register_post('{register}', format('{MOVEMENT % (1, '%s')}', {account})::jsonb)",
-            f"{draw}{INSERT} VALUES ('o:1', '2026-04-18', {account}, 1, 1, 1.5)",
+            f"{draw}{INSERT} VALUES ('o:1', '{TODAY}', {account}, 1, 1, 1.5)",
         )
     ]
     for size in sizes:
@@ -181,9 +183,7 @@ def measure_corrections(ways: tuple[Way, ...], times: int, console: Console) -> 
         table.add_column(heading)
     for heading in ("ms", "documents/s", "plain table", "ratio"):
         table.add_column(heading, justify="right")
-    movements = [
-        {"period": "2026-04-18", "account": n, "item": 1, "quantity": 1, "amount": 1.5} for n in range(DOCUMENT)
-    ]
+    movements = [{"period": TODAY, "account": n, "item": 1, "quantity": 1, "amount": 1.5} for n in range(DOCUMENT)]
     document = json.dumps(movements)
     insert = f"{INSERT} SELECT 'doc', m.* FROM jsonb_to_recordset(%s) AS m({COLUMNS.removeprefix('recorder text, ')})"
     delete = "DELETE FROM plain WHERE recorder = 'doc'"
@@ -231,15 +231,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--movements", type=int, default=2_000_000)
-    parser.add_argument("--synchronous-commit", choices=("on", "off"), default="off")
+    parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
     parser.add_argument("--only", nargs="*", choices=("posting", "reading", "corrections"), default=())
     options = parser.parse_args()
     console = Console(width=max(130, Console().width))
     with served() as server:
-        ways = both_ways(server)
+        posted = [with_commits(way, setting) for setting in options.synchronous_commit for way in both_ways(server)]
+        ways = (posted[0], posted[1])
         with ways[1].connect() as connection:  # that makes the server install the catalog
-            connection.execute(f"ALTER SYSTEM SET synchronous_commit = {options.synchronous_commit}")
-            connection.execute("SELECT pg_reload_conf()")
             connection.execute(PLAIN)
             for register, high_write in (("standard", False), ("high_write", True)):
                 connection.execute(CREATE, [register, high_write])
@@ -249,7 +248,7 @@ def main() -> None:
             works = posting("standard", "spread", SIZES) + posting("standard", "hot", SIZES[-1:])
             works += posting("high_write", "hot", SIZES[-1:])
             title = "Posting: movements a second"
-            side_by_side(title, works, ways, options.rounds, options.seconds, console, **BATCHES)
+            side_by_side(title, works, tuple(posted), options.rounds, options.seconds, console, **BATCHES)
 
         def read() -> None:
             fill(ways[0], options.movements, console)
