@@ -90,19 +90,54 @@ def test_nobody_leaves_the_role_a_query_runs_with(
         as_owner(engine, "catalog_bob", "SELECT to_jsonb(public.escape($1->>'s'))", {"s": escape})
 
 
-def test_deferred_triggers_of_a_query_fire_with_its_rights(bob: Connection, connect: Connect) -> None:
+def lay_trap(bob: Connection, body: str) -> str:
+    """A trigger that is put off, and a query that springs it."""
     bob.execute(
         "CREATE TABLE trap (who text); CREATE TABLE caught (who text); GRANT ALL ON caught TO PUBLIC; "
         "CREATE FUNCTION spring() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN INSERT INTO public.caught VALUES (current_user); RETURN NULL; END $$; "
+        f"$$ BEGIN {body}; INSERT INTO public.caught VALUES (current_user); RETURN NULL; END $$; "
         "CREATE CONSTRAINT TRIGGER spring AFTER INSERT ON trap DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION spring()"
+        "FOR EACH ROW EXECUTE FUNCTION spring(); "
+        "CREATE FUNCTION into_trap() RETURNS int LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO public.trap VALUES ('x'); RETURN 1; END $$"
+    )
+    return "SELECT pg_catalog.to_jsonb(public.into_trap())"
+
+
+def test_deferred_triggers_of_a_query_fire_with_its_rights(bob: Connection, connect: Connect) -> None:
+    query = lay_trap(bob, "NULL")
+    engine = connect(autocommit=False)
+    as_owner(engine, "catalog_bob", query)
+    assert engine.execute("SELECT who FROM caught").fetchall() == [("catalog_bob",)]
+    engine.execute("SELECT pgtrickle._row_runner('catalog_bob'::regrole)")
+    engine.execute("SET ROLE catalog_bob")
+    rows = "SELECT pgtrickle._rows('SELECT public.into_trap()', '{}', '{}', ARRAY['n'], ARRAY['int'::regtype])"
+    engine.execute(rows.replace("SELECT pgtrickle", "SELECT * FROM pgtrickle", 1) + " AS r(n int)")
+    engine.execute("RESET ROLE")
+    assert engine.execute("SELECT who FROM caught").fetchall() == [("catalog_bob",)] * 2
+    engine.commit()
+    assert bob.execute("SELECT who FROM caught").fetchall() == [("catalog_bob",)] * 2
+
+
+@pytest.mark.parametrize("times", [3, None])
+def test_deferred_triggers_cannot_put_others_off_to_the_commit(
+    bob: Connection, connect: Connect, times: int | None
+) -> None:
+    again = "SET CONSTRAINTS ALL DEFERRED; INSERT INTO public.trap VALUES ('y')"
+    query = lay_trap(
+        bob, again if times is None else f"IF (SELECT count(*) FROM public.trap) < {times} THEN {again}; END IF"
     )
     engine = connect(autocommit=False)
-    insert = "WITH i AS (INSERT INTO public.trap VALUES ('x') RETURNING 1) SELECT to_jsonb(count(*)) FROM i"
-    as_owner(engine, "catalog_bob", insert)
-    engine.commit()
-    assert bob.execute("SELECT who FROM caught").fetchall() == [("catalog_bob",)]
+    # As if this were a version whose commit has the rights of whoever commits.
+    replaced = "replace(pg_get_functiondef('pgtrickle._deferrable_writes'::regproc), '180000', '990000')"
+    engine.execute(f"DO $$ BEGIN EXECUTE {replaced}; END $$")
+    if times is None:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            as_owner(engine, "catalog_bob", query)
+    else:
+        as_owner(engine, "catalog_bob", query)
+        assert engine.execute("SELECT count(*) FROM caught").fetchone() == (times,)
+    engine.rollback()
 
 
 def test_runner_pins_what_a_query_could_see(alice: Engine) -> None:

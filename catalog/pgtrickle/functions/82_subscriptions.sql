@@ -300,31 +300,20 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_news(bigint[], pg_snapshot, b
 -- time of the query: how values become text, and what a time zone is. Called by _rows alone.
 CREATE OR REPLACE FUNCTION pgtrickle._row_runner(owner oid) RETURNS text
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._role_function(owner, 'rows_as_', 'text, jsonb, jsonb', 'geqo_effort=2', $fn$
-            RETURNS SETOF record
-            LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-            SET search_path = pg_catalog, pg_temp
-            SET row_security = off
-            SET datestyle = 'ISO, YMD'
-            SET timezone = 'UTC'
-            SET intervalstyle = 'postgres'
-            SET extra_float_digits = 1
-            SET bytea_output = 'hex'
+    SELECT pgtrickle._role_function(owner, 'rows_as_', 'text, jsonb, jsonb', 'SETOF record', $set$
             SET lc_monetary = 'C'
             SET xmlbinary = 'base64'
             SET enable_mergejoin = on
-            SET jit = off
-            SET from_collapse_limit = 11
-            SET join_collapse_limit = 11
-            SET geqo_threshold = 9
-            SET geqo_effort = 2
-            AS $body$
+            SET jit = off $set$, $body$
             BEGIN
                 PERFORM set_config(s.key, s.value, true) FROM jsonb_each_text($3) AS s
                 WHERE lower(s.key) = ANY (ARRAY['datestyle', 'timezone', 'intervalstyle', 'extra_float_digits', 'bytea_output',
                                                 'lc_monetary', 'xmlbinary', 'enable_mergejoin']);
                 RETURN QUERY EXECUTE $1 USING $2;
-            END $body$ $fn$)
+                IF session_user <> current_user THEN
+                    PERFORM pgtrickle._fire_deferred();
+                END IF;
+            END $body$)
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._row_runner(oid) FROM PUBLIC;
 

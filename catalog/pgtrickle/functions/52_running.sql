@@ -1,0 +1,238 @@
+-- Whose rights a query has: statements run with a role's rights, and leave nothing behind that serves them elsewhere.
+
+
+-- Functions that belong to roles, see _runner. No role may look into this schema: the owner of a function can alter it,
+-- if he can name it.
+CREATE SCHEMA IF NOT EXISTS pgtrickle_roles;
+REVOKE ALL ON SCHEMA pgtrickle_roles FROM PUBLIC;
+
+
+-- A function in which statements run with a role's rights and nobody else's, made at the first call: in pgtrickle_roles,
+-- `as_` or `rows_as_` and the role's OID. It belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so a
+-- function in a query cannot become the one who runs it. `settings` are SET clauses that it has beside the common ones.
+CREATE OR REPLACE FUNCTION pgtrickle._role_function(
+    owner oid, prefix text, arguments text, returns text, settings text, body text
+) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
+    name text := prefix || owner;
+    signature text := format('pgtrickle_roles.%I(%s)', name, arguments);
+    common CONSTANT text := $set$
+        SET search_path = pg_catalog, pg_temp
+        SET row_security = off
+        SET datestyle = 'ISO, YMD'
+        SET timezone = 'UTC'
+        SET intervalstyle = 'postgres'
+        SET extra_float_digits = 1
+        SET bytea_output = 'hex'
+        SET from_collapse_limit = 11
+        SET join_collapse_limit = 11
+        -- A search through all orders of nine tables or more takes longer than the refresh.
+        SET geqo_threshold = 9
+        SET geqo_effort = 2 $set$;
+    -- What its present version has, and earlier ones lacked.
+    newest CONSTANT text[] := ARRAY['geqo_effort=2'];
+    present boolean;
+BEGIN
+    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
+            HINT = format('GRANT %I TO %I;', role, current_user);
+    END IF;
+    SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
+    FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
+    IF present IS NOT TRUE THEN
+        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
+        -- Somebody else may have made it while this one waited for the lock.
+        SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
+        FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
+    END IF;
+    IF present IS NOT TRUE THEN
+        IF present IS NOT NULL THEN
+            EXECUTE format('DROP FUNCTION %s', signature);
+        END IF;
+        BEGIN
+            EXECUTE format('CREATE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE SECURITY DEFINER %s %s AS %L',
+                           signature, returns, common, settings, body);
+        EXCEPTION WHEN duplicate_function THEN
+            RETURN name;  -- made after the snapshot of this transaction, or after what is cached of the catalog was read
+        END;
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
+        IF role <> current_user THEN
+            -- A new owner must be able to create in the schema, for the moment of becoming the owner.
+            EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
+            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
+            EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_roles FROM %I', role);
+        END IF;
+    END IF;
+    RETURN name;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._role_function(oid, text, text, text, text, text) FROM PUBLIC;
+DROP FUNCTION IF EXISTS pgtrickle._role_function(oid, text, text, text, text);  -- of an earlier version
+
+
+-- The function of a role that runs a statement which returns one jsonb. Called by _run alone.
+CREATE OR REPLACE FUNCTION pgtrickle._runner(owner oid) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._role_function(owner, 'as_', 'text, jsonb', 'jsonb', '', $body$
+            DECLARE
+                result jsonb;
+            BEGIN
+                -- Not a SET clause of the function: only a superuser could create one with a parameter of our own.
+                PERFORM set_config('pgtrickle.maintenance', 'on', true);
+                EXECUTE $1 INTO result USING $2;
+                PERFORM set_config('pgtrickle.maintenance', 'off', true);
+                IF session_user <> current_user THEN
+                    PERFORM pgtrickle._fire_deferred();
+                END IF;
+                RETURN result;
+            END $body$)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._runner(oid) FROM PUBLIC;
+
+
+-- Have the triggers fire that a role's statement has deferred, before the role's function returns: until PostgreSQL 18,
+-- those that are left to the commit run with the rights of whoever commits. A trigger could put others off in turn. To do
+-- so it must write to a table that has such triggers; as long as any does, all is done once more.
+CREATE OR REPLACE FUNCTION pgtrickle._fire_deferred() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    written bigint;
+BEGIN
+    FOR turn IN 1 .. 10 LOOP
+        written := pgtrickle._deferrable_writes();
+        SET CONSTRAINTS ALL IMMEDIATE;
+        IF pgtrickle._deferrable_writes() = written THEN
+            SET CONSTRAINTS pgtrickle.request_left DEFERRED;
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = 'deferred triggers of the query go on deferring others';
+END $$;
+
+
+-- How many rows this transaction has written to tables with triggers of users that can be deferred.
+CREATE OR REPLACE FUNCTION pgtrickle._deferrable_writes() RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('server_version_num')::int >= 180000 THEN
+        RETURN 0;
+    END IF;
+    RETURN (SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
+                                + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)
+            FROM pg_trigger t WHERE t.tgdeferrable AND NOT t.tgisinternal);
+END $$;
+
+
+-- After a statement with another role's rights: raises 42501 if its functions have left something behind in the session,
+-- whose search_path is `path` now and had these _session_objects before (NULL: it is the role's own session). A search_path
+-- that was changed is put back. Nothing in the call can be redirected by a search_path.
+CREATE OR REPLACE FUNCTION pgtrickle._check_left_behind(path text, known text[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    left_name text;
+    left_behind text;
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF path <> 'pg_catalog, pg_temp' THEN
+        left_behind := 'search_path';
+    END IF;
+    IF known IS NOT NULL AND pgtrickle._session_objects() <> known THEN
+        left_behind := 'cursors or prepared statements';
+        FOR left_name IN
+            SELECT p.name FROM pg_prepared_statements p
+            WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+        LOOP
+            EXECUTE format('DEALLOCATE %I', left_name);
+        END LOOP;
+    END IF;
+    IF left_behind IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('a function in the query changes the %s of the session', left_behind),
+            HINT = 'Functions in a defining query must have no effects.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_left_behind(text, text[]) FROM PUBLIC;
+
+
+-- Run a statement that returns one jsonb ($1 in it is the parameters) with the rights of the calling role and nobody
+-- else's. A session that refreshes a stream table of another role takes on that role first.
+--
+-- What the statement's functions leave behind in the session must not serve them once it has its own role back: a
+-- search_path in which names mean something else, a cursor that is only read when the transaction commits, a prepared
+-- statement under a name that the session uses. It is an error, and undone.
+CREATE OR REPLACE FUNCTION pgtrickle._run(statement text, parameters jsonb) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+    foreign_session boolean := to_regrole(quote_ident(session_user))::oid <> caller;
+    call text := format('SELECT pgtrickle_roles.%I($1, $2)', pgtrickle._runner(caller));
+    known text[];
+    result jsonb;
+BEGIN
+    PERFORM pgtrickle._check_top_level();
+    IF foreign_session THEN
+        known := pgtrickle._session_objects();
+    END IF;
+    EXECUTE call INTO result USING statement, parameters;
+    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
+    RETURN result;
+END $$;
+
+
+-- _run for a statement that changes a storage table. Where it cannot be applied it is undone, and {"failed": SQLSTATE}
+-- returned: two rows have one __pgt_row_id (23505), a source has changed whose changes were not read, or was truncated
+-- (HW003), or, if data_errors, values cannot be computed (class 22).
+CREATE OR REPLACE FUNCTION pgtrickle._apply(statement text, parameters jsonb, data_errors boolean) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    result jsonb;
+    details text;
+BEGIN
+    result := pgtrickle._run(statement, parameters);
+    IF result @> '{"overlooked": true}' THEN
+        RAISE SQLSTATE 'HW003';
+    END IF;
+    RETURN result;
+EXCEPTION WHEN SQLSTATE 'HW003' THEN
+    RETURN jsonb_build_object('failed', SQLSTATE);
+WHEN unique_violation OR data_exception THEN
+    GET STACKED DIAGNOSTICS details = PG_EXCEPTION_DETAIL;
+    IF SQLSTATE = '23505' AND position('__pgt_row_id' IN details) > 0 OR starts_with(SQLSTATE, '22') AND data_errors THEN
+        RETURN jsonb_build_object('failed', SQLSTATE);
+    END IF;
+    RAISE;
+END $$;
+
+
+-- _apply for a differential refresh. A merge join is never needed where most relations hold a handful of changes, and to
+-- look into it takes an eighth of the time that planning takes.
+CREATE OR REPLACE FUNCTION pgtrickle._apply_changes(statement text, parameters jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_mergejoin = off AS $$
+BEGIN
+    RETURN pgtrickle._apply(statement, parameters, true);
+END $$;
+
+
+-- For use inside _run: execute the statements of {"statements": []} one after the other.
+CREATE OR REPLACE FUNCTION pgtrickle._execute(parameters jsonb) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    statement text;
+BEGIN
+    FOR statement IN SELECT jsonb_array_elements_text(parameters->'statements') LOOP
+        EXECUTE statement;
+    END LOOP;
+END $$;
+
+
+-- What outlives a statement in a session and holds code: prepared statements and holdable cursors.
+CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT format('%s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+                 UNION ALL
+                 SELECT format('%s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
+                 ORDER BY 1)
+$$;

@@ -1,0 +1,91 @@
+-- The second bracket of a refresh: what it leaves.
+
+
+-- End a refresh, or note that one failed (then from a transaction of its own). Keys of the result, with defaults:
+--   status (COMPLETED | FAILED | SKIPPED; required), action (NO_DATA | FULL | DIFFERENTIAL | REINITIALIZE | SKIP;
+--   required), start_time (transaction's), end_time (now), data_timestamp (transaction's), frontier (unchanged),
+--   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
+--   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
+--   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
+--   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
+--   executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
+-- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
+-- (3) failures in a row it is SUSPENDED.
+CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st record;
+    ok boolean := result->>'status' IS DISTINCT FROM 'FAILED';
+    done boolean := result->>'status' = 'COMPLETED';
+    errors int;
+    new_status text;
+    new_id bigint;
+BEGIN
+    -- Not the whole row: its long columns would be read for nothing.
+    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors INTO st
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _finish_refresh.pgt_id;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    END IF;
+    PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    errors := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
+    new_status := st.status;
+    IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
+        new_status := 'SUSPENDED';
+    ELSIF NOT ok AND (result->>'permanent')::boolean THEN
+        new_status := 'ERROR';
+    ELSIF done AND st.status IN ('INITIALIZING', 'ERROR') THEN
+        new_status := 'ACTIVE';
+    END IF;
+    UPDATE pgtrickle.pgt_stream_tables s
+    SET frontier = CASE WHEN done AND result ? 'frontier' THEN pgtrickle._stamped(result->'frontier') ELSE s.frontier END,
+        data_timestamp = CASE WHEN done THEN coalesce((result->>'data_timestamp')::timestamptz, now())
+                              ELSE s.data_timestamp END,
+        last_refresh_at = CASE WHEN done THEN clock_timestamp() ELSE s.last_refresh_at END,
+        status = new_status,
+        consecutive_errors = errors,
+        is_populated = CASE WHEN done THEN coalesce((result->>'is_populated')::boolean,
+                                                    s.is_populated OR result->>'action' IN ('FULL', 'REINITIALIZE'))
+                            ELSE s.is_populated END,
+        needs_reinit = coalesce((result->>'needs_reinit')::boolean,
+                                s.needs_reinit AND NOT (done AND result->>'action' IN ('FULL', 'REINITIALIZE'))),
+        last_full_ms = coalesce((result->>'last_full_ms')::double precision, s.last_full_ms),
+        auto_threshold = coalesce((result->>'auto_threshold')::double precision, s.auto_threshold),
+        row_id_salt = coalesce((result->>'row_id_salt')::bigint, s.row_id_salt),
+        executor_costs = coalesce(result->'executor_costs', s.executor_costs),
+        plan_texts = CASE WHEN result ? 'texts' AND NOT s.plan_texts @> (result->'texts')
+                          THEN s.plan_texts || (result->'texts') ELSE s.plan_texts END,
+        updated_at = clock_timestamp()
+    WHERE s.pgt_id = st.pgt_id;
+    IF done AND result ? 'frontier' AND result ? 'memory' THEN
+        INSERT INTO pgtrickle.pgt_memory AS m (pgt_id, frontier, memory)
+        SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id
+        ON CONFLICT ON CONSTRAINT pgt_memory_pkey DO UPDATE SET frontier = excluded.frontier, memory = excluded.memory;
+    END IF;
+    IF coalesce((result->>'record')::boolean, true) THEN
+        INSERT INTO pgtrickle.pgt_refresh_history (
+            pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
+            delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
+            freshness_deadline, executor, executor_reason)
+        VALUES (
+            st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
+            coalesce((result->>'start_time')::timestamptz, now()),
+            coalesce((result->>'end_time')::timestamptz, clock_timestamp()), result->>'action',
+            coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
+            coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
+            result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
+            result->>'error_message', result->>'status', result->>'initiated_by',
+            (result->>'freshness_deadline')::timestamptz, result->>'executor', result->>'executor_reason')
+        RETURNING refresh_id INTO new_id;
+    END IF;
+    IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN
+        -- The SQLSTATE alone: anybody can listen, and a message can hold values of the sources.
+        PERFORM pgtrickle._alert('auto_suspended', s, split_part(result->>'error_message', ':', 1))
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+    END IF;
+    IF result ? 'alert' THEN
+        PERFORM pgtrickle._alert(result->'alert'->>'event', s, result->'alert'->>'reason')
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id;
+    END IF;
+    RETURN jsonb_build_object('refresh_id', new_id, 'status', new_status, 'consecutive_errors', errors);
+END $$;
