@@ -14,25 +14,18 @@ import structlog
 from catalog.install import QUEUES, REGISTERS, System, install
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
-from engine import requests
-from engine.context import begin
-from engine.creation import undo_creation
-from engine.decision import Action
-from engine.failures import LASTING, record_failure
+from engine import requests, turns
 from engine.history import HistoryClock
 from engine.placement import NoSpark, Spark
-from engine.polling import NotPolled
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.queue_clock import QueueClock
 from engine.refresh import Initiator
 from engine.register_maintenance import RegisterMaintenance
-from engine.repair import CaptureBroken, prepare
-from engine.requests import Loader, Request
+from engine.requests import Loader
 from engine.scheduler import Scheduler, Turn
 from engine.sources import SourceClock
 from engine.subscribe import SubscriptionHub
 from engine.subscribe.hub import SNAPSHOT_SESSIONS, Hub
-from engine.transactions import acting_as
 
 logger = structlog.get_logger(__name__)
 
@@ -41,22 +34,7 @@ DISCOVERY_INTERVAL = 30.0
 RELEASE_SECONDS = 2.0
 """How long the engine stays away from a database that somebody wants to drop, rename or copy."""
 
-CONTENTION = frozenset({"55P03", "40001", "40P01"})
-"""Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
-
 IN_TRANSACTION = "inside a transaction block"
-
-
-def contended(error: SqlError) -> bool:
-    """Whether it is enough to try again.
-
-    GRANT, REVOKE and DROP OWNED do not wait for each other: of two that change a table's privileges at once, users' or
-    the engine's own, one fails.
-
-    >>> contended(SqlError("XX000", "tuple concurrently updated")), contended(SqlError("XX000", "cache lookup failed"))
-    (True, False)
-    """
-    return error.sqlstate in CONTENTION or error.message in ("tuple concurrently updated", "tuple concurrently deleted")
 
 
 class Keeper(Protocol):
@@ -171,10 +149,10 @@ class Engine:
 
         async def refresh(session: PooledSession, table: StreamTable) -> Turn:
             initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
-            return await self._refresh(session, table.pgt_id, initiator, spark)
+            return await turns.refresh(session, table.pgt_id, initiator, spark)
 
         async def strays() -> None:
-            await self._carry_out_strays(pool, spark)
+            await turns.carry_out_strays(pool, spark)
 
         scheduler = Scheduler(pool, refresh, strays)
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
@@ -284,12 +262,12 @@ class Engine:
         except SqlError:
             # Its locks must be gone before another connection can undo the first step.
             await session.abandon()
-            await self._undo(entry.pool, created)
+            await turns.undo(entry.pool, created)
             raise
         except BaseException:
             # The client is gone or has cancelled: what it created half is not wanted. Its locks go when its session
             # has ended, which waits for this.
-            self._in_background(self._undo(entry.pool, created))
+            self._in_background(turns.undo(entry.pool, created))
             raise
 
     async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> None:
@@ -316,90 +294,6 @@ class Engine:
         if entry is None:
             raise SqlError("55000", warning or f'the engine does not serve database "{database}" at the moment')
         return entry
-
-    async def _undo(self, pool: DatabasePool, created: list[int]) -> None:
-        try:
-            async with pool.session() as own, own.transaction("read_committed"):
-                for pgt_id in created:
-                    await undo_creation(own, pgt_id)
-        except SqlError as error:
-            logger.warning("creation not undone", pgt_ids=created, sqlstate=error.sqlstate, error=error.message)
-
-    async def _refresh(self, session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
-        """Refresh in a transaction of its own; a failure is written down. Raises SqlError."""
-        try:
-            repaired = polled = False
-            while True:
-                try:
-                    async with session.transaction("repeatable_read"):
-                        outcome = await requests.refresh_scheduled(
-                            session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
-                        )
-                    break
-                except CaptureBroken as broken:
-                    logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
-                    await self._repair(session, pgt_id)
-                    repaired = True
-                except NotPolled:
-                    async with session.transaction("read_committed"):
-                        await requests.poll_scheduled(session, pgt_id, spark)
-                    polled = True
-        except SqlError as error:
-            if contended(error):
-                return Turn.AGAIN
-            await record_failure(session, pgt_id, initiator, error)
-            raise
-        except Exception as error:
-            # The other stream tables must not suffer from it.
-            logger.exception("refresh failed", pgt_id=pgt_id)
-            failure = SqlError("XX000", f"internal error of the engine: {error!r}")
-            await record_failure(session, pgt_id, initiator, failure)
-            raise failure from error
-        return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
-
-    async def _repair(self, session: PooledSession, pgt_id: int) -> None:
-        """Have the sources captured anew, committed before a snapshot is taken. Raises SqlError.
-
-        Where the query has lost what it needs, its sources are let go: the triggers on a table that has lost a column
-        would stand in the way of its writers.
-        """
-        try:
-            async with session.transaction("read_committed"):
-                await prepare(session, await begin(session, pgt_id, wait=False))
-        except SqlError as error:
-            if error.sqlstate in LASTING:
-                async with session.transaction("read_committed"):
-                    await session.fetch("SELECT pgtrickle._set_dependencies($1::bigint, '[]'::jsonb)", pgt_id)
-                    await session.fetch("SELECT pgtrickle._untrack_sources()")
-            raise
-
-    async def _carry_out_strays(self, pool: DatabasePool, spark: Spark) -> None:
-        """Carry out what was requested on connections that bypass the server, one transaction each."""
-        while True:
-            async with pool.session() as session:
-                request: Request | None = None
-                try:
-                    async with session.transaction("read_committed"):
-                        rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request()")
-                        if not rows:
-                            return
-                        request = Request.from_row(rows[0])
-                        await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
-                        async with acting_as(session, request.requested_by):
-                            created = await requests.carry_out(session, request, spark, in_two_steps=True)
-                    if created is not None:
-                        await self._refresh(session, created, Initiator.INITIAL, spark)
-                except SqlError as error:
-                    if request is None or error.sqlstate[:2] in ("08", "57"):
-                        raise
-                    logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
-                    await _fail(session, request, error)
-                except Exception as error:
-                    if request is None:
-                        raise
-                    # It must not come up again and again, in front of all others.
-                    logger.exception("request failed", kind=request.kind)
-                    await _fail(session, request, SqlError("XX000", f"internal error of the engine: {error}"))
 
     async def _discover(self) -> None:
         """Find databases with stream tables that no client of this server has touched since it started."""
@@ -436,13 +330,3 @@ class Engine:
                 return False
             finally:
                 await pool.close()
-
-
-async def _fail(session: PooledSession, request: Request, error: SqlError) -> None:
-    """Note on a request that it has failed."""
-    await session.fetch(
-        "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
-        request.request_id,
-        error.sqlstate,
-        error.message,
-    )
