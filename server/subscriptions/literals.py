@@ -28,9 +28,11 @@ async def type_names(session: RelayedSession, types: Sequence[int]) -> list[str]
 
 
 async def of(subscriber: Subscriber, session: RelayedSession, types: Sequence[int], parameters: bytes) -> list[str]:
-    """One literal for each parameter, in parentheses. ``parameters`` is what Bind says about them."""
+    """One literal for each parameter, in parentheses. ``parameters`` is what Bind says about them, if there was one."""
     if not types:
         return []
+    if not parameters:
+        raise SqlError("42P02", "there is no parameter $1")
     names = await type_names(session, types)
     client = session.before["client_encoding"]
     declared = m.INT16.pack(len(types)) + b"".join(map(m.INT32.pack, types))

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from engine.subscribe import EnvelopeKind
 from server.protocol import messages as m
+from server.protocol.lexer import tokens
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece, Subscription, SyntaxFault
 from server.protocol.values import codec
+
+MOST_PARAMETERS = 65535
+TEXT = 25
 
 _HIDDEN = b"__pgt_"
 """What columns of a stream table's own begin with."""
@@ -63,6 +67,22 @@ class StandIn:
 def names(subscription: Subscription) -> StandIn:
     """A SELECT whose columns are those of the query itself."""
     return StandIn().add(b"SELECT hw.* FROM (", *_query(subscription), b") AS hw")
+
+
+def of_query(subscription: Subscription, types: bytes) -> bytes:
+    """The parameters' types as `names` declares them: PostgreSQL could not tell those that the query does not have.
+
+    >>> from server.protocol.subscribe_syntax import parse
+    >>> limited = parse(b"SUBSCRIBE (SELECT a FROM t WHERE b = $2) UP TO $3 + $1")
+    >>> of_query(limited, m.UNTYPED) == m.INT16.pack(2) + m.INT32.pack(TEXT) + m.INT32.pack(0)
+    True
+    """
+    words = [token.word for token in tokens(subscription.query.text) if token.kind == "number"]
+    used = {number for word in words if word.startswith("$") and (number := int(word[1:])) <= MOST_PARAMETERS}
+    declared = [oid for (oid,) in m.INT32.iter_unpack(types[2:])]
+    declared += [0] * (max(used, default=0) - len(declared))
+    known = [oid if number in used else oid or TEXT for number, oid in enumerate(declared, 1)]
+    return m.INT16.pack(len(known)) + b"".join(map(m.INT32.pack, known))
 
 
 def columns(row_description: bytes) -> list[Column]:

@@ -245,7 +245,8 @@ class Subscriber:
         inside = self.conductor.status == m.IN_TRANSACTION
         asking = stand_in.names(subscription)
         messages = self.conductor.ours(SAVEPOINT) if inside else b""
-        messages += CLEAR + m.parse(NAME, asking.text, types) + m.describe_statement(NAME) + CLEAR
+        declared = stand_in.of_query(subscription, types)
+        messages += CLEAR + m.parse(NAME, asking.text, declared) + m.describe_statement(NAME) + CLEAR
         found = _columns(await self._ask(asking, text, messages, flush))
         made = stand_in.build(subscription, found)
         form = stand_in.build(asked, found)
@@ -313,7 +314,12 @@ class Subscriber:
         self._timeouts = {name: settings[name] for name in (IDLE_IN_TRANSACTION, IDLE_SESSION)}
         asked = literals.asked(subscription, values, settings)
         hub = await self.session.relay.hooks.subscriptions(self.session.database)
-        prepared = await hub.prepare(session, asked)
+        try:
+            prepared = await hub.prepare(session, asked)
+        except SqlError as error:
+            if error.sqlstate == "42P01":  # though the client's session sees it
+                error.hint = "It may be temporary, or its transaction has not committed."
+            raise
         described = [column.name.decode(encoding, "replace") for column in statement.columns]
         types = [column.oid for column in prepared.columns]
         while (base := [int(oid) for (oid,) in await session.fetch(_BASE_TYPES, types)]) != types:
