@@ -16,12 +16,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +29,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.serving import Served, served
 from engine.placement import NoSpark
 from engine.pool import SESSION_SETTINGS, PooledSession
 from engine.refresh import Initiator
@@ -88,30 +87,13 @@ class Cell:
 
 
 class Bench:
-    """A server of its own, and a client."""
+    """A client of a server."""
 
-    def __init__(self, data: Path):
-        self._data = data
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "server", "serve", "--data", str(data), "--port", "0", "--spark", "off"],
-            stdout=subprocess.PIPE,
-            stderr=(data.parent / "server.log").open("w"),
-            text=True,
-            cwd=Path(__file__).parent.parent,
-        )
-        assert self._process.stdout is not None
-        url = self._process.stdout.readline().strip().removeprefix("ready: ")
-        user, password = (data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
-        self._dsn = conninfo.make_conninfo(url, user=user, password=password)
-        self.run("ALTER DATABASE postgres SET pg_trickle.enabled = off", reconnect=True)
+    def __init__(self, server: Served, connection: psycopg.Connection[Any]):
+        self._server, self._connection = server, connection
+        self.run("ALTER DATABASE postgres SET pg_trickle.enabled = off")
 
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.wait(60)
-
-    def run(self, statement: str, *parameters: Any, reconnect: bool = False) -> psycopg.Cursor[Any]:
-        if reconnect or not hasattr(self, "_connection"):
-            self._connection = psycopg.connect(self._dsn, autocommit=True)
+    def run(self, statement: str, *parameters: Any) -> psycopg.Cursor[Any]:
         return self._connection.execute(statement, parameters or None)  # type: ignore[arg-type]
 
     def refresh(self, name: str) -> float:
@@ -122,14 +104,13 @@ class Bench:
 
     async def looks(self, name: str) -> list[float]:
         """Milliseconds of refreshes without changes, as the scheduler makes them."""
-        postmaster = (self._data / "postgres" / "postmaster.pid").read_text().splitlines()
-        user, password = (self._data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
+        login = conninfo.conninfo_to_dict(self._server.direct)
         connection = await asyncpg.connect(
-            host=postmaster[4],
-            port=int(postmaster[3]),
-            user=user,
-            password=password,
-            database="postgres",
+            host=login["host"],
+            port=int(login["port"]),
+            user=login["user"],
+            password=login["password"],
+            database=login["dbname"],
             server_settings=SESSION_SETTINGS,
         )
         session = PooledSession(connection)
@@ -191,17 +172,6 @@ class Bench:
             self.run(f"VACUUM (ANALYZE) {table}")
 
 
-@contextmanager
-def server() -> Iterator[Bench]:
-    """A server in a temporary directory."""
-    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        bench = Bench(Path(directory) / "data")
-        try:
-            yield bench
-        finally:
-            bench.stop()
-
-
 def measure(bench: Bench, name: str, rows: int, percents: list[int], rounds: int, step: Any) -> list[Cell]:
     """The cells of one query at one size."""
     cells = []
@@ -236,7 +206,12 @@ def main() -> None:
     table.add_column("rows", justify="right")
     for percent in options.changed:
         table.add_column(f"{percent} % changed", justify="right")
-    with server() as bench, Progress(console=console, transient=True) as progress:
+    with (
+        served() as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+        Progress(console=console, transient=True) as progress,
+    ):
+        bench = Bench(server, connection)
         steps = len(options.only) * len(options.rows) * len(options.changed) * (options.rounds + 1)
         task = progress.add_task("refreshing", total=steps)
         for name in options.only:
