@@ -22,10 +22,12 @@ from server.dialogue import BackendGone, Dialogue
 from server.protocol import extensions, own_statements, uri_copy
 from server.protocol import messages as m
 from server.protocol.batches import Batch
+from server.protocol.explanation import explained
 from server.protocol.framing import CONTINUATION, kinds
 from server.protocol.lexer import databases_touched, split
-from server.protocol.traffic import TOO_LATE, Attention
+from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
+from server.protocol.watch import Attention
 from server.request_session import BackendError, RelayedSession, run_by_name
 
 if TYPE_CHECKING:
@@ -40,11 +42,6 @@ COMPLETIONS = frozenset(b"123TnCIs")
 """What ends the answer to one message of the extended protocol."""
 _PLAIN_END = re.compile(rb"\s*(?:commit|end|rollback|abort)(?:\s+(?:work|transaction))?\s*;?\s*\0", re.IGNORECASE)
 _ANY_END = re.compile(rb"commit|end|rollback|abort", re.IGNORECASE)
-_TERMINATION = "2D000"
-_NO_ENDING = (
-    "An engine request is carried out in the transaction of the whole statement, in which no procedure can COMMIT or"
-    " ROLLBACK. Call the function outside the procedure."
-)
 
 
 class Refused(SqlError):
@@ -118,12 +115,8 @@ class Conductor:
             )
 
     def explained(self, response: bytes) -> bytes:
-        """PostgreSQL's error, with a hint where it comes of a transaction that the client does not know of."""
-        if not self.own or m.sqlstate_of(response[5:]) != _TERMINATION:
-            return response
-        fields = m.report_fields(response[5:])
-        fields.setdefault("H", _NO_ENDING.encode())
-        return m.rebuild_report(m.ERROR, fields)
+        """PostgreSQL's error as the client gets it."""
+        return explained(response, in_our_transaction=self.own)
 
     async def ready(self, status: int) -> None:
         """End the batch: tell the client, and let go of what was noted about it."""

@@ -16,7 +16,7 @@ from server.conductor import COMPLETIONS, Conductor, Refused
 from server.protocol import messages as m
 from server.protocol.framing import CONTINUATION, kinds
 from server.protocol.lexer import Kind, kind_of, split
-from server.protocol.traffic import Attention
+from server.protocol.watch import Attention
 from server.protocol.words import Mention
 from server.request_session import NAME, BackendError
 from server.subscriptions.extended import ExtendedSubscriptions

@@ -16,8 +16,8 @@ from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor
 from server.protocol.lexer import Kind, Statement, kind_of, split
 from server.protocol.subscribe_syntax import SyntaxFault
-from server.protocol.traffic import Attention
 from server.protocol.values import codec
+from server.protocol.watch import Attention
 from server.protocol.words import Mention, mentions
 from server.request_session import BackendError
 from server.subscriptions.held import Ours

@@ -16,7 +16,8 @@ from server.protocol import messages as m
 from server.protocol import startup
 from server.protocol.express import is_answer, is_batch
 from server.protocol.state import Event, State, after
-from server.protocol.traffic import Attention, Traffic
+from server.protocol.traffic import Traffic
+from server.protocol.watch import Attention
 from server.sides import BackendSide, ClientSide, Hold
 from server.subscriptions.held import Held
 

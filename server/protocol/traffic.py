@@ -19,14 +19,13 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP, Batch
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
 from server.protocol.shapes import Rows, Shapes
-from server.protocol.words import NOTHING, Mention, mentions, sends, speaks_of_cursors
+from server.protocol.watch import Attention, Watch, reason
+from server.protocol.words import NOTHING
 
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
@@ -53,28 +52,7 @@ TOO_LATE = m.error_response(
 """Takes the place of the error with which the database refuses to commit a request that was left behind."""
 
 
-class Attention(Enum):
-    NAMED_REQUEST = auto()
-    """The next client message is a Query or Execute that names a request function."""
-    LOAD = auto()
-    """The next client message is a Parse that may be a statement of ours, which goes out as another."""
-    SUBSCRIBE = auto()
-    """The next client message is, or is about, a subscription, its prepared statement, portal or cursor."""
-    DATABASE = auto()
-    """The next client message is a Query or Execute that may drop, alter or copy a database."""
-    REQUEST_MADE = auto()
-    """The oldest unanswered batch has made a request without naming it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mentioning:
-    """A statement that mentions something."""
-
-    mention: Mention
-    text: bytes
-
-
-class Traffic:
+class Traffic(Watch):
     """What is known about a session whose bytes pass through."""
 
     def __init__(
@@ -83,6 +61,7 @@ class Traffic:
         sent: Callable[[], None] = lambda: None,
         portals_ended: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__()
         self.committed = committed
         """Called when a transaction that changed data has committed."""
         self.sent = sent
@@ -91,12 +70,9 @@ class Traffic:
         """Called when a transaction that had portals of ours has ended."""
         self.client = Framer(FRONTEND_LIMITS)
         self.backend = Framer(BACKEND_LIMITS)
-        self.attention: Attention | None = None
         self.outstanding: deque[Batch | bytes] = deque()
         """Batches to be answered; one that came alone, in one chunk, as that chunk."""
         self.batch: Batch | None = None
-        self.watching = True
-        """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
         self.terminated = False
         """The client has said goodbye."""
         self.fatal = False
@@ -107,10 +83,6 @@ class Traffic:
         """Transaction status of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
         """What ParameterStatus said."""
-        self.statements: dict[bytes, Mentioning] = {}
-        """Prepared statements that mention something, by name."""
-        self.portals: dict[bytes, Mentioning] = {}
-        """Portals of such statements, and cursors of subscriptions."""
         self.batches, self.answers = Shapes(), Shapes()
         """Shapes of whole batches and whole answers (``express``)."""
         self.past_rows = Rows().past
@@ -121,15 +93,12 @@ class Traffic:
         """Messages other than rows and asynchronous ones."""
         self.rows = False
         """Whether a row has been passed on."""
-        self.failed = False
         self.controls: list[bytes] = []
         """Tags of transaction control."""
         self.requested = False
         """Whether a COPY from the client has made a request."""
         self.changed = False
         """Whether the current transaction has changed data, as far as tags tell."""
-        self.sending = False
-        """Whether the session has sent events to queues; its statements may be prepared, so it is taken to go on."""
 
     # -- client to backend ---------------------------------------------------------------------------------------
 
@@ -171,8 +140,8 @@ class Traffic:
                     if following > end:
                         if length < WHOLE:
                             break
-                    elif self.watching and (found := self._mentions(data[position + 5 : following])) is not NOTHING:
-                        self.attention = _reason(found)
+                    elif self.watching and (found := self.mentioned(data[position + 5 : following])) is not NOTHING:
+                        self.attention = reason(found)
                         break
                     if watching:
                         self.statements.pop(b"", None)
@@ -230,54 +199,6 @@ class Traffic:
         if not repeatable or following > len(data) or batch.size > WHOLE:
             batch.raw = None
         self.outstanding.append(batch)
-
-    def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        """Follow which statement and portal mentions something; True in front of a message that needs attention."""
-        at = position + 5
-        if kind == m.PARSE:
-            name = m.text_at(data, at)
-            found = self._mentions(data[at:following]) if following <= len(data) else NOTHING
-            if found is not NOTHING:
-                self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
-                if Mention.LOAD in found or Mention.SUBSCRIBE in found:
-                    self.attention = Attention.SUBSCRIBE if Mention.SUBSCRIBE in found else Attention.LOAD
-                    return True
-            elif self.statements:
-                self.statements.pop(name, None)
-        elif kind == m.BIND:
-            portal = m.text_at(data, at)
-            statement = self.statements.get(m.text_at(data, at + len(portal) + 1))
-            if statement is not None:
-                self.portals[portal] = statement
-                if Mention.SUBSCRIBE in statement.mention:
-                    self.attention = Attention.SUBSCRIBE
-                    return True
-            else:
-                replaced = self.portals.pop(portal, None)
-                if replaced is not None and Mention.SUBSCRIBE in replaced.mention:
-                    self.attention = Attention.SUBSCRIBE
-                    return True
-        elif kind == m.EXECUTE:
-            bound = self.portals.get(m.text_at(data, at))
-            if bound is not None and not self.failed:
-                self.attention = _reason(bound.mention)
-                return True
-        elif kind in (m.CLOSE, m.DESCRIBE):
-            names = self.statements if data[at : at + 1] == b"S" else self.portals
-            name = m.text_at(data, at + 1)
-            about = names.pop(name, None) if kind == m.CLOSE else names.get(name)
-            if about is not None and Mention.SUBSCRIBE in about.mention:
-                self.attention = Attention.SUBSCRIBE
-                return True
-        return False
-
-    def _mentions(self, text: bytes) -> Mention:
-        if not self.sending and sends(text.lower()):
-            self.sending = True
-        found = mentions(text)
-        if self.portals and speaks_of_cursors(text):
-            found |= Mention.SUBSCRIBE
-        return found
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -435,9 +356,3 @@ class Traffic:
                 if self.batch is not None:
                     head.sent += self.batch.sent
                 self.batch = head
-
-
-def _reason(found: Mention) -> Attention:
-    if Mention.SUBSCRIBE in found:
-        return Attention.SUBSCRIBE
-    return Attention.DATABASE if found is Mention.DATABASE else Attention.NAMED_REQUEST

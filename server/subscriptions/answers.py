@@ -14,8 +14,8 @@ from engine.subscribe import CopyOutput, RowOutput
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows, refuse_backward
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece
-from server.protocol.traffic import Mentioning
 from server.protocol.values import codec
+from server.protocol.watch import Mentioning
 from server.protocol.words import Mention
 from server.request_session import run_by_name
 from server.subscriptions.held import MARKER, Cursor, Flow, Kept, Portal, Statement

@@ -13,7 +13,7 @@ from catalog.session import SqlError
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.subscribe_syntax import CopySubscription, Subscription
-from server.protocol.traffic import Mentioning
+from server.protocol.watch import Mentioning
 from server.protocol.words import Mention
 from server.request_session import BackendError
 from server.subscriptions.answers import Answers

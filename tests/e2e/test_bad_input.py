@@ -201,7 +201,14 @@ def test_unknown_value_of_an_option(db: Any, argument: str, value: str, sqlstate
         db.create("wrong", "SELECT id FROM t", **{argument: value})
     assert caught.value.sqlstate == sqlstate
     assert value.lower() in str(caught.value).lower()
+    assert caught.value.diag.context is None
     assert db.traces() == before
+
+
+def test_error_within_functions_of_the_users_own_tells_where(db: Any) -> None:
+    with pytest.raises(psycopg.Error) as caught:
+        db.run("DO $$ BEGIN PERFORM pgtrickle.create_stream_table('', 'SELECT 1'); END $$")
+    assert "inline_code_block" in (caught.value.diag.context or "")
 
 
 def test_alter_with_an_unknown_status_or_mode(db: Any) -> None:

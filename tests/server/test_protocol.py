@@ -17,7 +17,8 @@ from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, Framer
 from server.protocol.lexer import Kind, kind_of, split
 from server.protocol.shapes import Rows, Shapes
 from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
-from server.protocol.traffic import TOO_LATE, Attention, Traffic
+from server.protocol.traffic import TOO_LATE, Traffic
+from server.protocol.watch import Attention
 from server.protocol.words import Mention, mentions
 
 REQUEST = m.query(b"select pgtrickle.create_stream_table('t', 'q')")

@@ -32,6 +32,18 @@ def test_unnamed_portal_that_another_statement_takes_ends_its_subscription(
     assert wire.until()[-1] == ("Z", b"I")
 
 
+def test_unnamed_portal_goes_to_a_statement_that_is_looked_at_as_well(subscribed: Subscribed) -> None:
+    wire = subscribed.wire
+    wire.send(m.query(b"BEGIN"), m.parse(b"o", b"SELECT 5, 'create_stream_table'"), m.SYNC_MESSAGE)
+    wire.send(statement("SUBSCRIBE t", b"s", b"", 1), m.SYNC_MESSAGE)
+    subscribed.hub.push((1, 1, 1, "a"), (1, 1, 2, "b"))
+    wire.until("s")
+    wire.until()
+    wire.send(m.bind(b"", b"o"), m.execute(b""), m.SYNC_MESSAGE)
+    assert rows(wire.until()) == [["5", "create_stream_table"]]
+    assert subscribed.hub.feed().closed.wait(60)
+
+
 @pytest.mark.parametrize("cursor", [False, True])
 def test_named_portal_is_not_taken_by_another_statement(subscribed: Subscribed, cursor: bool) -> None:
     wire = subscribed.wire

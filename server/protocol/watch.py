@@ -1,0 +1,99 @@
+"""Which statements and portals of a session somebody must look at: what their texts mention is kept by their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from server.protocol import messages as m
+from server.protocol.words import NOTHING, Mention, mentions, sends, speaks_of_cursors
+
+
+class Attention(Enum):
+    NAMED_REQUEST = auto()
+    """The next client message is a Query or Execute that names a request function."""
+    LOAD = auto()
+    """The next client message is a Parse that may be a statement of ours, which goes out as another."""
+    SUBSCRIBE = auto()
+    """The next client message is, or is about, a subscription, its prepared statement, portal or cursor."""
+    DATABASE = auto()
+    """The next client message is a Query or Execute that may drop, alter or copy a database."""
+    REQUEST_MADE = auto()
+    """The oldest unanswered batch has made a request without naming it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mentioning:
+    """A statement that mentions something."""
+
+    mention: Mention
+    text: bytes
+
+
+class Watch:
+    """What the client's messages say about that."""
+
+    def __init__(self) -> None:
+        self.attention: Attention | None = None
+        self.watching = True
+        """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
+        self.statements: dict[bytes, Mentioning] = {}
+        """Prepared statements that mention something, by name."""
+        self.portals: dict[bytes, Mentioning] = {}
+        """Portals of such statements, and cursors of subscriptions."""
+        self.failed = False
+        """Whether the batch that is being answered has failed."""
+        self.sending = False
+        """Whether the session has sent events to queues; its statements may be prepared, so it is taken to go on."""
+
+    def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        """Follow which statement and portal mentions something; True in front of a message that needs attention."""
+        at = position + 5
+        if kind == m.PARSE:
+            name = m.text_at(data, at)
+            found = self.mentioned(data[at:following]) if following <= len(data) else NOTHING
+            if found is not NOTHING:
+                self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
+                if Mention.LOAD in found or Mention.SUBSCRIBE in found:
+                    self.attention = Attention.SUBSCRIBE if Mention.SUBSCRIBE in found else Attention.LOAD
+                    return True
+            elif self.statements:
+                self.statements.pop(name, None)
+        elif kind == m.BIND:
+            portal = m.text_at(data, at)
+            statement = self.statements.get(m.text_at(data, at + len(portal) + 1))
+            replaced = self.portals.pop(portal, None)
+            if statement is not None:
+                self.portals[portal] = statement
+            if any(about is not None and Mention.SUBSCRIBE in about.mention for about in (statement, replaced)):
+                self.attention = Attention.SUBSCRIBE
+                return True
+        elif kind == m.EXECUTE:
+            bound = self.portals.get(m.text_at(data, at))
+            if bound is not None and not self.failed:
+                self.attention = reason(bound.mention)
+                return True
+        elif kind in (m.CLOSE, m.DESCRIBE):
+            names = self.statements if data[at : at + 1] == b"S" else self.portals
+            name = m.text_at(data, at + 1)
+            about = names.pop(name, None) if kind == m.CLOSE else names.get(name)
+            if about is not None and Mention.SUBSCRIBE in about.mention:
+                self.attention = Attention.SUBSCRIBE
+                return True
+        return False
+
+    def mentioned(self, text: bytes) -> Mention:
+        """What a text mentions, to this session."""
+        if not self.sending and sends(text.lower()):
+            self.sending = True
+        found = mentions(text)
+        if self.portals and speaks_of_cursors(text):
+            found |= Mention.SUBSCRIBE
+        return found
+
+
+def reason(found: Mention) -> Attention:
+    """Why a statement that mentions something needs attention."""
+    if Mention.SUBSCRIBE in found:
+        return Attention.SUBSCRIBE
+    return Attention.DATABASE if found is Mention.DATABASE else Attention.NAMED_REQUEST
