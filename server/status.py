@@ -1,4 +1,4 @@
-"""`headwater status`: the running server, its databases, their schedulers, stream tables, queues and registers.
+"""`headwater status`: the running server, its databases, their schedulers, and what each of them keeps going.
 
 It looks at PostgreSQL directly, not through the relay, so that looking installs nothing in a database
 that has no stream tables.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -23,6 +24,8 @@ from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
 from server.postgres_url import PostgresUrl
 from server.psql import reachable
+
+Row = TypeVar("Row")
 
 _DATABASES = """
 SELECT datname::text FROM pg_catalog.pg_database
@@ -46,7 +49,8 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
         WHERE c.relkind = 'p' AND c.relname LIKE '%%\\_movements' AND EXISTS (
             SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
             AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %%')) AS registers,
-       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS worker
+       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS worker,
+       pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions
 """
 """Nothing but PostgreSQL's own catalog is read for registers: a user may have made a schema that looks like theirs."""
 
@@ -68,6 +72,25 @@ LEFT JOIN LATERAL (
 ORDER BY s.pgt_schema, s.pgt_name
 """
 
+_SUBSCRIPTIONS = """
+SELECT (SELECT pg_catalog.string_agg(DISTINCT n.nspname || '.' || c.relname, ', ')
+        FROM pgtrickle.pgt_subscription_sources u
+        JOIN pg_catalog.pg_class c ON c.oid = u.source_relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE u.subscription_id = s.subscription_id) AS reads,
+       a.rolname::text AS subscriber, s.started_at
+FROM pgtrickle.pgt_subscriptions s LEFT JOIN pg_catalog.pg_roles a ON a.oid = s.subscriber
+WHERE s.server > 0
+ORDER BY s.subscription_id
+"""
+"""A subscription is shown once, however many clients follow it. Those below 0 keep history."""
+
+_SOURCES = """
+SELECT n.nspname || '.' || c.relname AS name, g.tick_interval, g.last_value, g.last_tick_at, g.error
+FROM pgtrickle.pgt_load_generators g
+JOIN pg_catalog.pg_class c ON c.oid = g.source_relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY n.nspname, c.relname
+"""
+
 _FAILED_REQUESTS = """
 SELECT kind || ': ' || coalesce(error_state || ' ', '') || error FROM pgtrickle.pgt_request_errors
 ORDER BY request_id DESC LIMIT 5
@@ -83,6 +106,8 @@ class _Overview:
     clock: int | None
     registers: int
     worker: int | None
+    has_subscriptions: bool
+    """Whether the catalog is new enough for subscriptions and sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +139,29 @@ class _StreamTable:
 
 
 @dataclass(frozen=True, slots=True)
+class _Subscription:
+    reads: str | None
+    subscriber: str | None
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    name: str
+    tick_interval: timedelta
+    last_value: int
+    last_tick_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Database:
     name: str
     overview: _Overview
     queues: _Queues | None
     stream_tables: list[_StreamTable]
+    subscriptions: list[_Subscription]
+    sources: list[_Source]
     failed_requests: list[str]
 
 
@@ -135,6 +178,10 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
     console.print(_database_table(databases))
     if any(database.stream_tables for database in databases):
         console.print(_stream_table_table(databases))
+    if any(database.subscriptions for database in databases):
+        console.print(_subscription_table(databases))
+    if any(database.sources for database in databases):
+        console.print(_source_table(databases))
     for line in _errors(databases):
         console.print(line, style="red", markup=False, highlight=False)
 
@@ -168,15 +215,24 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
                 overview = cursor.execute(_OVERVIEW, locks).fetchone()
             assert overview is not None
             stream_tables: list[_StreamTable] = []
+            subscriptions: list[_Subscription] = []
+            sources: list[_Source] = []
             failed: list[str] = []
             if overview.installed:
-                with connection.cursor(row_factory=class_row(_StreamTable)) as table_cursor:
-                    stream_tables = table_cursor.execute(_STREAM_TABLES).fetchall()
+                stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
                 failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
+            if overview.has_subscriptions:
+                subscriptions = _fetch(connection, _Subscription, _SUBSCRIPTIONS)
+                sources = _fetch(connection, _Source, _SOURCES)
             queues = None
             if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
                 queues = _Queues(*row)  # type: ignore[arg-type]
-            yield _Database(name, overview, queues, stream_tables, failed)
+            yield _Database(name, overview, queues, stream_tables, subscriptions, sources, failed)
+
+
+def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: LiteralString) -> list[Row]:
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(query).fetchall()
 
 
 def _server_table(running: Running, data: DataDirectory) -> Table:
@@ -269,6 +325,31 @@ def _stream_table_table(databases: list[_Database]) -> Table:
     return table
 
 
+def _subscription_table(databases: list[_Database]) -> Table:
+    table = Table(title="Subscriptions", title_justify="left")
+    for heading in ("database", "reads", "role", "since"):
+        table.add_column(heading, overflow="fold")
+    for database in databases:
+        for row in database.subscriptions:
+            since = f"{row.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
+            table.add_row(escape(database.name), escape(row.reads or ""), escape(row.subscriber or ""), since)
+    return table
+
+
+def _source_table(databases: list[_Database]) -> Table:
+    table = Table(title="Sources", title_justify="left")
+    for heading in ("database", "source", "tick interval", "counter", "last tick"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "source"))
+    for database in databases:
+        for row in database.sources:
+            ticked = f"{row.last_tick_at.astimezone():%Y-%m-%d %H:%M:%S}" if row.last_tick_at else "none"
+            if row.error:
+                ticked = "[red]failed[/]"
+            interval = f"{row.tick_interval.total_seconds():g} s"
+            table.add_row(escape(database.name), escape(row.name), interval, str(row.last_value), ticked)
+    return table
+
+
 def _last_refresh(row: _StreamTable) -> str:
     if row.action is None:
         return "none"
@@ -284,6 +365,9 @@ def _errors(databases: list[_Database]) -> Iterator[str]:
             if row.consecutive_errors:
                 said = row.error_message or "no message recorded"
                 yield f"{database.name}: {row.name} failed {row.consecutive_errors} times in a row: {said}"
+        for source in database.sources:
+            if source.error:
+                yield f"{database.name}: source {source.name} does not tick: {source.error}"
         for text in database.failed_requests:
             yield f"{database.name}: request failed: {text}"
 

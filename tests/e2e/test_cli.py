@@ -348,6 +348,20 @@ def test_status_shows_server_and_databases(shared: Served) -> None:
     assert "not used yet" in shop
 
 
+def test_status_lists_subscriptions_and_sources(shared: Served) -> None:
+    with shared.connect() as connection:
+        connection.execute("CREATE TABLE followed (id int)")
+        connection.execute("CREATE SOURCE counted FROM LOAD GENERATOR COUNTER (TICK INTERVAL '250ms')")
+        connection.execute("BEGIN")
+        connection.execute("DECLARE c CURSOR FOR SUBSCRIBE followed")
+        shown = headwater("status", "--data", shared.data).stdout
+        connection.execute("ROLLBACK")
+        connection.execute("DROP SOURCE counted; DROP TABLE followed")
+    lines = shown.splitlines()
+    assert any("public.followed" in line and "postgres" in line for line in lines)
+    assert any("public.counted" in line and "0.25 s" in line for line in lines)
+
+
 def test_version_and_help() -> None:
     assert headwater("--version").stdout == f"headwater {__version__}\n"
     for command in ("serve", "psql", "status", "quickstart"):
