@@ -21,7 +21,9 @@ SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB"
 LONGEST = (
     *("test_spark_rendering", "test_spark_sessions", "test_cli_quickstart", "test_cli", "test_privileges"),
     *("test_random_full_on_spark", "test_random_queries", "test_scheduler", "test_tpch", "test_spark_placement"),
-    *("test_subqueries", "test_lake", "test_spark_deltas", "test_queues", "test_bad_input"),
+    *("test_subqueries", "test_lake", "test_spark_deltas", "test_queues", "test_bad_input", "test_mirror"),
+    *("test_reference_examples", "test_life_cycle", "test_requests", "test_maintenance", "test_request_contexts"),
+    *("test_files_on_s3", "test_security_constructs", "test_protocol", "test_views", "test_upgrade", "test_embedded"),
 )
 
 

@@ -21,7 +21,7 @@ def quickstart(*arguments: str | Path, **variables: str) -> subprocess.Completed
         env=environment(**variables),
         capture_output=True,
         text=True,
-        timeout=580,
+        timeout=1100,
         stdin=subprocess.DEVNULL,
     )
 
