@@ -52,16 +52,16 @@ SENDING = [
         "SELECT pgque.send('bench', 'default', :payload::text)",
         "INSERT INTO plain (type, data) VALUES ('default', :payload::text) RETURNING id",
     ),
-    *(
-        Work(
-            f"send_batch({n})",
-            n,
-            f"SELECT pgque.send_batch('bench', 'default', array_fill(:payload::text, ARRAY[{n}]))",
-            "INSERT INTO plain (type, data)"
-            f" SELECT 'default', data FROM unnest(array_fill(:payload::text, ARRAY[{n}])) AS data",
-        )
-        for n in (100, 1000)
-    ),
+]
+BATCHES = [
+    Work(
+        f"send_batch({n})",
+        n,
+        f"SELECT pgque.send_batch('bench', 'default', array_fill(:payload::text, ARRAY[{n}]))",
+        "INSERT INTO plain (type, data)"
+        f" SELECT 'default', data FROM unnest(array_fill(:payload::text, ARRAY[{n}])) AS data",
+    )
+    for n in (100, 1000)
 ]
 
 TAKE_JOBS = """
@@ -228,7 +228,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
-    parser.add_argument("--only", nargs="*", choices=("sending", "receiving", "delivery", "size"), default=())
+    parser.add_argument(
+        "--only", nargs="*", choices=("sending", "batches", "receiving", "delivery", "size"), default=()
+    )
     options = parser.parse_args()
     console = Console(width=max(120, Console().width))
     with served() as server:
@@ -239,16 +241,14 @@ def main() -> None:
         with ways[1].connect() as connection:  # that makes the server install the catalog, and look for queues
             connection.execute(TABLES)
         sending = tuple(with_commits(way, setting) for setting in options.synchronous_commit for way in ways)
+
+        def measure_sending(works: list[Work]) -> None:
+            title = "Sending: events a second; synchronous_commit off, on"
+            side_by_side(title, works, sending, options.rounds, options.seconds, console, payload=PAYLOAD)
+
         measures = {
-            "sending": lambda: side_by_side(
-                "Sending: events a second; synchronous_commit off, on",
-                SENDING,
-                sending,
-                options.rounds,
-                options.seconds,
-                console,
-                payload=PAYLOAD,
-            ),
+            "sending": lambda: measure_sending(SENDING),
+            "batches": lambda: measure_sending(BATCHES),
             "receiving": lambda: measure_receiving(ways, options.seconds, console),
             "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),
             "size": lambda: measure_size(ways[0], options.events, console),
