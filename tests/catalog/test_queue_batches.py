@@ -73,6 +73,31 @@ def test_register_at_a_tick(queue: Queue) -> None:
     assert receive(queue) == ["b"]
 
 
+def test_a_consumer_is_not_moved_under_a_batch_that_is_just_being_given(subscribed: Queue, queue_database: str) -> None:
+    start = subscribed.value("SELECT last_tick FROM pgque.get_consumer_info(%s, 'c')", subscribed.name)
+    for payload in ("a", "b"):
+        subscribed.send(payload)
+        subscribed.tick()
+    subscribed.value("SELECT pgque.ack(%s)", next_batch(subscribed))
+    with psycopg.connect(queue_database) as reader, psycopg.connect(queue_database, autocommit=True) as mover:
+        given = reader.execute("SELECT batch_id, payload FROM pgque.receive(%s, 'c')", [subscribed.name]).fetchall()
+
+        def move() -> str:
+            with pytest.raises(psycopg.Error) as failure:
+                mover.execute("SELECT pgque.register_consumer_at(%s, 'c', %s)", [subscribed.name, start])
+            return str(failure.value)
+
+        with ThreadPoolExecutor(1) as pool:
+            moving = pool.submit(move)
+            waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+            while not subscribed.value(waits, mover.info.backend_pid):
+                assert not moving.done()
+            reader.commit()
+            assert "active batch" in moving.result()
+    assert subscribed.rows("SELECT batch_id, payload FROM pgque.receive(%s, 'c')", subscribed.name) == given
+    assert [payload for _, payload in given] == ["b"]
+
+
 def test_messages_have_every_field(subscribed: Queue) -> None:
     event = subscribed.value("SELECT pgque.insert_event(%s, 't', 'd', 'a', 'b', NULL, 'e')", subscribed.name)
     subscribed.tick()

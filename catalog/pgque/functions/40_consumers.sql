@@ -44,10 +44,12 @@ BEGIN
     known := pgque._subscription(queue, consumer);
     IF known.sub_id IS NOT NULL THEN
         IF tick_pos IS NOT NULL THEN
-            IF known.sub_batch IS NOT NULL OR known.sub_role = 'coop_member' THEN
+            -- Asked in the update, which waits for a batch that is being given at this moment.
+            UPDATE pgque.subscription SET sub_last_tick = start, sub_active = now()
+             WHERE sub_id = known.sub_id AND sub_batch IS NULL AND sub_role <> 'coop_member';
+            IF NOT FOUND THEN
                 RAISE EXCEPTION 'cannot reposition consumer % of queue % while it has an active batch', consumer, queue;
             END IF;
-            UPDATE pgque.subscription SET sub_last_tick = start, sub_active = now() WHERE sub_id = known.sub_id;
         END IF;
         RETURN 0;
     END IF;
