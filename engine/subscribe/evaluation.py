@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from catalog.session import SqlError
 from engine.pool import PooledSession
@@ -12,6 +12,12 @@ from engine.subscribe.feed import SLOW_SECONDS, LiveFeed
 from engine.subscribe.interface import Batch
 from engine.subscribe.rendering import Rendering
 from engine.transactions import acting_as
+
+if TYPE_CHECKING:
+    from engine.subscribe.joining import Joining
+
+PIECE = 1 << 16
+"""Bytes of changes that are handed out at once; less waits for the end of the timestamp."""
 
 PATIENT = 3600.0
 """Seconds for which a snapshot waits for a client that goes on reading, if slowly: nobody else waits for it."""
@@ -24,7 +30,9 @@ class Evaluation:
         self.rendering = rendering
         self.preparation = rendering.preparation
         self.subscription_id = subscription_id
-        self.feeds: list[LiveFeed] = []
+        self.feeds: dict[LiveFeed, None] = {}
+        self.bounded: dict[LiveFeed, None] = {}
+        """Those of them that have an end."""
         self.frontier: str | None = None
         """The snapshot up to which its feeds have everything."""
         self.joining = 0
@@ -35,7 +43,13 @@ class Evaluation:
         """Whether it cannot go on; who comes again needs another one."""
         self.given_in_part = False
         """Whether feeds have been given a part of a timestamp's changes, and not yet all of them."""
+        self.progressed_at = time.monotonic()
+        """When its feeds were last told which times are closed."""
+        self.gathering: Joining | None = None
+        """Those who are to join next."""
         self._engine_role = engine_role
+        self._progress: dict[int, tuple[bytes, ...]] = {}
+        """What stands around the digits of the time in the line of a progress message, by how many digits they are."""
         self._statements: dict[frozenset[int], str] = {}
 
     @property
@@ -48,6 +62,22 @@ class Evaluation:
         """The feeds that want changes."""
         return [feed for feed in self.feeds if feed.started and not feed.finished]
 
+    def admit(self, feed: LiveFeed) -> None:
+        """Have one more feed, whose end is known."""
+        self.feeds[feed] = None
+        if feed.up_to is not None:
+            self.bounded[feed] = None
+
+    def dismiss(self, feed: LiveFeed) -> None:
+        """A feed is not read any more."""
+        self.feeds.pop(feed, None)
+        self.bounded.pop(feed, None)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether any feed wants changes."""
+        return any(feed.started and not feed.finished for feed in self.feeds)
+
     async def holds(self, session: PooledSession) -> bool:
         """Whether what it reads is what the transaction's snapshot sees, and stays so to its end. Raises SqlError."""
         sources = [source.oid for source in self.preparation.followed.compiled.sources]
@@ -57,7 +87,10 @@ class Evaluation:
         return bool(held)
 
     async def changes(self, session: PooledSession, timestamp: int, frontier: str, changed: Iterable[int]) -> bool:
-        """Give the feeds what has changed since a frontier; whether there was anything. Raises SqlError."""
+        """Give the feeds what has changed since a frontier; whether there was anything. Raises SqlError.
+
+        What is little comes in one piece, with the message that the timestamp is closed.
+        """
         sources = frozenset(changed) & self._sources
         if not sources:
             return False
@@ -65,25 +98,38 @@ class Evaluation:
         if query is None:
             query = self._statements[sources] = self.preparation.followed.changes(sources)
         feeds = [feed for feed in self.live if feed.up_to is None or timestamp < feed.up_to]
-        found = False
+        kept: list[Batch] = []
+        size, found = 0, False
 
         async def give(batch: Batch) -> None:
-            nonlocal found
-            found = self.given_in_part = True
-            for feed in feeds:
-                feed.put(batch)
-            deadline = time.monotonic() + SLOW_SECONDS
-            for feed in feeds:
-                await feed.room(deadline - time.monotonic())
+            nonlocal size, found
+            found = True
+            kept.append(batch)
+            size += len(batch.messages)
+            if size >= PIECE:
+                await hand_out()
+
+        async def hand_out() -> None:
+            nonlocal size
+            self.given_in_part = True
+            whole = Batch(timestamp, b"".join(b.messages for b in kept), sum(b.rows for b in kept))
+            kept.clear()
+            size = 0
+            await _give(feeds, whole)
 
         await self._copy(session, query, timestamp, {"snapshot": frontier}, give, small=True)
+        if found and self.asks_progress:
+            kept.append(Batch(timestamp, await self.progress(session, timestamp + 1), 1))
+            self.progressed_at = time.monotonic()
+        if kept:
+            await hand_out()
         self.given_in_part = False
         return found
 
     async def past(self, session: PooledSession, timestamp: int, frontier: str, feed: LiveFeed) -> None:
         """Give a feed the rows as they were at a frontier. Raises SqlError."""
         query = self.preparation.followed.past(self._sources)
-        await self._copy(session, query, timestamp, {"snapshot": frontier}, _patiently(feed), small=False)
+        await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
 
     async def since(
         self, session: PooledSession, timestamp: int, frontier: str, until: str | None, feed: LiveFeed
@@ -92,23 +138,14 @@ class Evaluation:
         followed = self.preparation.followed
         query = followed.changes(self._sources) if until is None else followed.between(self._sources)
         parameters = {"snapshot": frontier} | ({} if until is None else {"until": until})
-        await self._copy(session, query, timestamp, parameters, _patiently(feed), small=False)
+        await self._copy(session, query, timestamp, parameters, patiently(feed), small=False)
 
     @property
     def _sources(self) -> frozenset[int]:
         return frozenset(source.oid for source in self.preparation.followed.compiled.sources)
 
-    async def snapshot(self, session: PooledSession, timestamp: int, feeds: Sequence[LiveFeed]) -> None:
-        """Give feeds the rows as the session's snapshot has them. Raises SqlError."""
-
-        async def give(batch: Batch) -> None:
-            for feed in feeds:
-                feed.put(batch, snapshot=True)
-            for feed in feeds:
-                await feed.room(PATIENT)
-            if all(feed.over for feed in feeds):
-                raise SqlError("57014", "nobody reads the snapshot")
-
+    async def snapshot(self, session: PooledSession, timestamp: int, give: Callable[[Batch], Awaitable[None]]) -> None:
+        """Give out the rows as the session's snapshot has them. Raises SqlError, and what `give` raises."""
         await self._copy(session, self.preparation.followed.snapshot(), timestamp, {}, give, small=False)
 
     async def _copy(
@@ -117,7 +154,7 @@ class Evaluation:
         query: str,
         timestamp: int,
         parameters: dict[str, Any],
-        give: Callable[[Batch], Any],
+        give: Callable[[Batch], Awaitable[None]],
         *,
         small: bool,
     ) -> None:
@@ -132,35 +169,51 @@ class Evaluation:
         async with acting_as(session, self.preparation.runs_as, current=self._engine_role):
             await session.copy_out(statement, sink)
 
-    async def begin(self, session: PooledSession, timestamp: int, feed: LiveFeed) -> None:
-        """Give a feed what comes before its first row. Raises SqlError."""
+    async def beginning(self, session: PooledSession, timestamp: int) -> list[Batch]:
+        """What comes before a feed's first row. Raises SqlError."""
         first = self.rendering.beginning
         heading = self.rendering.heading
         if heading is not None:
             framer = self.rendering.framer(header=True)
             first += await _collected(session, heading, framer.frame)
-        if first:
-            feed.put(Batch(timestamp, first, 0), snapshot=True)
-        if feed.asked.progress:
-            feed.put(Batch(timestamp, await self.progress(session, timestamp), 1), snapshot=True)
+        batches = [Batch(timestamp, first, 0)] if first else []
+        if self.asks_progress:
+            batches.append(Batch(timestamp, await self.progress(session, timestamp), 1))
+        return batches
+
+    @property
+    def asks_progress(self) -> bool:
+        """Whether its feeds want to know which times are closed."""
+        return self.preparation.asked.progress
 
     async def progress(self, session: PooledSession, timestamp: int) -> bytes:
         """A progress message. Raises SqlError."""
         made = self.rendering.progress(timestamp)
         if isinstance(made, bytes):
             return made
-        return await _collected(session, made, self.rendering.framer().frame)
+        # A line for another time differs in its digits, unless these mean something in the options, such as NULL.
+        digits = str(timestamp).encode()
+        known = self._progress.get(len(digits))
+        if known is None or made.count(str(timestamp)) > 1:
+            line = await _collected(session, made, self.rendering.framer().frame)
+            if line.count(digits) == 1:
+                self._progress[len(digits)] = tuple(line.split(digits))
+            return line
+        return digits.join(known)
 
-    async def progressed(self, session: PooledSession, timestamp: int, *, found: bool, interval: float) -> None:
-        """Tell feeds that want to know that all times before this one are closed."""
-        now = time.monotonic()
-        due = [f for f in self.live if f.asked.progress and (found or now - f.progressed_at >= interval)]
-        due = [feed for feed in due if feed.up_to is None or timestamp <= feed.up_to]
-        if due:
-            batch = Batch(timestamp, await self.progress(session, timestamp), 1)
-            for feed in due:
-                feed.progressed_at = now
+    async def progressed(self, session: PooledSession, timestamp: int, interval: float) -> None:
+        """Tell feeds that have not heard of it for so long that all times before this one are closed."""
+        if not self.is_progress_due(interval):
+            return
+        self.progressed_at = time.monotonic()
+        batch = Batch(timestamp, await self.progress(session, timestamp), 1)
+        for feed in self.live:
+            if feed.up_to is None or timestamp <= feed.up_to:
                 feed.put(batch)
+
+    def is_progress_due(self, interval: float) -> bool:
+        """Whether its feeds have not heard for so long which times are closed."""
+        return self.asks_progress and time.monotonic() - self.progressed_at >= interval and self.is_live
 
     def fail(self, error: SqlError) -> None:
         """End all feeds with an error."""
@@ -169,7 +222,17 @@ class Evaluation:
             feed.fail(error)
 
 
-def _patiently(feed: LiveFeed) -> Callable[[Batch], Any]:
+async def _give(feeds: Sequence[LiveFeed], batch: Batch) -> None:
+    """Give feeds a batch, and wait a while for those that have too much."""
+    for feed in feeds:
+        feed.put(batch)
+    deadline = time.monotonic() + SLOW_SECONDS
+    for feed in feeds:
+        if feed.is_behind:
+            await feed.room(deadline - time.monotonic())
+
+
+def patiently(feed: LiveFeed) -> Callable[[Batch], Awaitable[None]]:
     """Give a feed that has not joined the others yet: nobody else waits for it."""
 
     async def give(batch: Batch) -> None:

@@ -42,7 +42,6 @@ class LiveFeed:
         self.as_of: int | None = None
         self.started = False
         """Whether AS OF has come: from then on it is given all changes."""
-        self.progressed_at = 0.0
         self.last_timestamp = 0
         self._leave = leave
         self._queue: deque[Batch] = deque()
@@ -68,8 +67,11 @@ class LiveFeed:
             if wait is not None and wait <= 0:
                 raise TimeoutError
             self._ready.clear()
-            async with asyncio.timeout(wait):
+            if wait is None:
                 await self._ready.wait()
+            else:
+                async with asyncio.timeout(wait):
+                    await self._ready.wait()
         self._read_at = time.monotonic()
         if self._queue:
             batch = self._queue.popleft()
@@ -113,6 +115,16 @@ class LiveFeed:
         self._size += len(batch.messages)
         self._ready.set()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more waits for the client than should."""
+        return self._size > MOST_BYTES
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it must read before it is given more changes. Those that come during its snapshot just wait."""
+        return self.is_full and self._held is None
+
     def snapshot_complete(self) -> None:
         """Now comes what has come after the snapshot."""
         if self._held is None:
@@ -127,7 +139,7 @@ class LiveFeed:
     async def room(self, seconds: float) -> None:
         """Wait until it has room, or drop it: it has read nothing for `STALL_SECONDS`, or too slowly for `seconds`."""
         deadline = time.monotonic() + seconds
-        while self._size > MOST_BYTES and not self.over:
+        while self.is_full and not self.over:
             now = time.monotonic()
             if now >= deadline or now - self._read_at > STALL_SECONDS:
                 self.fail(TOO_SLOW)
@@ -153,7 +165,7 @@ class LiveFeed:
         """It cannot go on. What waits for the client is read first, unless that is too much."""
         if self.over:
             return
-        if self._size > MOST_BYTES:
+        if self.is_full:
             self._queue.clear()
         self._held = None
         self._failure = error

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 import structlog
 
 from catalog.session import SqlError, SqlSession
 from engine.locking import patiently
-from engine.pool import DatabasePool, PooledSession
+from engine.pool import DatabasePool
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
-from engine.subscribe.interface import Batch, Output, Prepared, Subscribe
-from engine.subscribe.joining import Joining, TooLate
+from engine.subscribe.interface import Output, Prepared, Subscribe
+from engine.subscribe.joining import Joining
 from engine.subscribe.past import Beginning
 from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
+from engine.subscribe.starting import Start, too_early
 from engine.subscribe.ticker import Ticker
 
 logger = structlog.get_logger(__name__)
@@ -53,6 +54,7 @@ class Hub:
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
         self._wanted: Counter[Key] = Counter()
         """How many clients wait for an evaluation."""
+        self._starting: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     def committed(self) -> None:
@@ -85,7 +87,7 @@ class Hub:
     async def close(self) -> None:
         """End all subscriptions: the server stops, or lets go of the database."""
         self._ticker.fail(SqlError("57P01", "terminating subscription because the server lets go of the database"))
-        for task in (*self._leaving, *self._known.values(), *([self._task] if self._task else [])):
+        for task in (*self._starting, *self._leaving, *self._known.values(), *([self._task] if self._task else [])):
             task.cancel()
             with suppress(asyncio.CancelledError, SqlError):
                 await task
@@ -105,26 +107,44 @@ class Hub:
         elif as_of is not None and as_of <= int(now):
             past, as_of = Beginning(as_of, at_least, is_now=as_of >= int(now) - NOT_LATER), None
         evaluation = await self._evaluation(prepared, written)
-        evaluation.feeds.append(feed)
+        evaluation.admit(feed)
         evaluation.joining -= 1
-        joined: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if as_of is not None and as_of > int(now):
-            self._ticker.join(Joining(evaluation, feed, _Join(evaluation, feed, self._snapshots).begin, joined, as_of))
-            joined.add_done_callback(_ignored)
+            start = Start(evaluation, feed, self._snapshots)
+            start.joining.target = as_of
+            self._ticker.join(start.joining)
             return
-        # A session first: a tick must not wait for one.
-        join = _Join(evaluation, feed, self._snapshots, past)
-        await join.acquire()
-        self._ticker.join(Joining(evaluation, feed, join.begin, joined, as_of))
-        try:
-            timestamp = await joined
-        except BaseException:
-            await join.release_unless_begun()
-            raise
+        if past is not None:
+            joining = self._start(Start(evaluation, feed, self._snapshots, past))
+        elif (gathering := evaluation.gathering) is not None and gathering.is_open:
+            joining = gathering
+            joining.feeds.append(feed)
+        else:
+            joining = evaluation.gathering = self._start(Start(evaluation, feed, self._snapshots))
+        timestamp = await asyncio.shield(joining.joined)
         if past is not None:
             await past.found
         elif feed.up_to is not None and feed.up_to < timestamp and feed.up_to != feed.as_of:
             raise too_early(feed.up_to, timestamp)
+
+    def _start(self, start: Start) -> Joining:
+        """Have clients join at the next tick for which there is a session: a tick must not wait for one."""
+
+        async def run() -> None:
+            try:
+                await start.acquire()
+                self._ticker.join(start.joining)
+                await start.joining.joined
+            except SqlError as error:
+                start.joining.fail(error)
+            finally:
+                start.joining.joined.cancel()
+                await start.release_unless_begun()
+
+        task = asyncio.create_task(run(), name=f"headwater subscribers {self._pool.database}")
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return start.joining
 
     async def _evaluation(self, prepared: Preparation, written: Rendering) -> Evaluation:
         """The evaluation for a rendering, made if there is none; one more client is `joining` it. Raises SqlError."""
@@ -180,7 +200,7 @@ class Hub:
         self._ticker.leave(feed)
         for evaluation in self._ticker.evaluations.values():
             if feed in evaluation.feeds:
-                evaluation.feeds.remove(feed)
+                evaluation.dismiss(feed)
                 if not evaluation.feeds:
                     self._retire_soon(evaluation)
                 return
@@ -213,71 +233,6 @@ class Hub:
             except SqlError as error:
                 logger.warning("subscription not removed", database=self._pool.database, error=error.message)
             await asyncio.sleep(TIDY_INTERVAL)
-
-
-class _Join:
-    """What a client is given at its first timestamp, by a session that is `acquire`d before it or then."""
-
-    def __init__(self, evaluation: Evaluation, feed: LiveFeed, snapshots: DatabasePool, past: Beginning | None = None):
-        self._evaluation, self._feed, self._snapshots, self._past = evaluation, feed, snapshots, past
-        self._held = AsyncExitStack()
-        self._session: PooledSession | None = None
-        self._begun = False
-
-    async def acquire(self) -> PooledSession:
-        """A session in a transaction that has no snapshot yet. Raises SqlError."""
-        session = await self._held.enter_async_context(self._snapshots.session())
-        await self._held.enter_async_context(session.transaction("repeatable_read"))
-        self._session = session
-        return session
-
-    async def release_unless_begun(self) -> None:
-        """Give the session back, if nothing uses it."""
-        if not self._begun:
-            await self._held.aclose()
-
-    async def begin(self, timestamp: int, exported: str, imported: asyncio.Event) -> None:
-        """Give it what the exported snapshot has. Raises SqlError."""
-        self._begun = True
-        async with self._held:
-            session = self._session or await self.acquire()
-            await session.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
-            if not await self._evaluation.holds(session):
-                self._begun, self._session = False, None
-                raise TooLate
-            imported.set()
-            await self._give(session, timestamp)
-        self._feed.snapshot_complete()
-
-    async def _give(self, session: PooledSession, timestamp: int) -> None:
-        feed, evaluation = self._feed, self._evaluation
-        if self._past is not None and await self._past.give(session, evaluation, feed, timestamp):
-            return
-        nothing = feed.up_to is not None and (feed.up_to == timestamp or feed.up_to == feed.as_of)
-        if feed.up_to is not None and feed.up_to < timestamp and not nothing:
-            feed.fail(too_early(feed.up_to, timestamp))
-            return
-        await evaluation.begin(session, timestamp, feed)
-        if nothing:
-            feed.end()
-            return
-        if feed.asked.snapshot:
-            await evaluation.snapshot(session, timestamp, [feed])
-        if feed.asked.progress:
-            feed.put(Batch(timestamp + 1, await evaluation.progress(session, timestamp + 1), 1), snapshot=True)
-        if evaluation.is_constant:
-            feed.end()
-
-
-def _ignored(future: asyncio.Future[int]) -> None:
-    """Of a client that joins later nobody waits for the moment: its feed tells of a failure."""
-    if not future.cancelled():
-        future.exception()
-
-
-def too_early(up_to: int, as_of: int) -> SqlError:
-    """UP TO is before AS OF."""
-    return SqlError("22023", f"UP TO {up_to} is earlier than AS OF {as_of}")
 
 
 async def milliseconds(session: SqlSession, expression: str, clause: str) -> int:

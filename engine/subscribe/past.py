@@ -50,7 +50,8 @@ class Beginning:
         if past is None:
             return False
         feed.as_of = past.timestamp
-        await evaluation.begin(session, past.timestamp, feed)
+        for batch in await evaluation.beginning(session, past.timestamp):
+            feed.put(batch, snapshot=True)
         if feed.up_to is not None and feed.up_to <= past.timestamp:
             feed.end()
             return True

@@ -191,18 +191,17 @@ class Rendering:
         return self._copy(f"SELECT {nothing} WHERE false", header=True)
 
     def progress(self, timestamp: int) -> bytes | str:
-        """A progress message as a DataRow, or for a client's COPY the COPY that gives it."""
-        if self.copy is not None:
-            first = [f"{timestamp}::pg_catalog.numeric", "true"]
-            if self.copy.format != "binary":
-                first = [f"'{timestamp}'::pg_catalog.text", "'t'::pg_catalog.text"]
-            rest = (f"NULL::{type_}" for type_, _ in self._columns[2:])
-            return self._copy(f"SELECT {', '.join([*first, *rest])}", header=False)
+        """A progress message, or where lines are to come the COPY that gives it."""
+        if self.copy is not None and self.copy.format != "binary":
+            nulls = (f"NULL::{type_}" for type_, _ in self._columns[2:])
+            first = [f"'{timestamp}'::pg_catalog.text", "'t'::pg_catalog.text"]
+            return self._copy(f"SELECT {', '.join([*first, *nulls])}", header=False)
         values: list[bytes | None] = [
             numeric(timestamp) if self._is_binary(0) else str(timestamp).encode(),
             b"\x01" if self._is_binary(1) else b"t",
         ]
-        return row(values + [None] * (len(self._columns) - 2))
+        message = row(values + [None] * (len(self._columns) - 2))
+        return message if self.copy is None else b"d" + message[1:]
 
 
 def rendering(preparation: Preparation, output: Output) -> Rendering:

@@ -337,14 +337,17 @@ def test_connection_lost_at_the_end_of_a_tick_takes_nothing_back(
     subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = subscriptions
-    progressed, losing = Evaluation.progressed, True
+    given, to_be_lost = Evaluation.changes, True
 
-    async def lose(evaluation: Evaluation, *args: Any, found: bool, **options: Any) -> None:
-        nonlocal losing
-        if found and losing:
-            losing = False
-            await lab.value(LOSE_CONNECTION)
-        await progressed(evaluation, *args, found=found, **options)
+    async def give_and_lose(evaluation: Evaluation, session: Any, *args: Any) -> bool:
+        nonlocal to_be_lost
+        found = await given(evaluation, session, *args)
+        if found and to_be_lost:
+            to_be_lost = False
+            other = await lab.connect()
+            await other.execute(LOSE_CONNECTION)
+            await other.close()
+        return found
 
     async def run() -> None:
         await lab.run("CREATE TABLE cut_late (a int)")
@@ -355,12 +358,12 @@ def test_connection_lost_at_the_end_of_a_tick_takes_nothing_back(
                 await s.take()
             return found
 
-        monkeypatch.setattr(Evaluation, "progressed", lose)
+        monkeypatch.setattr(Evaluation, "changes", give_and_lose)
         await lab.run("INSERT INTO cut_late VALUES (1)")
         await changes(1)
         await lab.run("INSERT INTO cut_late VALUES (2)")
         assert await changes(2) == [("1", "1"), ("1", "2")]
-        assert not losing
+        assert not to_be_lost
         times = [int(row[0] or 0) for row in s.rows]
         assert times == sorted(times)
         await s.feed.close()

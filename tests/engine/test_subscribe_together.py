@@ -6,7 +6,11 @@ import asyncio
 
 import pytest
 
+from engine.pool import PooledSession
+from engine.subscribe import RowOutput, Subscribe, feed, starting
 from engine.subscribe.coalescing import Coalescing
+from engine.subscribe.starting import SHARED, Start
+from tests.engine.subscription_laboratory import Subscriber, Subscriptions
 
 
 def test_result_is_of_work_that_began_after_it_was_asked_for() -> None:
@@ -110,3 +114,75 @@ def test_work_for_one_key_does_not_wait_for_another() -> None:
             await stuck
 
     asyncio.run(run())
+
+
+def test_clients_who_come_together_are_served_by_one_session(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = subscriptions
+    acquired = 0
+    acquire = Start.acquire
+
+    async def counted(start: Start) -> PooledSession:
+        nonlocal acquired
+        acquired += 1
+        return await acquire(start)
+
+    monkeypatch.setattr(Start, "acquire", counted)
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE crowded (a int)", "INSERT INTO crowded VALUES (1), (2)")
+        clients = [await lab.connect() for _ in range(20)]
+        asked = [Subscribe("TABLE crowded", snapshot=n % 2 == 0, settings={"search_path": "public"}) for n in range(20)]
+        sessions = [PooledSession(client) for client in clients]
+        prepared = await asyncio.gather(*(lab.hub.prepare(s, a) for s, a in zip(sessions, asked, strict=True)))
+        feeds = await asyncio.gather(
+            *(lab.hub.open(s, p, RowOutput()) for s, p in zip(sessions, prepared, strict=True))
+        )
+        assert 1 <= acquired < 20
+        await lab.run("INSERT INTO crowded VALUES (3)")
+        subscribers = [Subscriber(feed, tuple(c.name for c in prepared[0].columns)) for feed in feeds]
+        for n, s in enumerate(subscribers):
+            there = [("1", "1"), ("1", "2")] if n % 2 == 0 else []
+            assert sorted(await s.until(len(there) + 1)) == [*there, ("1", "3")]
+            await s.feed.close()
+        for client in clients:
+            await client.close()
+
+    lab.do(run())
+
+
+@pytest.mark.parametrize("shared", [SHARED, 1000])
+def test_slow_reader_of_a_snapshot_holds_up_nobody_who_came_with_it(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch, shared: int
+) -> None:
+    lab = subscriptions
+    monkeypatch.setattr(starting, "SHARED", shared)
+    monkeypatch.setattr(feed, "MOST_BYTES", 50_000)
+    monkeypatch.setattr(feed, "STALL_SECONDS", 60.0)
+
+    async def run() -> None:
+        await lab.run(
+            "CREATE TABLE IF NOT EXISTS broad (a int)",
+            "TRUNCATE broad",
+            "INSERT INTO broad SELECT generate_series(1, 50000)",
+        )
+        asked = Subscribe("TABLE broad", settings={"search_path": "public"})
+        client = PooledSession(lab.client)
+        prepared = await lab.hub.prepare(client, asked)
+        others = [await lab.connect() for _ in range(5)]
+        feeds = await asyncio.gather(*(lab.hub.open(PooledSession(c), prepared, RowOutput()) for c in others))
+        await lab.run("INSERT INTO broad VALUES (0)")
+        slow, leaving, *quick = (Subscriber(each, ()) for each in feeds)
+        await slow.take()
+        await leaving.feed.close()
+        for rows in await asyncio.gather(*(s.until(50001) for s in quick)):
+            assert sorted(int(a or 0) for _, a in rows) == list(range(50001))
+        rows = await slow.until(50001)
+        assert len(rows) == 50001 and rows[-1] == ("1", "0")
+        for s in (slow, *quick):
+            await s.feed.close()
+        for other in others:
+            await other.close()
+
+    lab.do(run())
