@@ -13,7 +13,7 @@ from sqlglot import exp
 from .dialect import generate, parse
 from .errors import NotDifferentiable
 
-_NEGATED = re.compile(r"\(- \d")
+_NEGATED = re.compile(r"\(- [(\d]")
 
 
 def without_positions(canonical: str) -> str:
@@ -21,6 +21,8 @@ def without_positions(canonical: str) -> str:
 
     >>> without_positions("SELECT (- 1.00) AS a FROM public.t ORDER BY (- 1.00), (- x)")
     'SELECT (-1.00) AS a FROM public.t ORDER BY CAST((-1.00) AS DECIMAL), (-x)'
+    >>> without_positions("SELECT (- (- 1)) AS a FROM public.t ORDER BY (- (- 1))")
+    'SELECT (-(-1)) AS a FROM public.t ORDER BY CAST((-(-1)) AS INT)'
     >>> without_positions("SELECT (- x) AS a FROM public.t ORDER BY (- x)")
     'SELECT (- x) AS a FROM public.t ORDER BY (- x)'
     """
@@ -43,8 +45,11 @@ def without_positions(canonical: str) -> str:
 
 
 def _type(node: exp.Expr) -> str | None:
-    """The type of a negated number, None of anything else."""
-    if not isinstance(node, exp.Neg) or not isinstance(node.this, exp.Literal) or node.this.is_string:
+    """The type of a negated number, which can be so more than once; None of anything else."""
+    number = node
+    while isinstance(number, exp.Neg):
+        number = number.this.unnest()
+    if number is node or not isinstance(number, exp.Literal) or number.is_string:
         return None
-    digits = node.this.name
+    digits = number.name
     return "decimal" if not digits.isdigit() or int(digits) >= 2**63 else "int" if int(digits) < 2**31 else "bigint"
