@@ -36,11 +36,14 @@ def create_views(spark: Session, source: Source, names: Sequence[str], version: 
         frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
     if version.since is not None:
         read = {name: types[name] for name in wanted}
-        if version.since_changes != version.changes:
-            log = f"mirror_since_{source.oid}"
-            _files(spark, log, version.since_changes, _log_types(read))
-        before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
-        delta = net_changes(SPARK, log, _columns(version, read), after, before)
+        if not version.since_changes:
+            delta = no_rows({**read, WEIGHT: "BIGINT"})
+        else:
+            if version.since_changes != version.changes:
+                log = f"mirror_since_{source.oid}"
+                _files(spark, log, version.since_changes, _log_types(read))
+            before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
+            delta = net_changes(SPARK, log, _columns(version, read), after, before)
         frame_of(spark, delta).createOrReplaceTempView(delta_view_name(source.oid))
 
 

@@ -81,10 +81,9 @@ class DatabaseOnSpark:
         self._check_not_failed(context, "differential", query.core.query)
         await _check_readable(session, context.owner, plan, query.core.query)
         with self._reasons(context, "differential", query.core.query):
-            refresh = query.elsewhere(context.storage, changed)
-            result = await self._executor.run_refresh(
+            result, refresh = await self._executor.run_refresh(
                 session,
-                refresh=refresh,
+                planned=partial(query.elsewhere, context.storage),
                 changed=changed,
                 since=context.frontier or {},
                 **await self._circumstances(session, context, plan, "differential"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -130,19 +130,37 @@ class SparkExecutor:
         self,
         session: SqlSession,
         *,
-        refresh: Elsewhere,
-        changed: Collection[int],
+        planned: Callable[[frozenset[int]], Elsewhere],
+        changed: frozenset[int],
         since: Mapping[str, Any],
         **around: Unpack[Circumstances],
-    ) -> SparkResult:
-        """Compute the stages of a differential refresh from the changes of the `changed` sources since a frontier.
+    ) -> tuple[SparkResult, Elsewhere]:
+        """Compute the stages of a differential refresh from the changes of its sources since a frontier.
 
-        As `run` in everything else; there is a staging table for each stage.
+        `changed` are the sources that may have changed. The mirror tells which of them have, as of the snapshot:
+        the refresh is `planned` for these. As `run` in everything else; there is a staging table for each stage.
         """
-        stages = await asyncio.to_thread(
-            render_stages, refresh, around["sources"], changed, **await _order_of_text(session, around)
-        )
-        return await self._run(session, SparkJob.of_stages(stages), dict.fromkeys(changed, since), around)
+        order = await _order_of_text(session, around)
+
+        def job_of(changed: frozenset[int]) -> tuple[Elsewhere, SparkJob]:
+            refresh = planned(changed)
+            return refresh, SparkJob.of_stages(render_stages(refresh, around["sources"], changed, **order))
+
+        refresh, job = await asyncio.to_thread(job_of, changed)
+
+        async def narrowed(versions: Sequence[MirrorVersion]) -> SparkJob:
+            nonlocal refresh
+            found = frozenset(version.source for version in versions if version.since_changes)
+            if not found or found == changed:
+                return job
+            narrower, smaller = await asyncio.to_thread(job_of, found)
+            if any(not {*names} <= {*job.reads.get(oid, ())} for oid, names in smaller.reads.items()):
+                return job  # it reads what has not been extracted
+            refresh = narrower
+            return smaller
+
+        result = await self._run(session, job, dict.fromkeys(changed, since), around, narrowed)
+        return result, refresh
 
     async def _run(
         self,
@@ -150,6 +168,7 @@ class SparkExecutor:
         job: SparkJob,
         since: Mapping[int, Mapping[str, Any]],
         around: Circumstances,
+        narrowed: Callable[[Sequence[MirrorVersion]], Awaitable[SparkJob]] | None = None,
     ) -> SparkResult:
         by_oid = {source.oid: source for source in around["sources"]}
         self._sessions.check_on()
@@ -167,6 +186,8 @@ class SparkExecutor:
                 for oid, read in job.reads.items():
                     at = self._mirror.at(connected, around["database"], by_oid[oid], read, snapshot, since.get(oid))
                     versions.append(await held.enter_async_context(at))
+            if narrowed is not None:
+                job = await narrowed(versions)
             extracted = time.monotonic()
             loading = Loading(around["connect"], around["owner"], around.get("parallel", Parallel()))
             try:

@@ -21,7 +21,7 @@ from sql.spark_stages import SparkStages, SparkView
 
 @dataclass(frozen=True, slots=True)
 class SparkJob:
-    """``reads`` gives the columns of each source that ``views`` and ``queries`` read.
+    """``reads`` gives the columns of each source that ``views`` and ``queries`` read; others may be in the mirror.
 
     ``repeated`` are those of the sources' own views that are worth keeping.
     """
@@ -67,7 +67,8 @@ class SparkJob:
         with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
             try:
                 for version in versions:
-                    create_views(spark, sources[version.source], self.reads[version.source], version)
+                    if version.source in self.reads:
+                        create_views(spark, sources[version.source], self.reads[version.source], version)
                 views = [SparkView(name, "", True) for name in self.repeated]
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)

@@ -157,12 +157,14 @@ class Compiled:
         return all(aggregate.name in memory for aggregate in self.remembered.values())
 
     def elsewhere(self, storage: str, changed: frozenset[int]) -> Elsewhere:
-        """As `refresh_sql`, with the delta computed by another executor. Raises NotExpressible if it cannot be."""
+        """As `refresh_sql`, with the delta computed by another executor, which knows that no other source has changed.
+
+        Raises NotExpressible if it cannot be.
+        """
         plan = Plan(changed, narrowed=self.narrowed, elsewhere=True)
         done = self.shape.apply_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
-        unread = [source.oid for source in self.sources if source.oid not in changed]
-        statement = plan.statement(report(plan, done, used, changes=True, unread=unread))
+        statement = plan.statement(report(plan, done, used, changes=True))
         return Elsewhere(tuple(plan.views), tuple(plan.stages), statement)
 
     def _refresh(self, storage: str, changed: frozenset[int], usual: bool) -> str:

@@ -118,6 +118,31 @@ def test_lines_without_their_number_are_told_apart_by_it(on_sail: Database) -> N
         db.run("SELECT pgtrickle.drop_stream_table(%s)", name)
 
 
+def test_delta_is_computed_for_the_sources_that_have_changed(on_sail: Database) -> None:
+    on_sail.run("CREATE TABLE customers (id int PRIMARY KEY, name text)")
+    on_sail.run("INSERT INTO customers SELECT n, 'c' || n FROM generate_series(0, 9) AS n")
+    query = "SELECT o.id, o.amount, c.name FROM orders AS o JOIN customers AS c ON c.id = o.customer"
+    on_sail.create("named", query, refresh_mode="DIFFERENTIAL", schedule="1d", engine="spark")
+    ((orders, customers),) = on_sail.rows(
+        "SELECT 'delta_' || 'orders'::regclass::oid, 'delta_' || 'customers'::regclass::oid"
+    )
+    both = "UPDATE customers SET name = name || 'z' WHERE id = 5; UPDATE orders SET customer = 4 WHERE id = 3"
+    for statements, changed in {
+        "UPDATE customers SET name = name || 'x' WHERE id = 3": {customers},
+        "UPDATE orders SET amount = amount + 1, customer = 5 WHERE id < 4": {orders},
+        both: {orders, customers},
+        "UPDATE customers SET name = 'nobody' WHERE id < 0; DELETE FROM orders WHERE id < 9": {orders},
+    }.items():
+        on_sail.run(statements)
+        on_sail.refresh("named")
+        shown = explained(on_sail, "named")
+        assert shown["Last Executor"].startswith("spark (")
+        assert set(re.findall(r"\bdelta_\d{3,}\b", shown["Spark Delta SQL"])) == changed
+        assert on_sail.rows("SELECT id, amount, name FROM named ORDER BY id") == on_sail.rows(f"{query} ORDER BY o.id")
+    on_sail.run("SELECT pgtrickle.drop_stream_table('named')")
+    on_sail.run("DROP TABLE customers")
+
+
 def test_transaction_blocks_and_higher_isolation_stay_in_postgresql(on_sail: Database) -> None:
     db = on_sail
     db.create("stays", QUERY, schedule="1h", refresh_mode="FULL")

@@ -88,6 +88,16 @@ async def test_views_hold_rows_and_net_changes(laboratory: Laboratory, spark: Sp
         assert changes == {row: times for row, times in difference.items() if times}
 
 
+async def test_a_table_whose_log_is_empty_has_no_changes(laboratory: Laboratory, spark: SparkSessions) -> None:
+    await laboratory.run("CREATE TABLE public.x (id int PRIMARY KEY, v text, f float8, n numeric(10,2))")
+    await laboratory.run("INSERT INTO public.x VALUES (1, 'one', 0, 1)")
+    await laboratory.capture("x", COLUMNS)
+    frontier = await laboratory.frontier()
+    rows = await expected(laboratory, "x")
+    for _ in range(2):
+        assert await read(laboratory, spark, "x", frontier) == (rows, {})
+
+
 KEYS = {
     "id int, part int, v text, f int, n numeric(10,2), PRIMARY KEY (part, id)": "i, i % 2",
     "id char(5), v text, f int, n numeric(10,2), UNIQUE (id)": "i",
