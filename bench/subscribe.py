@@ -1,17 +1,20 @@
 """What SUBSCRIBE costs and how soon it tells: latency, rows a second, many subscribers.
 
     python bench/subscribe.py [latency] [rates] [subscribers] [--seconds 10] [--rows 300000] [--subscribers 1 100]
+                              [--queries one distinct] [--commits 50]
 
 Latency is from a commit's return at the writer to the row at the reader, on an idle database and while pgbench commits
 1 000 rows a second beside it. Rates are of one client that reads COPY: the snapshot, and the changes of one large
 transaction, of a table and of a join with an aggregate. For subscribers the CPU time of the server's process is
 measured, and its memory, while the same number of commits is followed by more and more clients: of one query, and
-each of its own.
+each of its own. PostgreSQL's processes are not in that. The engine's part of it is measured by itself: a hub whose
+feeds are read in its own process.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import selectors
 import statistics
 import subprocess
@@ -27,6 +30,7 @@ from typing import Any
 
 import psutil
 import psycopg
+import uvloop
 from psycopg import conninfo, pq
 from rich.console import Console
 from rich.table import Table
@@ -35,13 +39,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.rates import ENVIRONMENT
 from bench.serving import Served, served
+from engine.pool import DatabasePool
+from engine.subscribe import Feed, RowOutput, Subscribe
+from engine.subscribe.hub import Hub
 from server.embedded import binaries
 
 LOAD = 1000
 """Rows that pgbench commits in a second while latency is measured under load."""
-
-COMMITS = 50
-"""Commits that are followed while subscribers are counted."""
 
 IDLE = 5.0
 """Seconds for which they listen while nothing is committed."""
@@ -245,14 +249,14 @@ class Costs:
     opening: float
     """Seconds until all had begun."""
     cpu: float
-    """CPU seconds of the server's process for `COMMITS` commits, each seen by every subscriber."""
+    """CPU seconds of the server's process for all commits, each seen by every subscriber."""
     idle: float
     """Share of a CPU that the server's process takes while nothing happens but a progress message a second to each."""
     memory: float
     """Bytes that the server's process has grown by."""
 
 
-def follow(server: Served, query: str, number: int) -> Costs:
+def follow(server: Served, query: str, number: int, commits: int) -> Costs:
     """What `number` subscribers cost."""
     process = psutil.Process(server.pid)
     begun, at = process.memory_info().rss, time.perf_counter()
@@ -269,33 +273,91 @@ def follow(server: Served, query: str, number: int) -> Costs:
         writer.execute("INSERT INTO news VALUES (-1)")
         crowd.wait(2)
         before = cpu()
-        for n in range(COMMITS):
+        for n in range(commits):
             writer.execute("INSERT INTO news VALUES (%s)", [n])
             crowd.wait(n + 3)  # one timestamp each
         used = cpu() - before
         before, at = cpu(), time.perf_counter()
         with suppress(SystemExit):
-            crowd.wait(COMMITS + 3, IDLE)
+            crowd.wait(commits + 3, IDLE)
         idle = (cpu() - before) / (time.perf_counter() - at)
     crowd.close()
     return Costs(opening, used, idle, memory)
 
 
-def measure_subscribers(server: Served, numbers: list[int], console: Console) -> None:
+async def evaluate(server: Served, number: int, commits: int) -> float:
+    """CPU seconds of a hub in this process, without any server, for commits that so many feeds are given."""
+    options = conninfo.conninfo_to_dict(server.direct)
+    arguments = {"host": options["host"], "port": int(str(options["port"])), "user": options["user"]}
+    arguments["password"] = options["password"]
+    pools = [DatabasePool(str(options["dbname"]), lambda _: arguments) for _ in range(3)]
+    hub = Hub(pools[0], pools[1])
+    asked = Subscribe("SELECT n FROM news", progress=True, snapshot=False, settings={"search_path": "public"})
+    async with pools[2].session() as session:
+        prepared = await hub.prepare(session, asked)
+
+    async def opened() -> Feed:
+        async with pools[2].session() as session:
+            return await hub.open(session, prepared, RowOutput())
+
+    feeds = await asyncio.gather(*(opened() for _ in range(number)))
+    seen, news = dict.fromkeys(feeds, 0), asyncio.Event()
+    latest = 0
+
+    async def read(feed: Feed) -> None:
+        nonlocal latest
+        while (batch := await feed.next()) is not None:
+            if batch.rows > 1:  # a row, and the message that its time is closed
+                seen[feed] += 1
+                latest += 1
+                if latest % number == 0:
+                    news.set()
+
+    readers = [asyncio.create_task(read(feed)) for feed in feeds]
+    async with pools[2].session() as writer:
+        used = 0.0
+        for n in range(commits + 1):
+            news.clear()
+            await writer.execute("INSERT INTO public.news VALUES ($1::int)", n)
+            before = time.process_time()
+            hub.committed()
+            await asyncio.wait_for(news.wait(), 60)
+            used += time.process_time() - before if n else 0.0
+    if set(seen.values()) != {commits + 1}:
+        raise SystemExit("a feed has missed something")
+    for reader in readers:
+        reader.cancel()
+    await hub.close()
+    for pool in pools:
+        await pool.close()
+    return used
+
+
+def measure_engine(server: Served, numbers: list[int], commits: int, console: Console) -> None:
+    table = Table("feeds of one query", "CPU ms per commit", "times that of one", title="CPU of the engine alone")
+    alone = 0.0
+    for number in numbers:
+        cpu = uvloop.run(evaluate(server, number, commits))
+        alone = alone or cpu
+        table.add_row(str(number), f"{cpu / commits * 1000:.2f}", f"{cpu / alone:.1f}")
+    console.print(table)
+
+
+def measure_subscribers(server: Served, kinds: list[str], numbers: list[int], commits: int, console: Console) -> None:
     columns = ("queries", "subscribers", "s to open", "CPU ms per commit", "times that of one", "% idle", "kB each")
     table = Table(*columns, title="CPU and memory of the server's process, without its PostgreSQL")
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE news (n int)")
     for name, query in (("one", "SELECT n FROM news"), ("distinct", "SELECT n, {n} AS mine FROM news")):
         alone = 0.0
-        for number in numbers:
-            costs = follow(server, query, number)
+        for number in numbers if name in kinds else []:
+            costs = follow(server, query, number, commits)
             alone = alone or costs.cpu
             table.add_row(
                 name,
                 str(number),
                 f"{costs.opening:.1f}",
-                f"{costs.cpu / COMMITS * 1000:.1f}",
+                f"{costs.cpu / commits * 1000:.1f}",
                 f"{costs.cpu / alone:.1f}",
                 f"{costs.idle * 100:.1f}",
                 f"{costs.memory / number / 1024:.0f}" if number > 1 else "",
@@ -310,6 +372,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--subscribers", type=int, nargs="+", default=[1, 10, 50])
+    parser.add_argument("--queries", nargs="+", choices=["one", "distinct"], default=["one", "distinct"])
+    parser.add_argument("--commits", type=int, default=50, help="commits that all subscribers see")
     options = parser.parse_args()
     console = Console()
     most = max(options.subscribers) + SPARE if "subscribers" in options.parts else None
@@ -319,7 +383,9 @@ def main() -> None:
         if "rates" in options.parts:
             measure_rates(server, options.rows, console)
         if "subscribers" in options.parts:
-            measure_subscribers(server, options.subscribers, console)
+            measure_subscribers(server, options.queries, options.subscribers, options.commits, console)
+            if "one" in options.queries:
+                measure_engine(server, options.subscribers, options.commits, console)
 
 
 if __name__ == "__main__":
