@@ -1,26 +1,34 @@
 """TPC-H refreshes on a standalone Spark cluster of 1 and 2 workers with one core each: what part of them scales.
 
-    python bench/cluster.py [--scale 0.1] [--changed 1] [--rounds 1] [--workers 1 2] [--only q01 ...]
+    python bench/cluster.py [--scale 0.1] [--workers 1 2] [--only q01 ...] [--modes full differential] [--changed 1]
+                            [--rounds 1] [--seconds 300] [--data DIRECTORY] [--unchecked]
 
 The cluster's processes are real and on this machine; so is PostgreSQL, so with fewer cores than processes at work the
 second worker has less than a core. Every query is a stream table refreshed in full and one refreshed differentially,
-both asked to be computed on Spark. A round is changes in all tables, as in bench/tpch.py, then all refreshes; the
-first round warms up. Shown are medians of what each refresh says of itself: extraction (PostgreSQL to the mirror, once
-for all that read a table), computation on Spark, write-back (Spark to a staging table), and the rest (applying it in
-PostgreSQL). What PostgreSQL had to compute itself is listed with the reason. At the end every stream table is held
-against its query.
+both asked to be computed on Spark; by default a few queries of different kinds. A round is changes in all tables (of
+one order where nothing is differential), as in bench/tpch.py, then all refreshes; the first round warms up. Each
+refresh is shown as it ends. After `--seconds` with one number of workers no other refresh is begun there, and only
+what was measured with all of them is compared.
+
+Shown are medians of what each refresh says of itself: extraction (PostgreSQL to the mirror, once for all that read a
+table), computation on Spark, write-back (Spark to a staging table), and the rest (applying it in PostgreSQL). What
+PostgreSQL had to compute itself is listed with the reason. At the end every stream table is held against its query.
+
+With `--data` the loaded database stays in a directory, where the next run finds it (one of bench/spark.py as well):
+so the numbers of workers can be measured in different runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +37,6 @@ from typing import Any
 import psycopg
 from psycopg import conninfo
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +48,8 @@ from tests.tpch.database import QUERIES, TABLES, create, load  # noqa: E402
 
 Connection = psycopg.Connection[Any]
 MODES = ("full", "differential")
+FEW = ("q01", "q05", "q06", "q13", "q18")
+"""Sums over everything, joins, a filter, an outer join, and groups that are joined again."""
 PARTS = ("extract", "compute", "load", "apply")
 CONF = {
     "spark.driver.host": "127.0.0.1",
@@ -103,19 +112,75 @@ def parts_of(reason: str, elapsed: float) -> dict[str, float]:
     return found | {"apply": max(0.0, elapsed - sum(found.values()))}
 
 
-def create_all(connection: Connection, only: list[str]) -> dict[str, str]:
-    """The stream tables, empty; returns why some are not there."""
+@contextmanager
+def directory_of(kept: Path | None) -> Iterator[Path]:
+    """The data directory: one that is kept, or one of this run's own. What SIGTERM ends is cleared up after."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
+        data = kept if kept is not None else Path(directory) / "data"
+        data.parent.mkdir(parents=True, exist_ok=True)
+        yield data
+
+
+def prepare(connection: Connection, scale: float, tables: Sequence[tuple[str, str, str, str]]) -> dict[str, str]:
+    """Load what is not there yet, and make stream tables (name, query, mode, engine); says why some are not there."""
+    if not exists(connection, "region"):
+        create(connection)
+        load(connection, scale)
     missing: dict[str, str] = {}
-    for name in only:
-        for mode in MODES:
+    for name, query, mode, engine in tables:
+        if not exists(connection, name):
             try:
                 connection.execute(
-                    "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, false)",
-                    [f"{name}_{mode}", QUERIES[name], mode.upper()],
+                    "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, false, engine => %s)",
+                    [name, QUERIES[query], mode.upper(), engine],
                 )
             except psycopg.Error as error:
-                missing[f"{name}_{mode}"] = str(error).splitlines()[0]
+                missing[name] = str(error).splitlines()[0]
     return missing
+
+
+def exists(connection: Connection, name: str) -> bool:
+    return connection.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone() == (True,)
+
+
+class Measuring:
+    """The refreshes of one run."""
+
+    def __init__(self, options: argparse.Namespace, console: Console):
+        self._options = options
+        self._console = console
+        self._seed = time.time_ns() % 1_000_000
+        self.measured: dict[tuple[str, int], Measured] = {}
+        self.elsewhere: dict[str, str] = {}
+
+    def run(self, connection: Connection, names: Sequence[str], workers: int) -> None:
+        """All rounds on a cluster of so many workers."""
+        options = self._options
+        until = time.monotonic() + options.seconds
+        for n in range(options.rounds + 1):
+            self._seed += 1
+            change(connection, options.scale, options.changed if "differential" in options.modes else 0, self._seed)
+            for source in TABLES:
+                connection.execute(f"ANALYZE {source}")
+            for name in names:
+                if time.monotonic() > until:
+                    self._console.print(f"{workers} workers, round {n}: stopped before {name}")
+                    return
+                self._refresh(connection, name, workers, n)
+
+    def _refresh(self, connection: Connection, name: str, workers: int, n: int) -> None:
+        elapsed = refresh(connection, name)
+        action, executor, reason = last(connection, name)
+        parts = parts_of(reason, elapsed)
+        shown = ", ".join(f"{part} {parts.get(part, 0):.0f}" for part in PARTS)
+        self._console.print(f"{workers} workers, round {n}: {name} {action} on {executor}, {elapsed:.0f} ms ({shown})")
+        if executor != "spark":
+            self.elsewhere[name] = f"{action}: {reason}"
+        elif n and (action == "DIFFERENTIAL") == name.endswith("differential"):
+            found = self.measured.setdefault((name, workers), Measured())
+            for part, ms in parts.items():
+                found.parts[part].append(ms)
 
 
 def main() -> None:
@@ -125,62 +190,43 @@ def main() -> None:
     parser.add_argument("--changed", type=float, default=1, help="percent")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
+    parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(FEW))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--seconds", type=float, default=300, help="for each number of workers")
+    parser.add_argument("--data", type=Path, help="a data directory to keep")
+    parser.add_argument("--unchecked", action="store_true", help="do not hold the stream tables against their queries")
     options = parser.parse_args()
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)  # nobody wants cut numbers in a file
-    measured: dict[tuple[str, int], Measured] = {}
-    elsewhere: dict[str, str] = {}
-    seed = 0
-    with (
-        tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory,
-        Progress(console=console, transient=True) as progress,
-    ):
-        data = Path(directory) / "data"
-        steps = len(options.workers) * (options.rounds + 1) * len(options.only) * len(MODES)
-        task = progress.add_task("loading", total=steps)
+    console = Console(width=None if sys.stdout.isatty() else 150)  # nobody wants cut numbers in a file
+    measuring = Measuring(options, console)
+    tables = [(f"{query}_{mode}", query, mode, "spark") for query in options.only for mode in options.modes]
+    with directory_of(options.data) as data, tempfile.TemporaryDirectory(prefix="headwater-cluster-") as directory:
         with served(data, "off", {}) as connection:
-            create(connection)
-            load(connection, options.scale)
-            missing = create_all(connection, options.only)
-        names = [f"{name}_{mode}" for name in options.only for mode in MODES if f"{name}_{mode}" not in missing]
+            console.print(f"loading scale {options.scale:g}")
+            missing = prepare(connection, options.scale, tables)
+        names = [name for name, *_ in tables if name not in missing]
         for workers in options.workers:
             work_dir = Path(directory) / f"cluster{workers}"
             work_dir.mkdir()
             cluster = StandaloneCluster(work_dir, workers, memory="2g")
             try:
                 with served(data, cluster.url, CONF) as connection:
-                    for n in range(options.rounds + 1):
-                        seed += 1
-                        change(connection, options.scale, options.changed, seed)
-                        for source in TABLES:
-                            connection.execute(f"ANALYZE {source}")
-                        for name in names:
-                            progress.update(task, description=f"{workers} workers, round {n}: {name}", advance=1)
-                            elapsed = refresh(connection, name)
-                            action, executor, reason = last(connection, name)
-                            if executor != "spark":
-                                elsewhere[name] = f"{action}: {reason}"
-                            elif n and (action == "DIFFERENTIAL") == name.endswith("differential"):
-                                found = measured.setdefault((name, workers), Measured())
-                                for part, ms in parts_of(reason, elapsed).items():
-                                    found.parts[part].append(ms)
-                    for name in names:
+                    measuring.run(connection, names, workers)
+                    for name in [] if options.unchecked else names:
+                        refresh(connection, name)
                         if differs(connection, name, QUERIES[name.split("_")[0]]):
                             raise SystemExit(f'stream table "{name}" differs from its query')
             finally:
                 cluster.stop()
-    report(console, measured, options)
-    for name, reason in sorted((missing | elsewhere).items()):
+    report(console, measuring.measured, options)
+    for name, reason in sorted((missing | measuring.elsewhere).items()):
         console.print(f"not on Spark: {name}: {reason}", highlight=False, soft_wrap=True)
 
 
 def report(console: Console, measured: dict[tuple[str, int], Measured], options: argparse.Namespace) -> None:
     """A table for each mode: the parts of every query with each number of workers, and how far computation scales."""
     few, many = options.workers[0], options.workers[-1]
-    for mode in MODES:
+    for mode in options.modes:
         names = [f"{name}_{mode}" for name in options.only if (f"{name}_{mode}", many) in measured]
         names = [name for name in names if (name, few) in measured]
         table = Table(

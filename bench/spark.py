@@ -1,7 +1,7 @@
 """TPC-H refreshes on Spark, on Sail and in PostgreSQL: how long they take, and what they cost PostgreSQL.
 
     python bench/spark.py [--scale 1] [--targets sail 'local[*]'] [--rounds 1] [--changed 1 10] [--only q01 ...]
-                          [--timeout 300] [--no-differential]
+                          [--timeout 300] [--no-differential] [--no-full] [--unchecked] [--data DIRECTORY]
 
 Each query defines four stream tables over the same eight tables: FULL and DIFFERENTIAL, each bound to PostgreSQL and to
 Spark. A round is changes in all tables (bench/tpch.py; of one order for FULL, of so many percent for each differential
@@ -11,6 +11,9 @@ Spark up; it is told apart. PostgreSQL itself is measured beside the first targe
 Of Spark's refreshes the parts are shown apart: extraction (PostgreSQL to the mirror, once for all that read a table),
 computation, write-back (Spark to a staging table), and the rest (applying it in PostgreSQL). CPU is that of all of
 PostgreSQL's processes while the refresh runs. At the end every stream table is held against its query.
+
+Each refresh is shown as it ends. With `--data` the loaded database and its mirror stay in a directory, where the next
+run finds them: so a long measurement can be done in parts (`--no-full`, `--changed`, `--only`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,15 +30,14 @@ from typing import Any
 import psutil
 import psycopg
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench.cluster import PARTS, last, parts_of, served  # noqa: E402
+from bench.cluster import PARTS, directory_of, last, parts_of, prepare, served  # noqa: E402
 from bench.tpch import change, differs, refresh  # noqa: E402
-from tests.tpch.database import QUERIES, TABLES, create, load  # noqa: E402
+from tests.tpch.database import QUERIES, TABLES  # noqa: E402
 
 Connection = psycopg.Connection[Any]
 
@@ -103,7 +104,7 @@ class Measuring:
         self._data = data
         self._results = results
         self._step = step
-        self._seed = 0
+        self._seed = time.time_ns() % 1_000_000
 
     def changed(self, connection: Connection, percent: float) -> None:
         """Changes in all tables, and what PostgreSQL knows of them."""
@@ -118,7 +119,6 @@ class Measuring:
         for number, query in enumerate(self._options.only):
             places = [("spark", target), *([("postgres", "PostgreSQL")] if also else [])]
             for engine, place in places if number % 2 else places[::-1]:
-                self._step(f"{target}, {series}: {query} on {place}")
                 self._refresh(connection, f"{query}_{mode}_{engine}", series, query, place, counted)
 
     def _refresh(self, connection: Connection, name: str, series: str, query: str, place: str, counted: bool) -> None:
@@ -129,12 +129,15 @@ class Measuring:
             elapsed = refresh(connection, name)
         except psycopg.Error as error:
             waited = time.perf_counter() - began
-            self._results.elsewhere[f"{name}, {series}"] = f"failed after {waited:.0f} s: {str(error).splitlines()[0]}"
+            why = f"failed after {waited:.0f} s: {str(error).splitlines()[0]}"
+            self._results.elsewhere[f"{name}, {series}"] = why
+            self._step(f"{series}: {query} on {place} {why}")
             return
         finally:
             connection.execute("SET statement_timeout = 0")
         cpu = clock() - before
         action, executor, reason = last(connection, name)
+        self._step(f"{series}: {query} on {place} {action}, {elapsed:.0f} ms, {cpu:.2f} CPU s of PostgreSQL; {reason}")
         if place != "PostgreSQL" and executor != "spark":
             self._results.elsewhere[f"{name}, {series}, {place}"] = f"{action}: {reason}"
             return
@@ -145,21 +148,18 @@ class Measuring:
             self._results.add(series, query, place, elapsed, cpu, parts_of(reason or "", elapsed))
 
 
-def create_all(connection: Connection, options: argparse.Namespace) -> dict[str, str]:
-    """The stream tables, empty; returns why some are not there."""
-    missing = {}
-    modes = [FULL] if options.no_differential else [FULL, "differential"]
-    for name in options.only:
-        for mode in modes:
-            for engine in ("postgres", "spark"):
-                try:
-                    connection.execute(
-                        "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, false, engine => %s)",
-                        [f"{name}_{mode}_{engine}", QUERIES[name], mode.upper(), engine],
-                    )
-                except psycopg.Error as error:
-                    missing[f"{name}_{mode}_{engine}"] = str(error).splitlines()[0]
-    return missing
+def stream_tables(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
+    """Name, query, mode and engine of all stream tables."""
+    return [
+        (f"{query}_{mode}_{engine}", query, mode, engine)
+        for query in options.only
+        for mode in modes(options)
+        for engine in ("postgres", "spark")
+    ]
+
+
+def modes(options: argparse.Namespace) -> list[str]:
+    return [*([] if options.no_full else [FULL]), *([] if options.no_differential else ["differential"])]
 
 
 def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) -> Results:
@@ -167,19 +167,18 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
     results = Results()
     with served(data, "off", {}) as connection:
         step(f"loading scale {options.scale:g}")
-        create(connection)
-        load(connection, options.scale)
-        results.elsewhere |= create_all(connection, options)
+        results.elsewhere |= prepare(connection, options.scale, stream_tables(options))
     measuring = Measuring(options, data, results, step)
-    all_series = [FULL, *([] if options.no_differential else [f"{percent:g} %" for percent in options.changed])]
+    changed = [] if options.no_differential else [f"{percent:g} %" for percent in options.changed]
+    all_series = [*([] if options.no_full else [FULL]), *changed]
     for position, target in enumerate(options.targets):
         first = position == 0
         with served(data, target, {}) as connection:
+            # A round that does not count: it fills mirror and stream tables, and warms Spark up.
+            for mode in modes(options):
+                filled = "first" if mode == FULL else "filling"
+                measuring.series(connection, filled, target, counted=mode == FULL, also=first)
             for series in all_series:
-                if series == FULL:
-                    # A round that does not count: it fills mirror and stream tables, and warms Spark up.
-                    for filled in ("first", *([] if options.no_differential else ["filling"])):
-                        measuring.series(connection, filled, target, counted=filled == "first", also=first)
                 for _ in range(options.rounds):
                     measuring.changed(connection, 0.001 if series == FULL else float(series.split()[0]))
                     measuring.series(connection, series, target, counted=True, also=first)
@@ -196,7 +195,7 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
 def tables(options: argparse.Namespace, first: bool) -> Iterator[str]:
     """The stream tables to be held against their queries."""
     for name in options.only:
-        for mode in [FULL] if options.no_differential else [FULL, "differential"]:
+        for mode in modes(options):
             yield f"{name}_{mode}_spark"
             if first and mode != FULL:
                 yield f"{name}_{mode}_postgres"
@@ -206,7 +205,7 @@ def report(console: Console, results: Results, options: argparse.Namespace) -> N
     """For each series a table, and the goals."""
     places = ["PostgreSQL", *options.targets]
     changed = [] if options.no_differential else [f"{percent:g} %" for percent in options.changed]
-    for series in [FULL, *changed]:
+    for series in [*([] if options.no_full else [FULL]), *changed]:
         title = "FULL" if series == FULL else f"DIFFERENTIAL, {series} changed"
         table = Table(title=f"{title}, scale {options.scale:g}: ms as a client sees them, CPU s of PostgreSQL")
         table.add_column("query")
@@ -285,16 +284,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=QUERIES, default=list(QUERIES))
     parser.add_argument("--timeout", type=float, default=300, help="seconds that one refresh may take")
     parser.add_argument("--no-differential", action="store_true", help="FULL only")
+    parser.add_argument("--no-full", action="store_true", help="DIFFERENTIAL only")
+    parser.add_argument("--data", type=Path, help="a data directory to keep")
     parser.add_argument("--unchecked", action="store_true", help="do not hold the stream tables against their queries")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 220)
     began = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory,
-        Progress(console=console, transient=True) as progress,
-    ):
-        task = progress.add_task("starting", total=None)
-        results = run(options, Path(directory) / "data", lambda what: progress.update(task, description=what))
+    with directory_of(options.data) as data:
+        results = run(options, data, lambda what: console.print(what, highlight=False, soft_wrap=True))
     report(console, results, options)
     console.print(f"{time.monotonic() - began:.0f} s in all")
 
