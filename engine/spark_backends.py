@@ -61,9 +61,11 @@ SESSION_CONF = {
 TUNING = {
     "spark.sql.constraintPropagation.enabled": "false",
     "spark.sql.optimizer.avoidDoubleFilterEval": "true",
+    "spark.sql.ui.explainMode": "simple",
 }
 """What Apache Spark needs for expressions as large as exact numerics take: conditions that it infers itself, or moves
-closer to the tables, would have copies of them, and copies of what these are made of."""
+closer to the tables, would have copies of them, and copies of what these are made of. It writes each plan down, and
+again whenever adaptive execution changes it, which for such plans took a fifth of the driver's time."""
 
 
 RETRIES = {"max_retries": 5, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 2000, "jitter": 0}
@@ -181,6 +183,8 @@ class ClassicBackend:
             "spark.local.dir": str(work_dir / "local"),
             "spark.sql.warehouse.dir": (work_dir / "warehouse").as_uri(),
             "spark.sql.catalogImplementation": "in-memory",
+            # A differential refresh generates some dozens of classes, which the next one of the query can use again.
+            "spark.sql.codegen.cache.maxEntries": "2000",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.driver.extraJavaOptions": (
