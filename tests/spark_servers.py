@@ -18,7 +18,7 @@ import psutil
 
 from engine.spark_jvm import Java, find_java, spark_command, spark_environment
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 LAUNCHER = Path(__file__).parents[1] / "server" / "launch.py"
 
 SMALL = {

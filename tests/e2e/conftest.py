@@ -20,7 +20,7 @@ from psycopg.rows import dict_row
 
 from tests.e2e.registers import INVENTORY
 
-START_SECONDS = 180.0
+START_SECONDS = 400.0
 TEMPLATE = "e2e_template"
 _numbers = count(1)
 
@@ -62,7 +62,10 @@ class Headwater:
             stderr=(self.data.parent / "server.log").open("a"),
             text=True,
         )
-        url = _ready_line(self.process).removeprefix("ready: ")
+        try:
+            url = _ready_line(self.process).removeprefix("ready: ")
+        except RuntimeError as error:
+            raise RuntimeError(f"{error}:\n{self.log[-2000:]}") from None
         self.port = int(conninfo.conninfo_to_dict(url)["port"])
         return self
 
