@@ -128,12 +128,12 @@ class ExtendedSubscriptions(Answers):
     async def _bind(self, name: bytes, statement: Statement, data: bytes) -> None:
         if name and (name in self.held.portals or name in self.held.cursors):
             await _refuse_second(name)
-        parameters, formats = _bound(data, 7 + len(name) + len(m.text_at(data, 6 + len(name))))
         inside = self.conductor.status == m.IN_TRANSACTION
         messages = self.conductor.ours(SAVEPOINT) if inside else b""
         messages += data + m.describe_portal(name) + m.close_portal(name)
         messages += self.conductor.ours(*BACK) if inside else b""
         answers = await self.exchange(messages, flush=True)
+        parameters, formats = _bound(data, 7 + len(name) + len(m.text_at(data, 6 + len(name))))
         self.held.close_portal(name)
         description = next((d for kind, d in answers if kind == m.ROW_DESCRIPTION), _NO_DATA)
         if isinstance(statement.asked, FetchRows) and not statement.asked.move:
@@ -172,6 +172,8 @@ class ExtendedSubscriptions(Answers):
 
     async def _take_execute(self, data: bytes) -> bool:
         name = m.text_at(data, 5)
+        if len(data) != 10 + len(name):
+            raise m.ProtocolViolation("invalid message format")
         limit = m.INT32.unpack_from(data, 6 + len(name))[0]
         portal = self._portal(name, limit or None)
         if portal is None:

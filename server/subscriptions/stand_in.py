@@ -69,15 +69,20 @@ def names(subscription: Subscription) -> StandIn:
     return StandIn().add(b"SELECT hw.* FROM (", *_query(subscription), b") AS hw")
 
 
-def of_query(subscription: Subscription, types: bytes) -> bytes:
+def of_query(subscription: Subscription, types: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> bytes:
     """The parameters' types as `names` declares them: PostgreSQL could not tell those that the query does not have.
+
+    What is wrong with ``types`` is left to PostgreSQL.
 
     >>> from server.protocol.subscribe_syntax import parse
     >>> limited = parse(b"SUBSCRIBE (SELECT a FROM t WHERE b = $2) UP TO $3 + $1")
     >>> of_query(limited, m.UNTYPED) == m.INT16.pack(2) + m.INT32.pack(TEXT) + m.INT32.pack(0)
     True
     """
-    words = [token.word for token in tokens(subscription.query.text) if token.kind == "number"]
+    if len(types) % 4 != len(m.UNTYPED):
+        return types
+    found = tokens(subscription.query.text, backslashes=backslashes, encoding=encoding)
+    words = [token.word for token in found if token.kind == "number"]
     used = {number for word in words if word.startswith("$") and (number := int(word[1:])) <= MOST_PARAMETERS}
     declared = [oid for (oid,) in m.INT32.iter_unpack(types[2:])]
     declared += [0] * (max(used, default=0) - len(declared))

@@ -245,7 +245,9 @@ class Subscriber:
         inside = self.conductor.status == m.IN_TRANSACTION
         asking = stand_in.names(subscription)
         messages = self.conductor.ours(SAVEPOINT) if inside else b""
-        declared = stand_in.of_query(subscription, types)
+        declared = stand_in.of_query(
+            subscription, types, backslashes=self.conductor.backslashes, encoding=self.encoding
+        )
         messages += CLEAR + m.parse(NAME, asking.text, declared) + m.describe_statement(NAME) + CLEAR
         found = _columns(await self._ask(asking, text, messages, flush))
         made = stand_in.build(subscription, found)

@@ -182,3 +182,30 @@ def test_long_parameter(subscribed: Subscribed) -> None:
     wire.send(m.SYNC_MESSAGE)
     assert wire.kinds() == "12EZ"
     assert subscribed.hub.asked[0].query == f"SELECT a FROM t WHERE b = (E'{text.decode()}'::text)"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        m.message(m.PARSE, b"\0SUBSCRIBE t\0\0\2\0\0\0"),
+        m.message(m.PARSE, b"\0SUBSCRIBE t\0"),
+        m.parse(b"", b"SUBSCRIBE t") + m.message(m.BIND, b"\0\0\0\0\0\1\0\0\1\0"),
+        m.parse(b"", b"SUBSCRIBE t") + m.message(m.BIND, b"\0\0"),
+        m.parse(b"", b"SUBSCRIBE t") + m.bind(b"", b"") + m.message(m.EXECUTE, b"\0\0"),
+    ],
+)
+def test_malformed_messages_are_the_clients_fault(subscribed: Subscribed, wrong: bytes) -> None:
+    subscribed.wire.send(wrong, m.SYNC_MESSAGE)
+    (_, error) = subscribed.wire.until("E")[-1]
+    assert field(error, "C") == "08P01"
+
+
+def test_parameters_in_strings_with_backslashes(subscribed: Subscribed) -> None:
+    wire = subscribed.wire
+    subscribed.hub.refusal = SqlError("0A000", "noticed")
+    wire.send(m.query(b"SET standard_conforming_strings = off; SET escape_string_warning = off"))
+    wire.until()
+    wire.send(m.parse(b"", rb"SUBSCRIBE (SELECT '\', $1 ', a FROM t) UP TO $1::int8"), m.bind(b"", b"", [b"7"]))
+    wire.send(m.execute(b""), m.SYNC_MESSAGE)
+    assert wire.kinds() == "12EZ"
+    assert subscribed.hub.asked[0].query == r"SELECT E'\', $1 ', a FROM t"
