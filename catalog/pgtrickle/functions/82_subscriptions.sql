@@ -112,6 +112,14 @@ DECLARE
     t record;
 BEGIN
     DELETE FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = ANY (ids);
+    IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.system <> pgtrickle._system()) THEN
+        -- After a restore what captures changes is of tables that have other OIDs now.
+        BEGIN
+            PERFORM pgtrickle._adopt_restored();
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            RETURN;
+        END;
+    END IF;
     PERFORM pgtrickle._untrack_sources();
     FOR t IN
         SELECT g.tgrelid, g.tgname FROM pg_trigger g
