@@ -7,6 +7,7 @@ import re
 from calendar import monthrange
 from dataclasses import dataclass
 
+from .spark_numbers import failure
 from .spark_types import DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, NotExpressible, SparkType, Typed
 
 _UNITS = {
@@ -66,11 +67,28 @@ def where_finite(value: Typed, sql: str, otherwise: str | None = None) -> str:
     return f"(CASE WHEN {value.sql} IN ({ends}) THEN {otherwise or value.sql} ELSE {sql} END)"
 
 
+def years_of(value: Typed, sql: str) -> str:
+    """`sql`, which counts years of a date or timestamp; an error where it is infinite, or before the year 1."""
+    if _constant(value) is not None:
+        return sql
+    before = "DATE '0001-01-01'" if value.type == DATE else "TIMESTAMP_NTZ '0001-01-01 00:00:00'"
+    outside = f"{value.sql} < {before} OR {value.sql} = {infinite(value.type)}"
+    return f"(CASE WHEN {outside} THEN CAST({failure('year of infinity or before the year 1')} AS INT) ELSE {sql} END)"
+
+
+_DAY = 24 * 60 * 60 * 1_000_000
+
+_LONGEST = 100_000
+"""Months, or days, that an interval may have: no sum gets to the stand-ins of infinity."""
+
+
 def moved(value: Typed, interval: Interval) -> Typed:
     """A date or timestamp plus an interval. Raises NotExpressible."""
     known = _constant(value)
     if known is not None:
         return timestamp(_moved(known, interval))
+    if max(abs(interval.months), abs(interval.days), abs(interval.microseconds) // _DAY) > _LONGEST:
+        raise NotExpressible("very long interval")
     if value.type == TIMESTAMPTZ:
         if interval.months or interval.days:
             raise NotExpressible("days or months on timestamp with time zone, which depend on the session's time zone")
@@ -91,8 +109,6 @@ def moved(value: Typed, interval: Interval) -> Typed:
 
 
 def _sign(number: int) -> tuple[str, int]:
-    if abs(number) > 100_000:
-        raise NotExpressible("very long interval")
     return ("-", -number) if number < 0 else ("+", number)
 
 
@@ -141,10 +157,9 @@ def date_beside_timestamp(date: Typed, other: Typed) -> tuple[Typed, Typed]:
 def date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
     """A date plus or minus days, or a difference of dates. Raises NotExpressible."""
     if right.type == DATE and operator == "-":
-        # Of infinite dates it is an error: a number that is no integer.
-        beyond, difference = str(1 << 40), f"datediff({left.sql}, {right.sql})"
-        days = where_finite(left, where_finite(right, difference, beyond), beyond)
-        return Typed(difference if days == difference else f"CAST({days} AS INT)", INTEGER)
+        beyond = f"CAST({failure('cannot subtract infinite dates')} AS INT)"
+        difference = f"datediff({left.sql}, {right.sql})"
+        return Typed(where_finite(left, where_finite(right, difference, beyond), beyond), INTEGER)
     # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
     literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
     if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:

@@ -124,6 +124,8 @@ EXTRACT_PARTS = {
     "millennium": ("((year({0}) + 999) div 1000)", 2, 0),
 }
 TIME_PARTS = frozenset(("hour", "minute", "second"))
+YEAR_PARTS = frozenset(("year", "isoyear", "decade", "century", "millennium"))
+"""Parts that are infinite where the date is, and counted otherwise before the year 1; of infinity others are NULL."""
 
 # By arithmetic on dates where possible: Sail's own truncation counts nanoseconds, which reach from 1677 to 2262 only.
 TRUNCATIONS = {
@@ -249,11 +251,31 @@ OPERATOR_EXAMPLES = (
     "di", "tsi", "tzi", "di + 30", "di - 400", "di = 'infinity'::date", "di <= d", "GREATEST(di, d)", "di < tsi",
     "tsi < 'infinity'::timestamp without time zone", "tzi >= '-infinity'::timestamp with time zone",
     "tsi + '1 mon 1 day 01:02:03.5'::interval", "di - '1 year 1 day'::interval", "tzi - '01:00:00'::interval",
+    "EXTRACT(month FROM di)", "EXTRACT(second FROM tsi)", "EXTRACT(dow FROM tsi)",
     "date_trunc('month', tsi)", "date_trunc('hour', tsi)", "di::timestamp without time zone", "tsi::date",
     "e", "e::text", "e = 'it''s \\'::public.letter", "e IS DISTINCT FROM ''::public.letter",
     "COALESCE(e, 'é'::public.letter)", "e = ANY (ARRAY['z'::public.letter, 'é'::public.letter])",
     "CASE WHEN b THEN e ELSE NULL::public.letter END", "p", "p + 1.5", "p > n", "p / 3.0",
+    "GREATEST(7::numeric(3,0), i8::numeric)", "CASE WHEN b THEN 7::numeric(3,0) ELSE i4::numeric END",
     "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
+)  # fmt: skip
+
+# In WHERE, where the two leave out what cannot be true by the least and greatest values of files and their parts.
+CONDITION_EXAMPLES = (
+    "f = 'NaN'::double precision", "f > 1::double precision", "r > 'Infinity'::real", "r >= '3e38'::real",
+    "r::double precision > 0.1::double precision", "f < 'NaN'::double precision", "f = '-0'::double precision",
+    "i4 > 6.5", "i2 < 70000", "i4 > '-3000000000'::bigint", "i8 = 1234567890123.0", "i8::text = '01'::text",
+    "i4::numeric(14,2) = 7.00", "n > 0.005", "n = ANY (ARRAY[0.005, 0.01])", "n <= 2.505 AND n >= '-0.505'::numeric",
+    "n::numeric(12,1) = 1.5", "n::integer = 3", "round(n, 1) = 1.5", "n::text = '.01'::text", "n2::numeric < 1.0451",
+    "di = 'infinity'::date", "di > '9999-01-01'::date", "tsi < '0001-01-01 00:00:00'::timestamp without time zone",
+    "tzi = '-infinity'::timestamp with time zone", "tsi::date = 'infinity'::date", "ts::date <= '2013-07-01'::date",
+    "ts::date = ANY (ARRAY['2013-07-01'::date, '1969-12-31'::date])", "d > '2020-12-30 12:00:00'::timestamp",
+    "d::timestamp without time zone <> '2024-02-29 00:00:01'::timestamp without time zone",
+    "EXTRACT(year FROM d) = 2020::numeric", "EXTRACT(year FROM ts) >= 2012.5", "EXTRACT(day FROM tsi) > 50::numeric",
+    "EXTRACT(month FROM di) <> 2::numeric", "EXTRACT(month FROM di) IS NULL", "EXTRACT(second FROM ts) = 59.999999",
+    "date_trunc('month', ts) > '2013-07-02 00:00:00'::timestamp without time zone",
+    "t > 'zz'::text", "t ~~ 'a%'::text", "t = ''::text", "c = 'ab'::bpchar", "e::text = 'z'::text",
+    "u = '123e4567-e89b-12d3-a456-426614174000'::uuid", "(i4 > 5) = b", "i4 / 2 > 3 AND i4 % 7 <> 0", "length(t) > 3",
 )  # fmt: skip
 
 AGGREGATE_EXAMPLES = (
@@ -275,7 +297,9 @@ ERROR_EXAMPLES = (
     "i4 + 2147483647", "i8 * 2::bigint", "i2 + 32767::smallint", "i8 + i8", "i8 - (- 9223372036854775807)", "i4 * i4",
     "i2 * i2", "- i2", "- i4", "- i8", "abs(i2)", "abs(i4)", "abs(i8)", "i4 / 0", "i4 % 0", "i8 / (-1)::bigint",
     "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
-    "di - '2000-01-01'::date", "'2000-01-01'::date - di",
+    "di - '2000-01-01'::date", "'2000-01-01'::date - di", "di - '2000-01-01'::date > 5",
+    "i4 + 2147483647 > 5", "i8 * 2::bigint = 4", "i2 + 32767::smallint <= 5", "i4 / (-1) > 5", "i8::integer > 5",
+    "i8::integer = ANY (ARRAY[1, 7])", "n::smallint = 5", "(n * 1000)::numeric(10,2) > 5::numeric",
 )  # fmt: skip
 
 # What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
@@ -289,7 +313,10 @@ LONG_EXAMPLES = (
     "n / 99999999999999.99",
     "(i8::numeric * i8::numeric) % 7::numeric",
     "EXTRACT(year FROM di)",
-    "EXTRACT(second FROM tsi)",
-    "EXTRACT(dow FROM tsi)",
+    "EXTRACT(year FROM di) > 2000::numeric",
+    "EXTRACT(year FROM (d - 800))",
+    "EXTRACT(isoyear FROM (d - 999999))",
+    "EXTRACT(century FROM (ts - '3 years'::interval))",
+    "EXTRACT(millennium FROM tsi) < 3::numeric",
 )
 LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")

@@ -9,19 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
 from .columns import ENUM
-from .operators.single import CHECK
 from .spark_aggregates import AGGREGATES
 from .spark_carriers import Label
+from .spark_conditional import CONDITIONALS
 from .spark_dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
 from .spark_functions import FUNCTIONS
-from .spark_numbers import Layers, arithmetic, failure, integer_division, negated, quotient, remainder
+from .spark_numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
 from .spark_types import (
     BOOLEAN,
     DATE,
@@ -35,11 +33,9 @@ from .spark_types import (
     sqlglot_type,
 )
 from .spark_values import (
-    as_type,
     comparable,
     constant,
     converted,
-    kept_scale,
     number,
     string,
     unify,
@@ -278,59 +274,6 @@ class Expressions:
     def _mod(self, node: exp.Mod) -> Typed:
         return remainder(self.render(node.left), self.render(node.right))
 
-    # Conditional expressions
-
-    def _case(self, node: exp.Case) -> Typed:
-        if node.sql("postgres").replace("pg_catalog.", "") == _single():
-            counted = self.render(node.args["ifs"][0].this.this)
-            several = failure("more than one row returned by a subquery used as an expression")
-            return Typed(f"(CASE WHEN {counted.sql} > 1 THEN CAST({several} AS BOOLEAN) ELSE TRUE END)", BOOLEAN)
-        operand = node.this
-        branches = [branch.args["true"] for branch in node.args["ifs"]]
-        values = [self.render(value) for value in branches]
-        if node.args.get("default") is not None:
-            values.append(self.render(node.args["default"]))
-        type_ = unify([value.type for value in values], "CASE")
-        whens = []
-        for branch in node.args["ifs"]:
-            condition = branch.this if operand is None else exp.EQ(this=operand.copy(), expression=branch.this.copy())
-            whens.append(self.boolean(condition))
-
-        def case(texts: Sequence[str]) -> str:
-            branches = [f"WHEN {when} THEN {text}" for when, text in zip(whens, texts, strict=False)]
-            default = f" ELSE {texts[-1]}" if len(texts) > len(whens) else ""
-            return f"(CASE {' '.join(branches)}{default} END)"
-
-        scales = [kept_scale(value, type_) for value in values]
-        return Typed(case([as_type(value, type_) for value in values]), type_, case(scales) if scales[0] else "")
-
-    def _coalesce(self, node: exp.Coalesce) -> Typed:
-        return self._chosen("coalesce", [node.this, *node.expressions])
-
-    def _greatest(self, node: exp.Greatest) -> Typed:
-        return self._chosen("greatest", [node.this, *node.expressions], ordering=True)
-
-    def _least(self, node: exp.Least) -> Typed:
-        return self._chosen("least", [node.this, *node.expressions], ordering=True)
-
-    def _chosen(self, name: str, arguments: Sequence[Any], *, ordering: bool = False) -> Typed:
-        values = [self.render(argument) for argument in arguments]
-        type_ = unify([value.type for value in values], name.upper())
-        if ordering and not (type_.ordered and type_.groupable):
-            raise NotExpressible(f"{name.upper()} of {type_.name}")
-        scales = [kept_scale(value, type_) for value in values]
-        if scales[0]:
-            if ordering:
-                raise NotExpressible(f"{name.upper()} of numerics with different scales")
-            whens = [f"WHEN {v.sql} IS NOT NULL THEN {scale}" for v, scale in zip(values, scales, strict=True)]
-            scales[0] = f"(CASE {' '.join(whens)} END)"
-        return Typed(f"{name}({', '.join(as_type(value, type_) for value in values)})", type_, scales[0])
-
-    def _nullif(self, node: exp.Nullif) -> Typed:
-        left, right = self.render(node.this), self.render(node.expression)
-        one, other = comparable(left, right, ordering=False)
-        return Typed(f"(CASE WHEN {one} = {other} THEN NULL ELSE {left.sql} END)", left.type, left.display)
-
     # Queries, and orders of text
 
     def _exists(self, node: exp.Exists) -> Typed:
@@ -343,12 +286,6 @@ class Expressions:
         if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
             raise NotExpressible("collate")
         return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
-
-
-@cache
-def _single() -> str:
-    """How the compiler has PostgreSQL raise the error of a scalar subquery with several rows."""
-    return sqlglot.parse_one(CHECK, read="postgres").sql("postgres").replace("pg_catalog.", "")
 
 
 def _interval(node: Any) -> Interval | None:
@@ -408,14 +345,10 @@ RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, 
     exp.Mul: (Expressions._mul, _BINARY),
     exp.Div: (Expressions._div, _BINARY),
     exp.Mod: (Expressions._mod, _BINARY),
-    exp.Case: (Expressions._case, ("this", "ifs", "default")),
-    exp.Coalesce: (Expressions._coalesce, ("this", "expressions")),
-    exp.Greatest: (Expressions._greatest, ("this", "expressions", "ignore_nulls")),
-    exp.Least: (Expressions._least, ("this", "expressions", "ignore_nulls")),
-    exp.Nullif: (Expressions._nullif, _BINARY),
     exp.Exists: (Expressions._exists, ("this",)),
     exp.Collate: (Expressions._collate, _BINARY),
     **FUNCTIONS,
+    **CONDITIONALS,
     **AGGREGATES,
     **WINDOWS,
 }

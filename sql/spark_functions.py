@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from . import spark_equality as equality
-from .spark_dates import where_finite
+from .spark_dates import where_finite, years_of
 from .spark_types import (
     DATE,
     TEXT,
@@ -152,8 +152,8 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
     template, digits, scale = known
     type_ = numeric(digits, scale)
-    # Infinity has no such part, or an infinite one: a number that the type does not hold is an error.
-    number = where_finite(this, template.format(this.sql), "1" + "0" * (digits + scale))
+    sql = template.format(this.sql)
+    number = years_of(this, sql) if part in equality.YEAR_PARTS else where_finite(this, sql, "NULL")
     return Typed(f"CAST({number} AS {type_.spark})", type_)
 
 

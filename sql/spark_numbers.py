@@ -38,6 +38,16 @@ def fitted(value: Typed, type_: SparkType) -> str:
     return f"CAST({value.sql} AS {type_.spark})"
 
 
+def opaque(sql: str) -> str:
+    """The expression, so that no optimizer looks into it when it is compared with something.
+
+    Sail would compare with a constant what a number was before a cast, so that there is no error where it does not fit.
+    It and Apache Spark leave out parts of files whose greatest number is too small, but the greatest of all is NaN,
+    which these do not count.
+    """
+    return f"greatest({sql}, NULL)"
+
+
 def scale_of(value: Typed) -> str:
     """The display scale of a number, in Spark SQL."""
     if value.type.display is Display.LOST:
@@ -65,7 +75,7 @@ def arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
         type_ = wider(a, b)
         roomy = "DECIMAL(19, 0)" if type_ == BIGINT else "BIGINT"
         operation = f"CAST({left.sql} AS {roomy}) {operator} CAST({right.sql} AS {roomy})"
-        return Typed(f"CAST(({operation}) AS {type_.spark})", type_)
+        return Typed(opaque(f"CAST(({operation}) AS {type_.spark})"), type_)
     a, b = a.as_numeric(), b.as_numeric()
     display = _display(a, b)
     if operator == "*":
@@ -110,7 +120,7 @@ def integer_division(left: Typed, right: Typed) -> Typed:
     type_ = wider(left.type, right.type)
     # Spark's div is a bigint whatever its operands; the cast fails where PostgreSQL's own division overflows.
     wide = (f"CAST({side.sql} AS BIGINT)" for side in (left, right))
-    return Typed(f"CAST(({' div '.join(wide)}) AS {type_.spark})", type_)
+    return Typed(opaque(f"CAST(({' div '.join(wide)}) AS {type_.spark})"), type_)
 
 
 def remainder(left: Typed, right: Typed) -> Typed:

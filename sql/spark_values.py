@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from . import spark_equality as equality
 from .spark_dates import infinite
-from .spark_numbers import scale_of, shown
+from .spark_numbers import opaque, scale_of, shown
 from .spark_types import (
     NUMERAL,
     TEXT,
@@ -63,7 +63,9 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
         return TEXT
     if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
         # Whole numbers have one representation in all these types: the widest holds them all.
-        return max(known, key=lambda type_: (*_WHOLE, "numeric").index(type_.name))
+        if any(type_.name == "numeric" for type_ in known):
+            return numeric(max(type_.digits for type_ in known), 0)
+        return max(known, key=lambda type_: _WHOLE.index(type_.name))
     if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
         return NUMERAL
     if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
@@ -101,14 +103,29 @@ def converted(inner: Typed, target: SparkType) -> Typed:
     if source.name == "numeric" and target.is_text:
         return Typed(shown(inner), target)
     if source.is_number and target.is_number:
-        if source.name == "numeric" and target.scale < source.scale:
-            # PostgreSQL rounds half away from zero; Spark's cast to an integer would truncate.
-            inner = Typed(f"round({inner.sql}, {target.scale})", source)
-        return Typed(f"CAST({inner.sql} AS {target.spark})", target)
+        cast = _number_as(inner, target)
+        return Typed(opaque(cast) if _narrows(source, target) else cast, target)
     template = equality.CASTS.get((source.name, target.name))
     if template is None:
         raise NotExpressible(f"cast from {source.name} to {target.name}")
     return Typed(template.format(inner.sql), target)
+
+
+def _number_as(value: Typed, target: SparkType) -> str:
+    """A number as another type of number."""
+    sql = value.sql
+    if value.type.name == "numeric" and target.scale < value.type.scale:
+        # PostgreSQL rounds half away from zero; Spark's cast to an integer would truncate.
+        sql = f"round({sql}, {target.scale})"
+    return f"CAST({sql} AS {target.spark})"
+
+
+def _narrows(source: SparkType, target: SparkType) -> bool:
+    """Whether not every number of a type is one of the other."""
+    if source.is_integer and target.is_integer:
+        return source.digits > target.digits
+    # Rounding can give one digit more; not all numbers of so many digits are integers of their type.
+    return source.digits + (source.scale > target.scale) + target.is_integer > target.digits
 
 
 def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
@@ -118,7 +135,7 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
             value = number(text.strip())
             return converted(value, value.type.as_numeric())
         if target.is_number:
-            return converted(number(text.strip()), target)
+            return Typed(_number_as(number(text.strip()), target), target)
         if target.name == "character" and not target.precision:
             return Typed(string(text.rstrip(" ")), target)
         if target.name in _ENDLESS and text in ("infinity", "-infinity"):
@@ -196,6 +213,8 @@ def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
 def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
     """Two values as they can be compared in Spark. Raises NotExpressible."""
     check_comparable(a.type, b.type, ordering=ordering)
+    if a.type.name in ("real", "double precision"):
+        return opaque(a.sql), opaque(b.sql)
     if "numeric" in (a.type.name, b.type.name) and UNKNOWN not in (a.type, b.type):
         x, y = a.type.as_numeric(), b.type.as_numeric()
         common = numeric(max(x.digits, y.digits), max(x.scale, y.scale))
