@@ -22,9 +22,9 @@ LONG_AGO = 1_700_000_000
 Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture(scope="module")
-def sail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
-    server = Headwater(tmp_path_factory.mktemp("lake") / "data", "--spark", "sail").start()
+@pytest.fixture(scope="module", params=["sail", pytest.param("local[2]", marks=pytest.mark.long)])
+def spark_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
+    server = Headwater(tmp_path_factory.mktemp("lake") / "data", "--spark", request.param).start()
     try:
         yield server
     finally:
@@ -32,8 +32,8 @@ def sail_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]
 
 
 @pytest.fixture
-def db(sail_server: Headwater, tmp_path: Path) -> Iterator[Database]:
-    database = Database(sail_server, "postgres")
+def db(spark_server: Headwater, tmp_path: Path) -> Iterator[Database]:
+    database = Database(spark_server, "postgres")
     try:
         database.run("ALTER DATABASE postgres SET pg_trickle.enabled = off")
         database.run(f"CREATE SERVER lake FOREIGN DATA WRAPPER headwater_lake OPTIONS (location 'file://{tmp_path}')")
@@ -223,7 +223,7 @@ def test_lake_tables_are_computed_on_either_executor(db: Database, tmp_path: Pat
         db.run("DROP TABLE kinds")
 
 
-def wait_for(db: Database, condition: str, seconds: float = 90) -> None:
+def wait_for(db: Database, condition: str, seconds: float = 300) -> None:
     deadline = time.monotonic() + seconds
     while (True,) not in db.rows(condition):
         assert time.monotonic() < deadline, db.rows(
