@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.rates import ENVIRONMENT
 from bench.serving import Served, served
 from engine.pool import DatabasePool
-from engine.subscribe import Feed, RowOutput, Subscribe
+from engine.subscribe import Batch, Feed, RowOutput, Subscribe
 from engine.subscribe.hub import Hub
 from server.embedded import binaries
 
@@ -305,13 +305,17 @@ async def evaluate(server: Served, number: int, commits: int) -> float:
     latest = 0
 
     async def read(feed: Feed) -> None:
-        nonlocal latest
-        while (batch := await feed.next()) is not None:
+        def taken(batch: Batch) -> bool:
+            nonlocal latest
             if batch.rows > 1:  # a row, and the message that its time is closed
                 seen[feed] += 1
                 latest += 1
                 if latest % number == 0:
                     news.set()
+            return True
+
+        while (batch := await feed.next(None, taken)) is not None:
+            taken(batch)
 
     readers = [asyncio.create_task(read(feed)) for feed in feeds]
     async with pools[2].session() as writer:

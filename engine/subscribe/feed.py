@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from catalog.session import SqlError
-from engine.subscribe.interface import Batch, Subscribe
+from engine.subscribe.interface import Batch, PassOn, Subscribe
 from engine.subscribe.rendering import Rendering
 
 MOST_BYTES = 32 << 20
@@ -56,23 +56,29 @@ class LiveFeed:
         self._failure: SqlError | None = None
         self._waiter: asyncio.Future[None] | None = None
         """Of its one reader. (For a thousand feeds an Event takes twice the time.)"""
+        self._pass_on: PassOn | None = None
+        """What takes batches while the reader waits."""
         self._drained = asyncio.Event()
         self._read_at = time.monotonic()
         self._closed = False
 
     # -- the client's side --------------------------------------------------------------------------------------------
 
-    async def next(self, wait: float | None = None) -> Batch | None:
+    async def next(self, wait: float | None = None, pass_on: PassOn | None = None) -> Batch | None:
         self._read_at = time.monotonic()
         if not self._queue and not self._ended:
             if wait is not None and wait <= 0:
                 raise TimeoutError
             self._waiter = asyncio.get_running_loop().create_future()
-            if wait is None:
-                await self._waiter
-            else:
-                async with asyncio.timeout(wait):
+            self._pass_on = pass_on
+            try:
+                if wait is None:
                     await self._waiter
+                else:
+                    async with asyncio.timeout(wait):
+                        await self._waiter
+            finally:
+                self._pass_on = None
         self._read_at = time.monotonic()
         if self._queue:
             batch = self._queue.popleft()
@@ -116,6 +122,9 @@ class LiveFeed:
             self._held_size += len(batch.messages)
             if self._held_size > MOST_HELD:
                 self.fail(TOO_SLOW)
+            return
+        if self._pass_on is not None and not self._queue and self._pass_on(batch):
+            self._read_at = time.monotonic()
             return
         self._queue.append(batch)
         self._size += len(batch.messages)

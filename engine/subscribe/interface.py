@@ -6,7 +6,7 @@ started (`open`). What comes back is bytes: whole DataRow or CopyData messages, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeAlias
@@ -131,15 +131,20 @@ class Batch:
     rows: int
 
 
+PassOn = Callable[[Batch], bool]
+"""Takes a batch, without waiting for anything, or says that it takes none now. Never raises."""
+
+
 class Feed(Protocol):
     """What one client reads of a subscription. To be closed in any case."""
 
-    async def next(self, wait: float | None = None) -> Batch | None:
+    async def next(self, wait: float | None = None, pass_on: PassOn | None = None) -> Batch | None:
         """The next batch; None once the subscription has ended, for good, without an error.
 
         Waits as long as `wait` says, in seconds: None for ever, 0 not at all; then raises TimeoutError, and nothing
-        is lost. Raises SqlError if the subscription has failed: 42501 a right was revoked, 53400 it was read too
-        slowly, 55000 what it reads was dropped or changed.
+        is lost. What comes while it waits is given to `pass_on` at once, without ending the wait, as long as that takes
+        it: waking a task for each of many clients costs more than writing to them. Raises SqlError if the subscription
+        has failed: 42501 a right was revoked, 53400 it was read too slowly, 55000 what it reads was dropped or changed.
         """
         ...
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from catalog.session import SqlError
-from engine.subscribe import CopyOutput, RowOutput
+from engine.subscribe import Batch, CopyOutput, RowOutput
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows, refuse_backward
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece
@@ -45,15 +45,24 @@ class Answers(Subscriber):
         client.write_at_once(data)
         await asyncio.sleep(0)  # the server has other clients, too
 
-    async def pass_rows(self, flow: Flow, limit: int | None, write: Write) -> int:
+    async def pass_rows(self, flow: Flow, limit: int | None) -> int:
         """Pass on what comes until there are so many rows, or the flow ends; returns how many there were."""
-        sent = 0
+        client, sent = self.session.client, 0
+
+        def pass_on(batch: Batch) -> bool:
+            nonlocal sent
+            if client.slow is not None:
+                return False
+            client.write_at_once(batch.messages)
+            sent += batch.rows
+            return True
+
         while limit is None or sent < limit:
-            taken = await flow.take(None if limit is None else limit - sent, None)
+            taken = await (flow.take(None, None, pass_on) if limit is None else flow.take(limit - sent, None))
             if taken is None:
                 break
             messages, rows = taken
-            await write(messages)
+            await self.write(messages)
             sent += rows
         return sent
 
@@ -106,7 +115,7 @@ class Answers(Subscriber):
 
     async def give_rows(self, flow: Flow, limit: int) -> None:
         async with self.patience(flow):
-            sent = await self.watched(self.pass_rows(flow, limit or None, self.write))
+            sent = await self.watched(self.pass_rows(flow, limit or None))
         if limit and sent == limit:
             self.session.client.write(_SUSPENDED)
         else:
@@ -145,7 +154,7 @@ class Answers(Subscriber):
         try:
             async with self.patience(flow):
                 self.session.client.write(response)
-                sent = await self.watched(self.pass_rows(flow, None, self.write))
+                sent = await self.watched(self.pass_rows(flow, None))
         finally:
             self.held.drop(flow)
         self.session.client.write(m.COPY_DONE_MESSAGE)
@@ -204,7 +213,7 @@ class Answers(Subscriber):
             self.complete(await self.fetch(asked, portal.formats))
             return
         with self._reading(portal.flow, portal.name):
-            sent = await self.watched(self.pass_rows(portal.flow, limit or None, self.write))
+            sent = await self.watched(self.pass_rows(portal.flow, limit or None))
         if limit and sent == limit:
             self.session.client.write(_SUSPENDED)
         else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from engine.subscribe import Batch, Feed
+from engine.subscribe import Batch, Feed, PassOn
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Subscription
@@ -40,15 +40,17 @@ class Flow:
         self._rows = 0
         """Rows that begin at or behind ``_at``."""
 
-    async def take(self, limit: int | None, wait: float | None) -> tuple[bytes, int] | None:
+    async def take(
+        self, limit: int | None, wait: float | None, pass_on: PassOn | None = None
+    ) -> tuple[bytes, int] | None:
         """Messages with at most `limit` rows, at least one byte, and how many rows; None at the end of the feed.
 
-        Waits as `Feed.next` does. Raises TimeoutError, SqlError.
+        Waits, and passes on meanwhile, as `Feed.next` does. Raises TimeoutError, SqlError.
         """
         if self._at >= len(self._messages):
             if self.ended:
                 return None
-            batch = await self.feed.next(wait)
+            batch = await self.feed.next(wait, pass_on)
             if batch is None:
                 self.ended = True
                 return None
@@ -91,7 +93,7 @@ class Kept:
         while self._batches:
             yield from m.split(self._batches.popleft().messages)
 
-    async def next(self, wait: float | None = None) -> Batch | None:
+    async def next(self, wait: float | None = None, pass_on: PassOn | None = None) -> Batch | None:
         return self._batches.popleft() if self._batches else None
 
     async def close(self) -> None:

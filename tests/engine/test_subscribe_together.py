@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from catalog.session import SqlError
 from engine.pool import PooledSession
-from engine.subscribe import RowOutput, Subscribe, feed, starting
+from engine.subscribe import Batch, RowOutput, Subscribe, feed, starting
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.starting import SHARED, Start
-from tests.engine.subscription_laboratory import Subscriber, Subscriptions
+from tests.engine.subscription_laboratory import PATIENCE, Subscriber, Subscriptions, decoded
 
 
 def test_result_is_of_work_that_began_after_it_was_asked_for() -> None:
@@ -184,5 +185,55 @@ def test_slow_reader_of_a_snapshot_holds_up_nobody_who_came_with_it(
             await s.feed.close()
         for other in others:
             await other.close()
+
+    lab.do(run())
+
+
+def test_what_comes_while_a_reader_waits_is_passed_on_in_order_and_kept_when_it_is_not_taken(
+    subscriptions: Subscriptions,
+) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE passed_on (a int)", "INSERT INTO passed_on VALUES (0)")
+        s = await lab.subscribe("TABLE passed_on")
+        await s.until(1)
+        passed, taking, offered = Subscriber(s.feed, s.names), True, asyncio.Event()
+
+        def pass_on(batch: Batch) -> bool:
+            offered.set()
+            if taking:
+                passed.rows += decoded(batch)
+            return taking
+
+        async def insert(n: int) -> None:
+            offered.clear()
+            await lab.run(f"INSERT INTO passed_on VALUES ({n})")
+            async with asyncio.timeout(PATIENCE):
+                await offered.wait()
+
+        waiting = asyncio.create_task(s.feed.next(PATIENCE, pass_on))
+        await asyncio.sleep(0)
+        await insert(1)
+        await insert(2)
+        assert not waiting.done()
+        taking = False
+        await insert(3)
+        batch = await waiting
+        assert batch is not None
+        passed.rows += decoded(batch)
+        taking = True
+        assert [row[1:] for row in passed.rows] == [("1", "1"), ("1", "2"), ("1", "3")]
+        # Nobody waits: what comes is kept, and comes before anything that is passed on.
+        await lab.run("INSERT INTO passed_on VALUES (4)")
+        await passed.until(4)
+        assert passed.rows[3][1:] == ("1", "4")
+        # The end, and a failure, end the wait.
+        waiting = asyncio.create_task(s.feed.next(PATIENCE, pass_on))
+        await asyncio.sleep(0)
+        await lab.run("DROP TABLE passed_on")
+        with pytest.raises(SqlError):
+            await waiting
+        await s.feed.close()
 
     lab.do(run())

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from catalog.session import SqlError, SqlSession
-from engine.subscribe import Batch, CopyOutput, Described, EnvelopeKind, Output, RowOutput, Subscribe
+from engine.subscribe import Batch, CopyOutput, Described, EnvelopeKind, Output, PassOn, RowOutput, Subscribe
 from server.protocol import messages as m
 from tests.server.table_engine import TableEngine
 
@@ -28,19 +28,26 @@ class PushedFeed:
         self._dsn = dsn
         self.waiting: deque[Batch | SqlError | None] = deque()
         self._news = asyncio.Event()
+        self._pass_on: PassOn | None = None
         self._first = True
 
     def put(self, item: Batch | SqlError | None) -> None:
+        if isinstance(item, Batch) and self._pass_on is not None and not self.waiting and self._pass_on(item):
+            return
         self.waiting.append(item)
         self._news.set()
 
-    async def next(self, wait: float | None = None) -> Batch | None:
-        async with asyncio.timeout(wait):
-            while not self.waiting:
-                if wait == 0:
-                    raise TimeoutError
-                self._news.clear()
-                await self._news.wait()
+    async def next(self, wait: float | None = None, pass_on: PassOn | None = None) -> Batch | None:
+        self._pass_on = pass_on
+        try:
+            async with asyncio.timeout(wait):
+                while not self.waiting:
+                    if wait == 0:
+                        raise TimeoutError
+                    self._news.clear()
+                    await self._news.wait()
+        finally:
+            self._pass_on = None
         item = self.waiting.popleft()
         if isinstance(item, SqlError):
             raise item
