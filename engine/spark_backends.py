@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 import psutil
 import pyarrow as pa
+import structlog
 
 from engine.spark_jvm import SparkJvm
 
@@ -67,6 +68,13 @@ TUNING = {
 closer to the tables, would have copies of them, and copies of what these are made of. It writes each plan down, and
 again whenever adaptive execution changes it, which for such plans took a fifth of the driver's time."""
 
+
+log = structlog.get_logger(__name__)
+
+SAIL_STOPS = 5.0
+"""Seconds for which the end of Sail is waited for."""
+
+_computing = threading.Event()
 
 RETRIES = {"max_retries": 5, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 2000, "jitter": 0}
 """How a Spark Connect client bridges a hiccup of the network: for some three seconds (backoffs are in milliseconds)."""
@@ -318,6 +326,11 @@ def _forget_classic_session() -> None:
     SparkSession._instantiatedSession = None
 
 
+def computes_on() -> bool:
+    """Whether a Sail that has been stopped is still computing: the interpreter would not end before it."""
+    return _computing.is_set()
+
+
 class ConnectBackend:
     """A Spark Connect server: somebody else's, or Sail inside this process."""
 
@@ -388,6 +401,12 @@ class ConnectBackend:
             with suppress(Exception):
                 session.client._channel.close()
         self._sessions.clear()
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            # It waits for tasks that compute without a pause, which nothing but the end of the process can end.
+            stopping = threading.Thread(target=server.stop, name="headwater sail", daemon=True)
+            stopping.start()
+            stopping.join(SAIL_STOPS)
+            if stopping.is_alive():
+                log.warning("sail_computes_on", seconds=SAIL_STOPS)
+                _computing.set()

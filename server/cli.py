@@ -267,6 +267,12 @@ def serve(
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))
     except StartupError as error:
         _fail(error)
+    from engine.spark_backends import computes_on
+
+    if computes_on():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     raise typer.Exit(status)
 
 
