@@ -41,9 +41,8 @@ def fitted(value: Typed, type_: SparkType) -> str:
 def opaque(sql: str) -> str:
     """The expression, so that no optimizer looks into it when it is compared with something.
 
-    Sail would compare with a constant what a number was before a cast, so that there is no error where it does not fit.
-    It and Apache Spark leave out parts of files whose greatest number is too small, but the greatest of all is NaN,
-    which these do not count.
+    Sail would compare with a constant what a number was before a cast, so that there is no error where it does not fit;
+    and it leaves out parts of files whose greatest number is too small, where the greatest of all, NaN, does not count.
     """
     return f"greatest({sql}, NULL)"
 
