@@ -74,6 +74,12 @@ class Headwater:
         """What the server wrote to stderr, over all its starts."""
         return (self.data.parent / "server.log").read_text()
 
+    def status(self) -> str:
+        """What `headwater status` shows, in lines that are long enough for all of it."""
+        command = [sys.executable, "-m", "server", "status", "--data", str(self.data)]
+        environment = {**os.environ, "COLUMNS": "200"}
+        return subprocess.run(command, capture_output=True, text=True, env=environment, check=True).stdout
+
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
         assert self.process is not None

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,13 +201,7 @@ def test_stop_and_start(live_db: Database, eventually: Eventually) -> None:
 def test_status_shows_the_clock(queues: Database, eventually: Eventually) -> None:
     make(queues, "shown")
     ((backend,),) = eventually(lambda: queues.rows(CLOCK, CLOCK_LOCK), what="a clock")
-    shown = subprocess.run(
-        [sys.executable, "-m", "server", "status", "--data", str(queues.server.data)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        check=True,
-    ).stdout
+    shown = queues.server.status()
     (line,) = [line for line in shown.splitlines() if "queues_e2e" in line]
     assert f"every 20 ms (backend {backend})" in line
 

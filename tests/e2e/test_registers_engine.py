@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -132,13 +129,7 @@ def test_the_worker_shows_what_it_is_and_what_it_does(registers: Database, event
     assert row[1:] == ("pg_accumulator maintenance 0", "delta merge")
     ((state, started),) = registers.rows("SELECT state, started_at < now() FROM accum._maintenance_status()")
     assert (state in ("idle", "active", "idle in transaction"), started) == (True, True)
-    shown = subprocess.run(
-        [sys.executable, "-m", "server", "status", "--data", str(registers.server.data)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "200"},
-        check=True,
-    ).stdout
+    shown = registers.server.status()
     (line,) = [line for line in shown.splitlines() if " postgres " in line and "backend" in line]
     assert f"(merged by backend {row[0]})" in line
 
