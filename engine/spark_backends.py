@@ -1,4 +1,4 @@
-"""The Sparks there are: what a target means, and how each kind is started, asked for sessions, and stopped."""
+"""The Sparks there are: how each kind is started, asked for sessions and rows, and stopped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +21,7 @@ import pyarrow as pa
 import structlog
 
 from engine.spark_jvm import SparkJvm
+from engine.spark_target import SESSION_CONF, Kind, Target
 
 Session = Any
 """A `pyspark.sql.SparkSession` or its Spark Connect twin; PySpark has no common typed interface for both."""
@@ -49,15 +48,6 @@ def rows_of(frame: Any) -> pa.Table:
 
     return frame._to_table()[0] if isinstance(frame, DataFrame) else frame.toArrow()
 
-
-SESSION_CONF = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
-    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-}
-"""What results depend on: set on every session, whatever the server's own configuration."""
 
 TUNING = {
     "spark.sql.constraintPropagation.enabled": "false",
@@ -92,72 +82,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         seen.append(following)
         following = following.__cause__ or following.__context__
     yield from seen
-
-
-def parse_conf(words: Iterable[str]) -> dict[str, str]:
-    """Spark properties from `name=value`. Raises SparkTargetError for what is none, or is not to be changed.
-
-    >>> parse_conf(["spark.executor.memory=4g"])
-    {'spark.executor.memory': '4g'}
-    """
-    conf = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not re.fullmatch(r"spark\.[A-Za-z0-9._-]+", name):
-            raise SparkTargetError(word, "Spark property", "write name=value, for instance spark.executor.memory=4g")
-        if name in SESSION_CONF or name == "spark.master":
-            raise SparkTargetError(word, "Spark property", f"{name} is set by the server; results depend on it")
-        conf[name] = value
-    return conf
-
-
-class SparkTargetError(ValueError):
-    """A `--spark` or `--spark-conf` value that is none; `hint` says what would be one."""
-
-    def __init__(
-        self,
-        text: str,
-        what: str = "Spark target",
-        hint: str = "use local[*], local[N], spark://host:port, sc://host:port, sail or off",
-    ):
-        super().__init__(f'invalid {what} "{text}"')
-        self.hint = hint
-
-
-class Kind(Enum):
-    LOCAL = "local"
-    CLUSTER = "cluster"
-    CONNECT = "connect"
-    SAIL = "sail"
-    OFF = "off"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A parsed Spark target.
-
-    >>> Target.parse("local[2]").kind
-    <Kind.LOCAL: 'local'>
-    >>> Target.parse("yarn")
-    Traceback (most recent call last):
-    engine.spark_backends.SparkTargetError: invalid Spark target "yarn"
-    """
-
-    kind: Kind
-    url: str
-
-    @staticmethod
-    def parse(text: str) -> Target:
-        """Raises SparkTargetError."""
-        if text in ("off", "sail"):
-            return Target(Kind(text), text)
-        if re.fullmatch(r"local(\[(\*|[1-9]\d*)\])?", text):
-            return Target(Kind.LOCAL, text)
-        if re.fullmatch(r"spark://[^/\s:]+:\d+(,[^/\s:]+:\d+)*", text):
-            return Target(Kind.CLUSTER, text)
-        if re.fullmatch(r"sc://[^/\s:;]+(:\d+)?(/(;[^\s]*)?)?", text):
-            return Target(Kind.CONNECT, text)
-        raise SparkTargetError(text)
 
 
 class Backend(Protocol):

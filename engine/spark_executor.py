@@ -20,10 +20,11 @@ import structlog
 from catalog.session import SqlSession
 from engine.mirror import Mirror, MirrorVersion, Snapshot
 from engine.mirror_source import Connect, connections
-from engine.spark_backends import Kind, rows_of
+from engine.spark_backends import rows_of
 from engine.spark_job import SparkJob
 from engine.spark_load import Collect, Loading, Parallel, csv_chunks
 from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
+from engine.spark_target import Kind
 from sql.columns import Source
 from sql.compiled import Elsewhere
 from sql.spark import NotExpressible, SparkQuery, render_spark

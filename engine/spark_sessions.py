@@ -25,8 +25,9 @@ from typing import TypeVar
 import structlog
 
 from catalog.session import SqlError
-from engine.spark_backends import Backend, ClassicBackend, ConnectBackend, Kind, Session, SparkTargetError, Target
+from engine.spark_backends import Backend, ClassicBackend, ConnectBackend, Session
 from engine.spark_jvm import JvmFailed
+from engine.spark_target import Kind, SparkTargetError, Target
 
 log = structlog.get_logger(__name__)
 

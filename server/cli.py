@@ -50,7 +50,7 @@ def _spark(value: str) -> str:
 
 
 def _spark_conf(words: list[str] | None) -> list[str]:
-    from engine.spark_backends import SparkTargetError, parse_conf
+    from engine.spark_target import SparkTargetError, parse_conf
 
     try:
         parse_conf(words or [])

@@ -183,9 +183,9 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
     from engine.mirror_keeper import MirrorKeeper
     from engine.mirror_location import location, spark_properties
     from engine.on_spark import DatabaseOnSpark
-    from engine.spark_backends import parse_conf
     from engine.spark_executor import SparkExecutor
     from engine.spark_sessions import SparkSessions
+    from engine.spark_target import parse_conf
 
     place = location(options.mirror, options.mirror_options, data.path / "mirror")
     properties = spark_properties(place, options.spark) | parse_conf(options.spark_conf)

@@ -18,9 +18,9 @@ from typing import Any, Protocol
 import psutil
 import pytest
 
-from engine.spark_backends import parse_conf
 from engine.spark_jvm import find_java
 from engine.spark_sessions import SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
+from engine.spark_target import parse_conf
 
 ROOT = Path(__file__).parents[2]
 
