@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from catalog.session import SqlError, SqlSession
-from engine.pool import BROKEN, DatabasePool, PooledSession, sql_error
+from engine.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
 
@@ -45,13 +45,11 @@ async def elected(pool: DatabasePool, key: int) -> AsyncIterator[asyncpg.Connect
     What asyncpg raises in the block is raised as SqlError.
     """
     connection = await pool.connect()
+    session = PooledSession(connection)
     try:
-        ((won,),) = await PooledSession(connection).fetch(_ELECTION, key)
-        yield connection if won else None
-    except asyncpg.PostgresError as error:
-        raise sql_error(error) from error
-    except BROKEN as error:
-        raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+        with session.as_sql_errors():
+            ((won,),) = await session.fetch(_ELECTION, key)
+            yield connection if won else None
     finally:
         connection.terminate()
 

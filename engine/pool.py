@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
@@ -22,6 +22,8 @@ STATEMENT_CACHE_SIZE = 0
 
 BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What asyncpg raises where the connection has been lost, also in the middle of another operation."""
+
+LOST = "connection to PostgreSQL was lost"
 
 MOST_LEFT = 4 << 20
 """Bytes of a COPY that are read for nobody, rather than that its connection is given up."""
@@ -64,34 +66,43 @@ class PooledSession:
     def __init__(self, connection: asyncpg.Connection):
         self._connection = connection
 
+    @property
+    def lost(self) -> bool:
+        """Whether its connection has ended."""
+        try:
+            return bool(self._connection.is_closed())
+        except asyncpg.InterfaceError:  # the pool has taken it back, which it does as soon as it has ended
+            return True
+
+    @contextmanager
+    def as_sql_errors(self) -> Iterator[None]:
+        """Raise what asyncpg raises as `SqlError`."""
+        try:
+            yield
+        except (asyncpg.PostgresError, *BROKEN) as error:
+            raise self._sql_error(error) from error
+
+    def _sql_error(self, error: Exception) -> SqlError:
+        if isinstance(error, asyncpg.PostgresError) and not isinstance(error, asyncpg.ConnectionDoesNotExistError):
+            return sql_error(error)
+        return SqlError("08006", LOST if self.lost else f"connection to PostgreSQL failed: {error}")
+
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
         """See `SqlSession.fetch`. Always one statement, in the extended protocol."""
-        try:
+        with self.as_sql_errors():
             return [tuple(record) for record in await self._connection.fetch(sql, *args)]
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
 
     async def execute(self, sql: str, *args: Value) -> str:
         """See `SqlSession.execute`. Without arguments the text may be a script of several statements."""
-        try:
+        with self.as_sql_errors():
             return str(await self._connection.execute(sql, *args))
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         """See `SqlSession.copy_in`."""
-        try:
+        with self.as_sql_errors():
             tag = await self._connection.copy_to_table(
                 table, schema_name=schema, columns=list(columns), source=source, format="csv"
             )
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
         return int(str(tag).rsplit(" ", 1)[-1])
 
     async def copy_out(self, statement: str, sink: Callable[[bytes], Awaitable[None]]) -> None:
@@ -121,37 +132,37 @@ class PooledSession:
         except Exception as error:
             if failure is not None:  # of a connection given up asyncpg says all kinds of things
                 raise failure from None
-            if isinstance(error, asyncpg.PostgresError):
-                raise sql_error(error) from error
-            if isinstance(error, BROKEN):
-                raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+            if isinstance(error, (asyncpg.PostgresError, *BROKEN)):
+                raise self._sql_error(error) from error
             raise
         if failure is not None:
             raise failure
 
     @asynccontextmanager
     async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:
-        """A transaction around the block; `repeatable_read` gives every statement in it one snapshot."""
+        """A transaction around the block; `repeatable_read` gives every statement in it one snapshot.
+
+        asyncpg's own is not used: it takes a BEGIN or COMMIT that was cancelled for a transaction that has been
+        forgotten, and says so in the log.
+        """
         try:
-            transaction = self._connection.transaction(isolation=isolation)
-            await transaction.start()
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
-        try:
+            await self.execute(f"BEGIN ISOLATION LEVEL {isolation.replace('_', ' ')}")
             yield
+            await self.execute("COMMIT")
         except BaseException:
-            with suppress(asyncpg.PostgresError, *BROKEN):  # a lost connection has rolled back by itself
-                if not self._connection.is_closed():
-                    await transaction.rollback()
+            await self._roll_back()
             raise
+
+    async def _roll_back(self) -> None:
+        if self.lost:  # it has rolled back by itself
+            return
         try:
-            await transaction.commit()
-        except asyncpg.PostgresError as error:
-            raise sql_error(error) from error
-        except BROKEN as error:
-            raise SqlError("08006", f"connection to PostgreSQL failed: {error}") from error
+            await self._connection.execute("ROLLBACK")
+        except BaseException as error:
+            # With the connection its transaction ends.
+            self._connection.terminate()
+            if not isinstance(error, (asyncpg.PostgresError, *BROKEN)):
+                raise
 
 
 class DatabasePool:

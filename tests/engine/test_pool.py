@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -83,3 +86,60 @@ async def test_copy_whose_reader_goes_away_leaves_a_session_that_is_given_back(
         async with pool.session() as session:
             assert await session.fetch("SELECT count(*) FROM pg_stat_activity WHERE state ~ 'transaction'") == [(0,)]
         await pool.close()
+
+
+@pytest.mark.parametrize("words", ["BEGIN ISOLATION LEVEL repeatable read", "COMMIT", "ROLLBACK"])
+async def test_transaction_that_is_given_up_at_its_edges_is_rolled_back_without_a_word(
+    cluster: EmbeddedPostgres, database: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cancelled then is not known to have begun, or ended: the session goes back without a transaction."""
+    pool = pool_of(cluster, database)
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    execute = asyncpg.Connection.execute
+    task: asyncio.Task[None]
+
+    async def cancelled(self: asyncpg.Connection, text: str, *args: Any, **options: Any) -> str:
+        if text == words:
+            task.cancel()
+        return str(await execute(self, text, *args, **options))
+
+    async def work() -> None:
+        async with pool.session() as session, session.transaction():
+            await session.execute("CREATE TABLE public.made ()")
+            if words == "ROLLBACK":
+                raise SqlError("22012", "division by zero")
+
+    monkeypatch.setattr(asyncpg.Connection, "execute", cancelled)
+    task = asyncio.create_task(work())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    monkeypatch.undo()
+    assert complaints == []
+    async with pool.session() as session:
+        assert await session.fetch("SELECT count(*) FROM pg_locks WHERE relation = to_regclass('public.made')") == [
+            (0,)
+        ]
+        await session.execute("DROP TABLE IF EXISTS public.made")
+    await pool.close()
+
+
+async def test_lost_connection_is_called_so_at_every_use(cluster: EmbeddedPostgres, database: str) -> None:
+    pool = pool_of(cluster, database)
+    async with pool.session() as session:
+        ((pid,),) = await session.fetch("SELECT pg_backend_pid()")
+        assert not session.lost
+        with pytest.raises(SqlError) as raised:
+            async with session.transaction():
+                sleeping = asyncio.create_task(session.fetch("SELECT pg_sleep(600)"))
+                await asyncio.sleep(0)
+                os.kill(int(str(pid)), signal.SIGTERM)
+                await sleeping
+        assert raised.value.sqlstate in ("57P01", "08006")
+        for _ in range(2):
+            with pytest.raises(SqlError, match="connection to PostgreSQL was lost") as raised:
+                async with session.transaction():
+                    raise AssertionError("a transaction over nothing")
+            assert raised.value.sqlstate == "08006"
+        assert session.lost
+    await pool.close()
