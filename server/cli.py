@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -341,7 +342,8 @@ def quickstart(
 
 def _not_running(directory: DataDirectory) -> NoReturn:
     message = f'no headwater server runs on "{directory.path}"'
-    hint = "Start one with: headwater serve" + ("" if directory.path == default_path() else f" --data {directory.path}")
+    where = "" if directory.path == default_path() else f" --data {shlex.quote(str(directory.path))}"
+    hint = f"Start one with: headwater serve{where}"
     if directory.is_locked():
         message, hint = (
             f'the headwater server on "{directory.path}" is not ready',

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 import time
@@ -205,12 +206,12 @@ def _say_goodbye(server: Served, *, keep: bool, seconds: float, console: Console
             highlight=False,
         )
         return
-    address = server.url.rsplit("/", 1)[0]
+    address, directory = server.url.rsplit("/", 1)[0], shlex.quote(str(server.data))
     lines = (
         f"Done in {seconds:.0f} s. The server keeps running. The bundled psql:",
-        f"    headwater psql --data {server.data} -d {DATABASE}",
+        f"    headwater psql --data {directory} -d {DATABASE}",
         "or any client of your own (user postgres; the password is in the file):",
-        f"    PGPASSFILE={server.data}/pgpass psql {address}/{DATABASE}",
+        f"    PGPASSFILE={directory}/pgpass psql {address}/{DATABASE}",
         "Try there:",
         "    SELECT * FROM planes_by_manufacturer ORDER BY flights DESC;",
         "    UPDATE flights SET status = 'cancelled' WHERE tailnum = 'N14228';",
@@ -218,10 +219,10 @@ def _say_goodbye(server: Served, *, keep: bool, seconds: float, console: Console
         "    SELECT * FROM pgtrickle.get_refresh_history('planes_by_manufacturer');",
         "    SELECT * FROM pgtrickle.explain_st('planes_by_manufacturer');",
         "What runs:",
-        f"    headwater status --data {server.data}",
+        f"    headwater status --data {directory}",
         "Stop it, and remove everything:",
         f"    kill {server.process.pid}",
-        f"    rm -r {server.data}",
+        f"    rm -r {directory}",
     )
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
