@@ -216,13 +216,10 @@ async def _plan(session: SqlSession, definition: Definition, requested: str) -> 
             raise SqlError(
                 "0A000",
                 f"{reason.construct} is not supported in DIFFERENTIAL mode",
-                hint=_sentence(reason.hint or "use refresh_mode => 'AUTO' or 'FULL'"),
+                detail=reason.detail,
+                hint=reason.hint or "Use refresh_mode => 'AUTO' or 'FULL'.",
             ) from reason
         return opaque(definition), reason.construct
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
 
 
 async def _announce(

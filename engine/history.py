@@ -57,11 +57,14 @@ async def retain_history(
         )
         return
     relid, _ = found
-    ((relkind, is_source),) = await session.fetch(
-        "SELECT c.relkind::text, pgtrickle._is_source(c.oid) FROM pg_catalog.pg_class c WHERE c.oid = $1::bigint::oid",
+    ((relkind, is_source, is_stream_table),) = await session.fetch(
+        "SELECT c.relkind::text, pgtrickle._is_source(c.oid),"
+        " EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid)"
+        " FROM pg_catalog.pg_class c WHERE c.oid = $1::bigint::oid",
         relid,
     )
-    if relkind not in KINDS[kind] or (kind == "SOURCE" and not is_source):
+    is_it = {"SOURCE": is_source, "MATERIALIZED VIEW": is_stream_table or relkind == "m"}.get(kind, True)
+    if relkind not in KINDS[kind] or not is_it:
         raise SqlError("42809", f'"{written}" is not a {kind.lower()}')
     await patiently(
         session, "SELECT pgtrickle._retain_history($1::bigint::oid, $2::text::interval)::text", relid, period

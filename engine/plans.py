@@ -86,7 +86,8 @@ class ForeignSource(NotDifferentiable):
     def __init__(self, name: str):
         super().__init__(
             f'foreign table "{name}"',
-            "set pg_trickle.foreign_table_polling = on and create the stream table again",
+            "Set pg_trickle.foreign_table_polling = on and create the stream table again.",
+            "Changes of it cannot be captured.",
         )
 
 
@@ -113,13 +114,15 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
             kind = dependency.kind.lower().replace("_", " ").replace("matview", "materialized view")
             raise NotDifferentiable(
                 f'{kind} "{dependency.source.name}"',
-                "changes of it cannot be captured; use the underlying query, or refresh_mode => 'FULL'",
+                "Use the underlying query, or refresh_mode => 'FULL'.",
+                "Changes of it cannot be captured.",
             )
     volatile = definition.functions_of("v")
     if volatile:
         raise NotDifferentiable(
             f'volatile function "{volatile[0]}"',
-            "it gives another result at each evaluation; use refresh_mode => 'FULL'",
+            "Use refresh_mode => 'FULL'.",
+            "It gives another result at each evaluation.",
         )
     sources = tuple(d.source for d in definition.dependencies if d.view is None)
     views = tuple(d.view for d in definition.dependencies if d.view is not None)
@@ -150,7 +153,8 @@ async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
     if grouping_sets > int(limit):
         raise NotDifferentiable(
             f"GROUP BY with {grouping_sets} grouping sets",
-            f"pg_trickle.max_grouping_sets is {limit}; name the sets that you need by GROUPING SETS, or raise it",
+            "Name the sets that you need by GROUPING SETS, or raise pg_trickle.max_grouping_sets.",
+            f"pg_trickle.max_grouping_sets is {limit}.",
         )
 
 
@@ -186,7 +190,7 @@ async def guard(session: SqlSession, canonical: str) -> None:
     if understood != again["definition"]:
         raise NotDifferentiable(
             "syntax that is not understood exactly",
-            f"it was read as: {_first_difference(canonical, understood)}",
+            detail=f"It was read as: {_first_difference(canonical, understood)}",
         )
 
 

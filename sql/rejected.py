@@ -27,7 +27,7 @@ def rejected(canonical: str) -> tuple[str, str] | None:
         if not isinstance(node, exp.Query):
             continue
         if node.args.get("locks"):
-            return "FOR UPDATE or FOR SHARE", "Remove the row-locking clause: a stream table does not lock its sources."
+            return "FOR UPDATE or FOR SHARE", "Remove the row-locking clause."
         limited = node.args.get("limit") or node.args.get("offset")
         if limited and not node.args.get("order"):
             construct = "LIMIT" if node.args.get("limit") else "OFFSET"

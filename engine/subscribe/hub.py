@@ -22,6 +22,7 @@ from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
 from engine.subscribe.starting import Start, too_early
 from engine.subscribe.ticker import Ticker
+from engine.transactions import local_setting
 
 logger = structlog.get_logger(__name__)
 
@@ -69,8 +70,9 @@ class Hub:
         assert isinstance(prepared, Preparation)
         asked = prepared.asked
         written = rendering(prepared, output)
-        as_of = None if asked.as_of is None else await milliseconds(session, asked.as_of.expression, "AS OF")
-        up_to = None if asked.up_to is None else await milliseconds(session, asked.up_to, "UP TO")
+        path = asked.settings.get("search_path", "public")
+        as_of = None if asked.as_of is None else await milliseconds(session, asked.as_of.expression, path, "AS OF")
+        up_to = None if asked.up_to is None else await milliseconds(session, asked.up_to, path, "UP TO")
         if as_of is not None and up_to is not None and up_to < as_of:
             raise too_early(up_to, as_of)
         feed = LiveFeed(asked, written, self._left)
@@ -235,11 +237,13 @@ class Hub:
             await asyncio.sleep(TIDY_INTERVAL)
 
 
-async def milliseconds(session: SqlSession, expression: str, clause: str) -> int:
+async def milliseconds(session: SqlSession, expression: str, path: str, clause: str) -> int:
     """The value of a timestamp expression: milliseconds since the epoch, as such or as a time. Raises SqlError."""
-    ((type_, value),) = await session.fetch(
-        f"SELECT pg_catalog.pg_typeof(v)::text, v::text FROM (SELECT (\n{expression}\n) AS v) AS x"
-    )
+    async with local_setting(session, "search_path", path):
+        ((type_, value),) = await session.fetch(
+            "SELECT pg_catalog.pg_typeof(v)::pg_catalog.text, v::pg_catalog.text"
+            f" FROM (SELECT (\n{expression}\n) AS v) AS x"
+        )
     if value is None:
         raise SqlError("22004", f"timestamp of {clause} must not be null")
     try:

@@ -34,6 +34,9 @@ NAMING = ("search_path", "DateStyle", "TimeZone")
 
 DEADLOCK = "40P01"
 
+FULLY = "Subscribe to a stream table of this query that is refreshed in FULL mode."
+"""How to follow what has no changes that can be captured."""
+
 CHANGING = frozenset({"now", "transaction_timestamp", "statement_timestamp", "age", "version", "session_user"})
 """Stable functions of PostgreSQL whose results are others at another time, or in another session."""
 
@@ -145,8 +148,9 @@ async def _prepare(pool: DatabasePool, question: Question, asked: Subscribe) -> 
                     asked.envelope.kind is EnvelopeKind.DEBEZIUM,
                 )
             except NotDifferentiable as reason:
-                hint = reason.hint.partition(";")[0] if reason.hint else None
-                raise SqlError("0A000", f"{reason.construct} is not supported in SUBSCRIBE", hint=hint) from reason
+                raise SqlError(
+                    "0A000", f"{reason.construct} is not supported in SUBSCRIBE", detail=reason.detail, hint=FULLY
+                ) from reason
             found = await analysed(own, definition.canonical, ("types",))
         async with acting_as(own, role):
             order_by = await _ordering(own, asked.order_by, followed, path)

@@ -137,6 +137,11 @@ def test_a_source_with_a_history(past: Database, eventually: Eventually) -> None
             'relation "nowhere" does not exist',
         ),
         ("ALTER VIEW plain SET (RETAIN HISTORY FOR '1h')", errors.WrongObjectType, '"plain" is not a view'),
+        (
+            "ALTER MATERIALIZED VIEW plain SET (RETAIN HISTORY FOR '1h')",
+            errors.WrongObjectType,
+            '"plain" is not a materialized view',
+        ),
         ("ALTER SOURCE plain SET (RETAIN HISTORY FOR '1h')", errors.WrongObjectType, '"plain" is not a source'),
         ("ALTER TABLE plain SET (RETAIN HISTORY FOR '-1h')", errors.InvalidParameterValue, "positive period"),
         ("ALTER TABLE plain SET (RETAIN HISTORY FOR 'long')", errors.InvalidDatetimeFormat, "interval"),
@@ -144,6 +149,11 @@ def test_a_source_with_a_history(past: Database, eventually: Eventually) -> None
         ("ALTER MATERIALIZED VIEW m SET (RETAIN HISTORY FOR '1h')", errors.FeatureNotSupported, "cannot retain"),
         ("ALTER TABLE pg_class SET (RETAIN HISTORY FOR '1h')", errors.FeatureNotSupported, "cannot capture changes"),
         ("SELECT pgtrickle.retain_history('nowhere', '1h')", errors.UndefinedTable, "does not exist"),
+        (
+            "SELECT pgtrickle.retain_history(NULL, '1h')",
+            errors.NullValueNotAllowed,
+            "name of the relation must not be null",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(past: Database, statement: str, error: type[Exception], message: str) -> None:

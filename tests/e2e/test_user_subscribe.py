@@ -61,3 +61,65 @@ def test_table_that_only_its_session_sees(numbers: Database, kind: str) -> None:
         with pytest.raises(errors.UndefinedTable, match='relation "mine" does not exist') as caught:
             connection.execute("DECLARE c CURSOR FOR SUBSCRIBE mine")
         assert caught.value.diag.message_hint == "It may be temporary, or its transaction has not committed."
+
+
+def test_functions_of_the_user_in_the_times(numbers: Database) -> None:
+    numbers.run("CREATE SCHEMA times")
+    numbers.run("CREATE FUNCTION times.soon() RETURNS timestamptz LANGUAGE sql RETURN now() + interval '1 hour'")
+    numbers.run("CREATE FUNCTION times.mine() RETURNS regrole LANGUAGE sql RETURN quote_ident(current_user)::regrole")
+    client = numbers.connect()
+    client.execute("SET search_path = times, public")
+    with client.cursor() as cursor:
+        assert next(cursor.stream("SUBSCRIBE (SELECT n FROM numbers WHERE n > 2) UP TO soon()"))[2] == 3
+    assert client.execute("SUBSCRIBE numbers AS OF soon() UP TO soon()").fetchall() == []
+    # What the function does, it does with the client's rights.
+    numbers.run("CREATE ROLE times_reader")
+    numbers.run("GRANT USAGE ON SCHEMA times TO times_reader")
+    numbers.run("GRANT SELECT ON numbers TO times_reader")
+    client.execute("SET ROLE times_reader")
+    with pytest.raises(errors.InvalidDatetimeFormat, match='"times_reader"'):
+        client.execute("SUBSCRIBE numbers UP TO mine()")
+
+
+@pytest.mark.parametrize(
+    ("query", "message", "detail"),
+    [
+        (
+            "SELECT random() AS r",
+            'volatile function "random" is not supported in SUBSCRIBE',
+            "It gives another result at each evaluation.",
+        ),
+        (
+            "TABLE stale",
+            'materialized view "stale" is not supported in SUBSCRIBE',
+            "Changes of it cannot be captured.",
+        ),
+        ("SELECT n FROM ONLY numbers", "FROM ONLY is not supported in SUBSCRIBE", None),
+    ],
+)
+def test_what_cannot_be_followed_is_named(numbers: Database, query: str, message: str, detail: str | None) -> None:
+    numbers.run("CREATE MATERIALIZED VIEW IF NOT EXISTS stale AS TABLE numbers")
+    with pytest.raises(errors.FeatureNotSupported) as caught:
+        numbers.run(f"SUBSCRIBE ({query})")
+    diag = caught.value.diag
+    assert (diag.message_primary, diag.message_detail) == (message, detail)
+    assert diag.message_hint == "Subscribe to a stream table of this query that is refreshed in FULL mode."
+
+
+def test_stream_table_in_full_mode_follows_what_cannot_be_followed_itself(numbers: Database) -> None:
+    numbers.run("CREATE MATERIALIZED VIEW old AS TABLE numbers")
+    numbers.run("SELECT pgtrickle.create_stream_table('fresh', 'TABLE old', refresh_mode => 'FULL')")
+    client = numbers.connect(autocommit=False)
+    client.execute("DECLARE c CURSOR FOR SUBSCRIBE fresh")
+    assert sorted(row[1:] for row in client.execute("FETCH 3 c")) == [(1, 1), (1, 2), (1, 3)]
+    numbers.run("DELETE FROM numbers WHERE n = 2")
+    numbers.run("REFRESH MATERIALIZED VIEW old")
+    numbers.run("SELECT pgtrickle.refresh_stream_table('fresh')")
+    assert [row[1:] for row in client.execute("FETCH 1 c")] == [(-1, 2)]
+    numbers.run("INSERT INTO numbers VALUES (2)")
+
+
+def test_locking_clause(numbers: Database) -> None:
+    with pytest.raises(errors.FeatureNotSupported, match="FOR UPDATE or FOR SHARE is not supported") as caught:
+        numbers.run("SUBSCRIBE (SELECT n FROM numbers FOR UPDATE)")
+    assert caught.value.diag.message_hint == "Remove the row-locking clause."
