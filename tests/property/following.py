@@ -26,20 +26,31 @@ from tests.property.queries import Query
 DATA_ERRORS = ("21", "22")
 """Classes of errors that rows can lead to which came and went."""
 
+_HOLD = """
+SELECT pgtrickle._hold_sources(
+    array_remove(ARRAY(SELECT to_regclass('public.' || name)::oid FROM unnest($1::text[]) AS name), NULL))
+"""
+
 
 class Witness(Ticker):
     """Asks, at each tick and in its snapshot, for the rows of a query."""
 
-    __slots__ = ("query", "seen")
+    __slots__ = ("query", "reads", "seen")
     query: str
+    reads: list[str]
+    """The tables that it reads, and names of its own."""
     seen: dict[int, Counter[Row]]
 
     async def _changes(self, session: PooledSession, timestamp: int, snapshot: str) -> None:
         await Ticker._changes(self, session, timestamp, snapshot)
-        if not self.query:
+        if not self.query or self._pace.lagging:
             return
         try:
             async with savepoint(session):
+                # TRUNCATE, committed after the snapshot was taken, leaves nothing for it to see.
+                ((held,),) = await session.fetch(_HOLD, self.reads)
+                if not held:
+                    return
                 await session.execute("SET LOCAL search_path = public")
                 rows = await session.fetch(self.query)
                 await session.execute("SET LOCAL search_path = pg_catalog, pg_temp")
@@ -64,7 +75,7 @@ class Following:
         self.pools = [DatabasePool(laboratory.database, lambda _: arguments) for _ in range(2)]
         self.hub = Hub(*self.pools)
         self.witness = Witness(self.pools[0])
-        self.witness.query, self.witness.seen = "", {}
+        self.witness.query, self.witness.reads, self.witness.seen = "", [], {}
         self.hub._ticker = self.witness
 
     async def close(self) -> None:
@@ -90,6 +101,7 @@ class Following:
             f"CASE WHEN q.{name} IS NOT NULL THEN pg_catalog.format('%s', q.{name}) END" for name, _ in query.columns
         )
         witness.seen = {}
+        witness.reads = sorted(query.reads)
         witness.query = f"SELECT pg_catalog.json_build_array({values})::text FROM ({query.text}) AS q"
         feeds = [await self.hub.open(session, prepared, RowOutput())]
         started = max(witness.seen)
