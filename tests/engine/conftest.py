@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from server.embedded import EmbeddedPostgres
 from tests.clusters import new_database
+from tests.engine.mirror_laboratory import Laboratory, open_laboratory
 from tests.engine.subscription_laboratory import Subscriptions
 
 
@@ -15,3 +17,9 @@ def subscriptions(cluster: EmbeddedPostgres) -> Iterator[Subscriptions]:
         laboratory = Subscriptions(cluster, name)
         yield laboratory
         laboratory.close()
+
+
+@pytest.fixture
+async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
+    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
+        yield laboratory

@@ -19,6 +19,9 @@ from engine.mirror_source import connections
 from engine.pool import SESSION_SETTINGS, PooledSession
 from sql import Column, Source
 
+FIVE = [(i, f"v{i}") for i in range(1, 6)]
+"""What the columns `id` and `v` of its table `t` are at first."""
+
 
 class Laboratory:
     """A database with the catalog, a captured table `t`, and a mirror."""

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.engine.mirror_laboratory import Laboratory, open_laboratory
+from tests.engine.mirror_laboratory import Laboratory
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirror.md"
-
-
-@pytest.fixture
-async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
-    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
-        yield laboratory
 
 
 async def test_plain_delta_reader_gets_the_rows_with_the_documented_code(laboratory: Laboratory) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +17,7 @@ from engine.mirror_keeper import MirrorKeeper
 from engine.mirror_state import MirrorState, base_of, changes_of, load
 from engine.pool import DatabasePool
 from engine.snapshots import Frontier
-from tests.engine.mirror_laboratory import Laboratory, contents, net_changes, open_laboratory
-
-FIVE = [(i, f"v{i}") for i in range(1, 6)]
-
-
-@pytest.fixture
-async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
-    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
-        yield laboratory
+from tests.engine.mirror_laboratory import FIVE, Laboratory, contents, net_changes
 
 
 class Pool:

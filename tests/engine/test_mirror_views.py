@@ -12,7 +12,7 @@ from engine.mirror import MirrorVersion
 from engine.mirror_views import create_views
 from engine.spark_sessions import SparkSessions
 from sql import Source
-from tests.engine.mirror_laboratory import Laboratory, open_laboratory
+from tests.engine.mirror_laboratory import Laboratory
 
 COLUMNS = ("id", "v", "f", "n")
 
@@ -22,12 +22,6 @@ async def spark(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     sessions = SparkSessions(request.param, tmp_path / "spark")
     yield sessions
     await sessions.stop()
-
-
-@pytest.fixture
-async def laboratory(dsn: str, tmp_path: Path) -> AsyncIterator[Laboratory]:
-    async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
-        yield laboratory
 
 
 async def read(
