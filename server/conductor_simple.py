@@ -93,7 +93,10 @@ class SimpleConductor(Conductor):
         await self.ready(self.status)
 
     async def _run_one(self, part: bytes, start: int, text: bytes, kind: Kind, alone: bool) -> bool:
-        asked = self.subscriptions.look(part) if self.subscribing else None
+        asked = None
+        if self.subscribing:
+            await self.subscriptions.forget_lost()
+            asked = self.subscriptions.look(part)
         if kind is Kind.SAVEPOINT and self.own:
             what = {"S": "SAVEPOINT", "R": "RELEASE SAVEPOINT"}[part[:1].decode().upper()]
             what = "ROLLBACK TO SAVEPOINT" if part[:2].upper() == b"RO" else what

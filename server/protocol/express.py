@@ -56,7 +56,9 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
                 return False
             if b"subscribe" in text:
                 return False
-        if b"pgque" in text and not traffic.sending:
+            if kind == _PARSE and (b"fetch" in text or b"close" in text or b"move" in text):
+                return False
+        if not traffic.sending:
             traffic.sending = sends(text)
     if kind == _QUERY:
         if length + 1 != end:

@@ -314,6 +314,8 @@ class Traffic(Watch):
             self.controls.append(tag.rstrip(b"\0"))
             if self.portals and tag.startswith(b"COMMIT"):
                 self._end_portals()
+            elif self.portals and tag.startswith(b"ROLLBACK"):
+                self.rolled_back = True
 
     def note_ready(self, status: int) -> None:
         """Take note of a ReadyForQuery: the oldest batch has been answered."""
@@ -336,6 +338,7 @@ class Traffic(Watch):
 
     def _end_portals(self) -> None:
         self.portals.clear()
+        self.rolled_back = False
         self.portals_ended()
 
     def oldest(self) -> Batch:

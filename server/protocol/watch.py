@@ -43,15 +43,21 @@ class Watch:
         """Portals of such statements, and cursors of subscriptions."""
         self.failed = False
         """Whether the batch that is being answered has failed."""
+        self.rolled_back = False
+        """Whether cursors of subscriptions may have been lost by ROLLBACK TO SAVEPOINT."""
         self.sending = False
-        """Whether the session has sent events to queues; its statements may be prepared, so it is taken to go on."""
+        """Whether the session has sent events to queues or made a register; its statements may be prepared, so it is
+        taken to go on."""
 
     def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
         """Follow which statement and portal mentions something; True in front of a message that needs attention."""
         at = position + 5
         if kind == m.PARSE:
             name = m.text_at(data, at)
-            found = self.mentioned(data[at:following]) if following <= len(data) else NOTHING
+            text = data[at:following] if following <= len(data) else b""
+            found = self.mentioned(text)
+            if name and found in (NOTHING, Mention.SUBSCRIBE) and speaks_of_cursors(text):
+                found |= Mention.CURSOR
             if found is not NOTHING:
                 self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
                 if Mention.LOAD in found or Mention.SUBSCRIBE in found:
@@ -61,7 +67,7 @@ class Watch:
                 self.statements.pop(name, None)
         elif kind == m.BIND:
             portal = m.text_at(data, at)
-            statement = self.statements.get(m.text_at(data, at + len(portal) + 1))
+            statement = self._about(self.statements.get(m.text_at(data, at + len(portal) + 1)))
             replaced = self.portals.pop(portal, None)
             if statement is not None:
                 self.portals[portal] = statement
@@ -76,11 +82,17 @@ class Watch:
         elif kind in (m.CLOSE, m.DESCRIBE):
             names = self.statements if data[at : at + 1] == b"S" else self.portals
             name = m.text_at(data, at + 1)
-            about = names.pop(name, None) if kind == m.CLOSE else names.get(name)
+            about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
             if about is not None and Mention.SUBSCRIBE in about.mention:
                 self.attention = Attention.SUBSCRIBE
                 return True
         return False
+
+    def _about(self, statement: Mentioning | None) -> Mentioning | None:
+        """A statement as it is now: one that speaks of a cursor matters where there may be cursors of subscriptions."""
+        if statement is not None and statement.mention is Mention.CURSOR:
+            return Mentioning(Mention.SUBSCRIBE, statement.text) if self.portals else None
+        return statement
 
     def mentioned(self, text: bytes) -> Mention:
         """What a text mentions, to this session."""

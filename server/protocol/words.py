@@ -20,6 +20,8 @@ class Mention(Flag):
     """May be a statement of ours: COPY from files (``uri_copy``), one of ``extensions`` or of ``own_statements``."""
     SUBSCRIBE = auto()
     """May be a SUBSCRIBE in one of its forms, or speak of its cursor (``subscribe_syntax``, ``cursor_syntax``)."""
+    CURSOR = auto()
+    """Speaks of a cursor, which may be one of SUBSCRIBE's by the time at which the statement is run."""
 
 
 NOTHING = Mention.NOTHING
@@ -93,13 +95,18 @@ def speaks_of_cursors(text: bytes) -> bool:
 
 
 def sends(lowered: bytes) -> bool:
-    """Whether a text, in lower case, sends events to queues by name: its session's commits wake the queues' clock.
+    """Whether a text, in lower case, sends events to queues or makes registers by name: its session's commits wake
+    the queues' clock and who maintains registers.
 
-    Events sent without naming a function (by triggers, by functions of the user's) are found by the clock itself.
+    What is done without naming a function (by triggers, by functions of the user's) they find by themselves, later.
 
     >>> sends(b"select pgque.send_batch('orders', array['a', 'b'])")
     True
     >>> sends(b"select * from pgque.receive('orders', 'billing')")
     False
+    >>> sends(b"select accum.register_create('stock', '{}', '{}')"), sends(b"select accum.register_post('stock', '{}')")
+    (True, False)
     """
+    if b"register_create" in lowered or b"register_alter" in lowered:
+        return True
     return b"pgque" in lowered and _SENDS.search(lowered) is not None

@@ -28,7 +28,7 @@ GRACE_SECONDS = 1.0
 """How long a FETCH goes on after its time while there always is another row."""
 
 _READ_MARKER = f"SELECT pg_catalog.current_setting('{MARKER}', true)"
-_READ_TIMEOUT = ", pg_catalog.date_part('epoch', $1::pg_catalog.interval)::pg_catalog.float8"
+_READ_TIMEOUT = "SELECT pg_catalog.date_part('epoch', $1::pg_catalog.interval)::pg_catalog.float8"
 _WRITE_MARKER = f"SELECT pg_catalog.set_config('{MARKER}', $1::pg_catalog.text, true)"
 _SUSPENDED = m.message(m.PORTAL_SUSPENDED)
 
@@ -168,14 +168,14 @@ class Answers(Subscriber):
         assert isinstance(asked, DeclareCursor)
         if self.conductor.status == m.IDLE:
             raise SqlError("25P01", "DECLARE CURSOR can only be used in transaction blocks")
-        live = await self._live_cursors()
         await self._refuse_second(asked.name)
         formats = (1,) if asked.binary else ()
         flow = await self.start(asked.subscription, RowOutput(formats), statement, parameters)
         cursor = Cursor(statement.columns, formats, flow)
         try:
             session = self.session_of_ours()
-            await session.fetch(_WRITE_MARKER, ",".join([*live, cursor.serial]))
+            live = [each.serial for each in (*self.held.cursors.values(), cursor)]
+            await session.fetch(_WRITE_MARKER, ",".join(live))
         except BaseException:
             self.held.drop(flow)
             raise
@@ -183,18 +183,18 @@ class Answers(Subscriber):
         self.traffic.portals[asked.name] = Mentioning(Mention.SUBSCRIBE, b"")
         self.complete("DECLARE CURSOR")
 
-    async def _live_cursors(self) -> list[str]:
-        """The serial numbers of the cursors that this transaction still has; those it has lost are closed."""
-        ((marker,),) = await self.session_of_ours().fetch(_READ_MARKER)
-        return self._forget_lost(marker)
-
-    def _forget_lost(self, marker: object) -> list[str]:
-        live = str(marker or "").split(",")
-        for name, cursor in list(self.held.cursors.items()):
-            if cursor.serial not in live:
-                self.held.close_portal(name)
-                self.traffic.portals.pop(name, None)
-        return [cursor.serial for cursor in self.held.cursors.values()]
+    async def forget_lost(self) -> None:
+        """Close the cursors that ROLLBACK TO SAVEPOINT has undone."""
+        if not self.traffic.rolled_back or self.conductor.status != m.IN_TRANSACTION:
+            return
+        if self.held.cursors:
+            ((marker,),) = await self._session(lambda: None).fetch(_READ_MARKER)
+            live = str(marker or "").split(",")
+            for name, cursor in list(self.held.cursors.items()):
+                if cursor.serial not in live:
+                    self.held.close_portal(name)
+                    self.traffic.portals.pop(name, None)
+        self.traffic.rolled_back = False
 
     async def _refuse_second(self, name: bytes) -> None:
         encoding = codec(self.encoding)
@@ -246,15 +246,11 @@ class Answers(Subscriber):
         return f"{'MOVE' if asked.move else 'FETCH'} {sent}"
 
     async def _seconds(self, asked: FetchRows) -> float | None:
-        """Seconds, while the cursor is seen to be there."""
-        session = self.session_of_ours()
+        """The seconds of a timeout."""
         if asked.timeout is None:
-            ((marker,),) = await session.fetch(_READ_MARKER)
-            self._forget_lost(marker)
             return None
         given = asked.timeout.decode(codec(self.encoding), "replace")
-        ((marker, seconds),) = await session.fetch(_READ_MARKER + _READ_TIMEOUT, given)
-        self._forget_lost(marker)
+        ((seconds,),) = await self.session_of_ours().fetch(_READ_TIMEOUT, given)
         if seconds < 0:
             raise SqlError("22023", "timeout of FETCH must not be negative")
         return float(seconds)

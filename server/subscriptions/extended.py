@@ -33,6 +33,7 @@ class ExtendedSubscriptions(Answers):
 
     async def take(self, kind: int, data: bytes) -> bool:
         """Answer a message, if it is about a subscription. False if PostgreSQL is to answer it."""
+        await self.forget_lost()
         if kind == m.PARSE:
             return await self._take_parse(data)
         if kind == m.BIND:
@@ -94,6 +95,9 @@ class ExtendedSubscriptions(Answers):
 
     def _statement(self, name: bytes) -> Statement | None:
         noted = self.traffic.statements.get(name)
+        if noted is not None and noted.mention is Mention.CURSOR:  # prepared before there was such a cursor
+            asked = self.look(noted.text)
+            return Statement(noted.text, asked, StandIn()) if isinstance(asked, (FetchRows, CloseCursor)) else None
         found = self.held.statements.get(name)
         # Parsed again where nobody looked, the name means something else.
         return found if noted is not None and found is not None and found.text == noted.text else None
