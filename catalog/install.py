@@ -32,6 +32,11 @@ WITHOUT_EVENT_TRIGGERS = (
     "use cannot be dropped or retyped, and must not be renamed"
 )
 
+WITHOUT_DROP_GUARD = (
+    "the event trigger of registers is not installed, since role {role} is no superuser: DROP TABLE on a table of a "
+    "register is not refused; register_drop() removes what is left of it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class System:
@@ -83,6 +88,7 @@ REGISTERS = System(
     schema="accum",
     extension="pg_accumulator",
     versions="_schema_version",
+    without_superuser=WITHOUT_DROP_GUARD,
     advisory_lock=0x7067_6163_6375_6D75,  # "pgaccumu"
     movable=True,
     in_use="SELECT EXISTS (SELECT FROM @extschema@._registers)",

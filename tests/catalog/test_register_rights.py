@@ -108,13 +108,14 @@ def test_nothing_is_granted_to_everybody(stock: Connection) -> None:
 
 
 def test_functions_with_rights_of_their_own(stock: Connection) -> None:
-    """Triggers of the register's owner, which no other table can be given; and one that looks at the workers."""
+    """Triggers of the register's owner, which no other table can be given; one that looks at the workers, and one that
+    notices what is dropped."""
     rows = stock.execute(
         "SELECT proname, proowner::regrole::text, prorettype::regtype::text, proconfig,"
         " has_function_privilege('public', oid, 'EXECUTE') FROM pg_proc"
         " WHERE pronamespace = 'accum'::regnamespace AND prosecdef"
     ).fetchall()
-    assert {name for name, owner, *_ in rows if owner != OWNER} == {"_maintenance_status"}
+    assert {name for name, owner, *_ in rows if owner != OWNER} == {"_maintenance_status", "_on_sql_drop"}
     for name, owner, result, settings, public in rows:
         assert owner != OWNER or (result, public) == ("trigger", False), name
         assert "search_path=pg_catalog, pg_temp" in settings, name

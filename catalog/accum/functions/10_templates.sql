@@ -26,6 +26,8 @@ DECLARE
     modified CONSTANT boolean := parts[2] IS NOT NULL;
 BEGIN
     RETURN CASE
+        WHEN modified AND (NOT parts[2]::int BETWEEN 1 AND CASE role WHEN 'resource' THEN 1000 ELSE 10485760 END
+                           OR NOT coalesce(parts[3]::int, 0) BETWEEN -1000 AND 1000) THEN NULL
         WHEN base IN ('numeric', 'decimal') AND role = 'resource' THEN
             'numeric' || CASE WHEN modified THEN format('(%s,%s)', parts[2], coalesce(parts[3], '0')) ELSE '' END
         WHEN base IN ('varchar', 'character varying') AND role = 'dimension' AND parts[3] IS NULL THEN
@@ -67,7 +69,7 @@ BEGIN
         END IF;
         canonical := @extschema@._column_type(role, type);
         IF canonical IS NULL THEN
-            RAISE EXCEPTION 'type "%" of % "%" is not supported', type, role, name USING ERRCODE = '22023',
+            RAISE EXCEPTION 'type "%" of % "%" is not supported', coalesce(type, 'null'), role, name USING ERRCODE = '22023',
                 HINT = CASE role
                     WHEN 'dimension' THEN 'Use int, bigint, smallint, text, varchar(n), uuid, date or boolean.'
                     ELSE 'Use numeric(p,s), integer, bigint, double precision or real.' END;
@@ -105,6 +107,17 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Raises 42704, since there is no register of this name.
+CREATE OR REPLACE FUNCTION @extschema@._no_register(name text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF name IS NULL THEN
+        RAISE EXCEPTION 'name of the register must not be null' USING ERRCODE = '22004';
+    END IF;
+    RAISE EXCEPTION 'register "%" does not exist', name USING ERRCODE = '42704';
+END $$;
+
+
 -- A register as it is written down, its columns checked again. Raises 42704.
 CREATE OR REPLACE FUNCTION @extschema@._register(p_name text) RETURNS @extschema@._registers
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -113,7 +126,7 @@ DECLARE
 BEGIN
     SELECT * INTO r FROM @extschema@._registers g WHERE g.name = p_name;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'register "%" does not exist', p_name USING ERRCODE = '42704';
+        PERFORM @extschema@._no_register(p_name);
     END IF;
     r.dimensions := @extschema@._columns('dimension', r.dimensions);
     r.resources := @extschema@._columns('resource', r.resources);

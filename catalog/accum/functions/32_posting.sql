@@ -7,6 +7,7 @@
 CREATE OR REPLACE FUNCTION @extschema@._explain_failure(p_data jsonb, fields jsonb, optional text[]) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    texts CONSTANT text[] := ARRAY(SELECT f.key FROM jsonb_each_text(fields) AS f WHERE f.value ~ '^(text|character varying).* or null$');
     element jsonb;
     position bigint;
     field text;
@@ -49,8 +50,20 @@ BEGIN
             IF lower(described) IN ('nan', 'infinity', '-infinity') AND NOT is_dimension AND field <> 'recorder' THEN
                 RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: "%"', field, position, described
                     USING ERRCODE = '23514', HINT = 'Nothing could be added to it.';
+            ELSIF field = 'period' AND described::timestamptz < '4713-01-01 00:00:00+00 BC' THEN
+                RAISE EXCEPTION 'invalid value of field "period" in element % of the batch: "%"', position, described
+                    USING ERRCODE = '22008', HINT = 'The first year is 4713 BC.';
+            ELSIF field = 'recorder' AND octet_length(described) > 2000 THEN
+                RAISE EXCEPTION 'value of field "recorder" in element % of the batch is too long', position USING ERRCODE = '54000',
+                    DETAIL = format('It has %s bytes; an index takes 2000.', octet_length(described));
             END IF;
         END LOOP;
+        IF (SELECT sum(octet_length(element ->> t)) FROM unnest(texts) AS t) > 2000 THEN
+            SELECT t INTO field FROM unnest(texts) AS t ORDER BY octet_length(element ->> t) DESC NULLS LAST LIMIT 1;
+            RAISE EXCEPTION 'value of field "%" in element % of the batch is too long', field, position USING ERRCODE = '54000',
+                DETAIL = format('It has %s bytes; the texts of a cell have at most 2000 together, for the index by which it is found.',
+                                octet_length(element ->> field));
+        END IF;
     END LOOP;
 END $$;
 
@@ -64,9 +77,13 @@ DECLARE
     texts CONSTANT text := (
         SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', d.key), '')
           FROM jsonb_each_text(r.dimensions) AS d WHERE d.value = 'text' OR d.value LIKE 'character varying%');
-    finite CONSTANT text := 'isfinite(@.period)' || (
+    -- What types let through and tables or indexes do not: amounts without an end, and texts that are too long.
+    acceptable CONSTANT text := '@.period >= ''4713-01-01 00:00:00+00 BC'' AND @.period < ''infinity''' || (
         SELECT coalesce(string_agg(format(' AND @.%1$I > ''-Infinity'' AND @.%1$I < ''Infinity''', f.key), ''), '')
-          FROM jsonb_each_text(r.resources) AS f WHERE f.value NOT IN ('integer', 'bigint'));
+          FROM jsonb_each_text(r.resources) AS f WHERE f.value NOT IN ('integer', 'bigint')) || (
+        SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', d.key), ' + ') || ' <= 2000', '')
+          FROM jsonb_each_text(r.dimensions) AS d WHERE d.value = 'text' OR d.value LIKE 'character varying%')
+        || CASE WHEN r.recorder_type ~ '^(text|character varying)' THEN ' AND octet_length(coalesce(@.recorder, '''')) <= 2000' ELSE '' END;
     -- What makes `_rows` of `p_data`. It is done apart from the INSERT so that what it catches needs no subtransaction
     -- of the INSERT's.
     read_rows CONSTANT text := replace(replace('
@@ -86,7 +103,7 @@ DECLARE
     BEGIN
         SELECT array_agg(m.*), bool_and(m.period IS NOT NULL@recorder@
                    AND coalesce(m.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
-                   {{resources ~ AND m.%1$I IS NOT NULL}} AND @finite@)
+                   {{resources ~ AND m.%1$I IS NOT NULL}} AND @acceptable@)
           INTO _rows, _complete
           FROM jsonb_populate_recordset(NULL::{{movements}}, p_data) AS m;
     EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
@@ -95,7 +112,7 @@ DECLARE
     END;
     IF NOT _complete THEN
         PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
-    END IF;', '@texts@', coalesce(texts, '')), '@finite@', replace(finite, '@.', 'm.'));
+    END IF;', '@texts@', coalesce(texts, '')), '@acceptable@', replace(acceptable, '@.', 'm.'));
     insert_rows CONSTANT text := '
     INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
     SELECT @recorder@, m.period, coalesce(m.movement_type, @type@), {{hash ~ m.%1$I}}
@@ -118,7 +135,7 @@ DECLARE
             RAISE;
         END;
         IF _one.recorder IS NULL OR _one.period IS NULL {{resources ~ OR _one.%1$I IS NULL}}
-           OR NOT (' || replace(finite, '@.', '_one.') || ')
+           OR NOT (' || replace(acceptable, '@.', '_one.') || ')
            OR NOT coalesce(_one.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
         THEN
             PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');

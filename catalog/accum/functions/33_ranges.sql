@@ -9,7 +9,8 @@ CREATE OR REPLACE FUNCTION @extschema@._segments(
 ) RETURNS TABLE (grain text, first timestamp, behind timestamp)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    low timestamp := coalesce(since AT TIME ZONE 'UTC', '-infinity');
+    -- Before 4713 BC there is nothing, nor a whole year in PostgreSQL.
+    low timestamp := CASE WHEN since >= '4713-01-01 00:00:00+00 BC' THEN since AT TIME ZONE 'UTC' ELSE '-infinity' END;
     high timestamp := coalesce(until AT TIME ZONE 'UTC', 'infinity');
     finer text := 'movements';
     grains CONSTANT text[] := '{movements,day,month,year}';
@@ -22,6 +23,7 @@ BEGIN
         step := ('1 ' || grain)::interval;
         inner_low := date_trunc(grain, low);
         IF inner_low < low THEN
+            EXIT WHEN inner_low > timestamp '294276-12-31 23:59:59.999999' - step;  -- the last one there is
             inner_low := inner_low + step;
         END IF;
         inner_high := date_trunc(grain, high);
@@ -50,10 +52,13 @@ $$;
 
 
 -- The moment behind a range that a user has ended with `until`: a date (midnight of the session's time zone) means the
--- whole day, any other moment is itself the last one.
+-- whole day, any other moment is itself the last one. NULL where there is no moment behind it.
 CREATE OR REPLACE FUNCTION @extschema@._behind(until timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN NOT isfinite(until) THEN CASE WHEN until < 'infinity' THEN until END
+    SELECT CASE WHEN until = 'infinity' THEN NULL
+                WHEN until < '4713-01-01 00:00:00+00 BC' THEN '-infinity'  -- nothing is before
+                WHEN until >= '294276-12-31 00:00:00+00' AND until = date_trunc('day', until) THEN NULL
+                WHEN until = '294276-12-31 23:59:59.999999+00' THEN NULL
                 WHEN until = date_trunc('day', until) THEN until + interval '1 day'
                 ELSE until + interval '1 microsecond' END
 $$;

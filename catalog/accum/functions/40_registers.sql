@@ -13,7 +13,7 @@ DECLARE
     derived text;
 BEGIN
     IF name IS NULL OR name !~ '^\w+$' OR octet_length(name) > 40 THEN
-        RAISE EXCEPTION 'invalid name of a register: "%"', name USING ERRCODE = '42602',
+        RAISE EXCEPTION 'invalid name of a register: %', coalesce('"' || name || '"', 'null') USING ERRCODE = '42602',
             HINT = 'Names consist of letters, digits and underscores, at most 40 bytes.';
     END IF;
     PERFORM @extschema@._one_of('kind', kind, '{balance,turnover}');
@@ -21,7 +21,11 @@ BEGIN
     PERFORM @extschema@._one_of('partition_by', partition_by, '{day,month,quarter,year}');
     IF EXISTS (SELECT FROM @extschema@._registers g WHERE g.name = name) THEN
         RAISE EXCEPTION 'register "%" already exists', name USING ERRCODE = '42710';
+    ELSIF NOT has_schema_privilege('@extschema@'::regnamespace, 'CREATE') THEN
+        RAISE EXCEPTION 'permission denied to create a register in schema @extschema@' USING ERRCODE = '42501',
+            HINT = format('GRANT CREATE ON SCHEMA @extschema@ TO %I;', current_user);
     END IF;
+    PERFORM @extschema@._check_recorder_type(recorder_type);
     r := ROW(name, kind, @extschema@._columns('dimension', dimensions), @extschema@._columns('resource', resources),
              totals_period, partition_by, coalesce(high_write, false), @extschema@._recorder_type(recorder_type), now());
     PERFORM @extschema@._check_columns(r);
@@ -43,7 +47,7 @@ CREATE OR REPLACE FUNCTION @extschema@._one_of(argument text, value text, choice
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF value IS NULL OR NOT value = ANY (choices) THEN
-        RAISE EXCEPTION 'invalid value for %: "%"', argument, value USING ERRCODE = '22023',
+        RAISE EXCEPTION 'invalid value for %: %', argument, coalesce('"' || value || '"', 'null') USING ERRCODE = '22023',
             HINT = format('It is one of %s.', array_to_string(choices, ', '));
     END IF;
 END $$;
@@ -57,9 +61,25 @@ DECLARE
     found CONSTANT regtype := to_regtype(parts[1]);
 BEGIN
     IF found IS NULL OR (SELECT t.typtype = 'p' FROM pg_type t WHERE t.oid = found) THEN
-        RAISE EXCEPTION 'type "%" of the recorder does not exist', type USING ERRCODE = '42704';
+        RAISE EXCEPTION 'type % of the recorder does not exist', coalesce('"' || type || '"', 'null') USING ERRCODE = '42704';
     END IF;
     RETURN format_type(found, NULL) || coalesce(parts[2], '');
+END $$;
+
+
+-- Fails if a type that a user has given cannot be that of a recorder, by which movements are found.
+CREATE OR REPLACE FUNCTION @extschema@._check_recorder_type(type text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format('SELECT FROM (VALUES (NULL::%s)) AS t (recorder) ORDER BY recorder', @extschema@._recorder_type(type));
+EXCEPTION
+    WHEN undefined_function THEN
+        RAISE EXCEPTION 'type "%" of the recorder has no order, so that no index could find movements by it', type
+            USING ERRCODE = '22023', HINT = 'Use text, or another type that ORDER BY can sort.';
+    WHEN syntax_error OR data_exception THEN
+        RAISE EXCEPTION 'type "%" of the recorder is no type', type USING ERRCODE = '22023', DETAIL = SQLERRM;
+    WHEN integrity_constraint_violation THEN
+        NULL;  -- a domain that is not null
 END $$;
 
 
@@ -67,10 +87,18 @@ END $$;
 CREATE OR REPLACE FUNCTION @extschema@._check_columns(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    dimensions CONSTANT bigint := (SELECT count(*) FROM jsonb_object_keys(r.dimensions));
+    resources CONSTANT bigint := (SELECT count(*) FROM jsonb_object_keys(r.resources));
     name text;
 BEGIN
     IF r.resources = '{}' THEN
         RAISE EXCEPTION 'a register needs at least one resource' USING ERRCODE = '22023';
+    ELSIF dimensions > 30 THEN
+        RAISE EXCEPTION 'a register has at most 30 dimensions, not %', dimensions USING ERRCODE = '54011',
+            DETAIL = 'A cell is found by an index on its hash, the period and all dimensions; an index has at most 32 columns.';
+    ELSIF dimensions + resources > 50 THEN
+        RAISE EXCEPTION 'a register has at most 50 dimensions and resources, not %', dimensions + resources USING ERRCODE = '54011',
+            DETAIL = 'A turnover is an object with all of them; a function that makes one has at most 100 arguments.';
     END IF;
     FOR name IN SELECT k FROM jsonb_object_keys(r.dimensions) AS k WHERE r.resources ? k LOOP
         RAISE EXCEPTION '"%" is both a dimension and a resource', name USING ERRCODE = '42701';

@@ -9,7 +9,7 @@ DECLARE
     type CONSTANT text := (SELECT g.recorder_type FROM @extschema@._registers g WHERE g.name = register);
 BEGIN
     IF type IS NULL THEN
-        RAISE EXCEPTION 'register "%" does not exist', register USING ERRCODE = '42704';
+        PERFORM @extschema@._no_register(register);
     END IF;
     RETURN format('%L::%s', recorder, @extschema@._recorder_type(type));
 END $$;
@@ -23,7 +23,7 @@ DECLARE
     posted integer;
 BEGIN
     IF p_register IS NULL OR to_regprocedure(name || '(jsonb)') IS NULL THEN
-        RAISE EXCEPTION 'register "%" does not exist', p_register USING ERRCODE = '42704';
+        PERFORM @extschema@._no_register(p_register);
     END IF;
     EXECUTE 'SELECT ' || name || '($1)' INTO posted USING p_data;
     RETURN posted;

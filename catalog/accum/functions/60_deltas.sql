@@ -247,13 +247,14 @@ BEGIN
     -- Waits for those who have written to the buffer, and for prepared transactions.
     EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
     PERFORM @extschema@._settle_delta_buffer(r);
+    PERFORM set_config('pg_accumulator.altered', r.name, true);
     FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
         PERFORM @extschema@._move_grants(@extschema@._source(r, kind)::regclass, @extschema@._stored_name(r, kind)::regclass);
         EXECUTE format('DROP VIEW %s', @extschema@._source(r, kind));
         EXECUTE format('ALTER TABLE %s RENAME TO %I', @extschema@._stored_name(r, kind),
                        r.name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END);
     END LOOP;
-    PERFORM @extschema@._discard_delta_buffer(r);
+    PERFORM @extschema@._discard_delta_buffer(r), set_config('pg_accumulator.altered', '', true);
 END $$;
 
 

@@ -105,6 +105,9 @@ BEGIN
     IF p_count < 0 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of partitions must not be negative',
             HINT = 'For periods in the past, give a negative interval.';
+    ELSIF p_count > 1000 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('cannot keep %s partitions ahead', p_count),
+            HINT = 'Give at most 1000; what lies outside all partitions is kept in the default one.';
     END IF;
     RETURN @extschema@._keep_partitions(r, coalesce(p_count, @extschema@._setting('partitions_ahead')));
 END $$;
@@ -116,14 +119,26 @@ CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r @extschema@._registers := @extschema@._register(p_name);
-    first timestamp := @extschema@._partition_start(r.partition_by, least(now(), now() + p_interval));
-    last timestamp := @extschema@._partition_start(r.partition_by, greatest(now(), now() + p_interval));
+    length CONSTANT interval := @extschema@._partition_length(r.partition_by);
+    first timestamp;
+    last timestamp;
+    missing bigint;
 BEGIN
     IF p_interval IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'interval must not be null';
+    ELSIF p_interval < interval '-1000 years' OR p_interval > interval '1000 years' THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('cannot make partitions for %s', p_interval),
+            HINT = 'Give at most 1000 years; what lies outside all partitions is kept in the default one.';
     END IF;
-    RETURN (SELECT count(*) FILTER (WHERE @extschema@._make_partition(r, start))
-              FROM generate_series(first, last, @extschema@._partition_length(r.partition_by)) AS start);
+    first := @extschema@._partition_start(r.partition_by, least(now(), now() + p_interval));
+    last := @extschema@._partition_start(r.partition_by, greatest(now(), now() + p_interval));
+    missing := (SELECT count(*) FROM generate_series(first, last, length) AS start
+                 WHERE to_regclass(@extschema@._name(@extschema@._partition_name(r, start))) IS NULL);
+    IF missing > 1000 THEN  -- each takes locks until the transaction ends, of which there are not more than some thousands
+        RAISE EXCEPTION USING ERRCODE = '54000', MESSAGE = format('cannot make %s partitions at once', missing),
+            HINT = 'At most 1000 are made by one call: give a shorter interval first, then longer ones.';
+    END IF;
+    RETURN (SELECT count(*) FILTER (WHERE @extschema@._make_partition(r, start)) FROM generate_series(first, last, length) AS start);
 END $$;
 
 

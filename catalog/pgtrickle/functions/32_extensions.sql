@@ -20,7 +20,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = to_regnamespace(quote_ident(schema))
     ), dependents AS (
         SELECT DISTINCT d.classid, d.objid, d.objsubid FROM pg_depend d
-          JOIN members m ON m.classid = d.refclassid AND m.oid = d.refobjid WHERE d.deptype = 'n'
+          JOIN members m ON m.classid = d.refclassid AND m.oid = d.refobjid
+         WHERE d.deptype = 'n' AND d.classid <> 'pg_event_trigger'::regclass
     )
     SELECT coalesce(array_agg(pg_describe_object(d.classid, d.objid, d.objsubid) ORDER BY d.classid, d.objid), '{}')
       FROM dependents d
