@@ -54,7 +54,10 @@ VACUUM_ROWS = 10_000
 
 _SETTINGS = "SELECT name, setting, problem FROM {schema}._config"
 _REGISTERS = "SELECT register, owner, high_write, written FROM {schema}._maintained()"
-_DUE = "SELECT workers, merges, partitions_in FROM {schema}._maintenance_due()"
+_DUE = (
+    "SELECT workers, merges, partitions_in, {schema}._setting('delta_merge_interval') / 1000.0::pg_catalog.float8 "
+    "FROM {schema}._maintenance_due()"
+)
 _DELTAS = (
     "SELECT {schema}._maintain_deltas("
     "$1->>'register', ($1->>'delay')::pg_catalog.int4, ($1->>'batch')::pg_catalog.int4)"
@@ -108,10 +111,24 @@ class RegisterMaintenance(Candidate):
     clock: Callable[[], float] = time.monotonic
     _schema: str = ""
     _partitions_due: bool = False
+    _merge_interval: float = 0.0
+    _look_planned: asyncio.TimerHandle | None = None
     _settings: dict[str, int] = field(default_factory=dict)
     _problems: dict[str, str] = field(default_factory=dict)
     _buffers: dict[str, _Buffer] = field(default_factory=dict)
     _troubles: Troubles = field(default_factory=Troubles)
+
+    def made(self) -> None:
+        """A session that makes registers has ended a transaction; it may have made the first in high-write mode.
+
+        There is one look for all that end within the time between two merges.
+        """
+        if not self.leading and self._look_planned is None:
+            self._look_planned = asyncio.get_running_loop().call_later(self._merge_interval, self._look)
+
+    def _look(self) -> None:
+        self._look_planned = None
+        self._woken.set()
 
     async def _has_work(self, session: SqlSession) -> bool:
         schema = await schema_of(session, REGISTERS)
@@ -119,7 +136,7 @@ class RegisterMaintenance(Candidate):
             self._look_within = DISCOVERY_SECONDS
             return False
         self._schema = quoted(schema)
-        ((workers, merges, partitions_in),) = await session.fetch(self._of_schema(_DUE))
+        ((workers, merges, partitions_in, self._merge_interval),) = await session.fetch(self._of_schema(_DUE))
         self._partitions_due = partitions_in is not None and partitions_in <= 0
         self._look_within = DISCOVERY_SECONDS if partitions_in is None else partitions_in
         return bool(workers) and (bool(merges) or self._partitions_due)

@@ -62,6 +62,7 @@ class _Database:
     clock: QueueClock
     sources: SourceClock
     history: HistoryClock
+    registers: RegisterMaintenance
     tasks: list[asyncio.Task[None]]
     spark: Spark
     keeper: Keeper | None
@@ -162,12 +163,15 @@ class Engine:
         tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
         history = HistoryClock(pool)
         tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
-        tasks.append(asyncio.create_task(RegisterMaintenance(pool).run(), name=f"headwater registers {name}"))
+        registers = RegisterMaintenance(pool)
+        tasks.append(asyncio.create_task(registers.run(), name=f"headwater registers {name}"))
         hub = Hub(pool, DatabasePool(name, self.connect_arguments, max_size=SNAPSHOT_SESSIONS))
         keeper = self.keeper_for(pool) if self.keeper_for else None
         if keeper is not None:
             tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))
-        self._databases[name] = _Database(pool, scheduler, clock, sources, history, tasks, spark, keeper, hub)
+        self._databases[name] = _Database(
+            pool, scheduler, clock, sources, history, registers, tasks, spark, keeper, hub
+        )
 
     async def release_database(self, database: str) -> None:
         """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
@@ -231,10 +235,11 @@ class Engine:
                 entry.keeper.wake()
 
     def sent(self, database: str) -> None:
-        """A session that sends events to queues has ended a transaction: let their clock look."""
+        """A session that sends events to queues or makes registers has ended a transaction: let their engines look."""
         entry = self._databases.get(database)
         if entry is not None:
             entry.clock.sent()
+            entry.registers.made()
 
     async def subscriptions(self, database: str) -> SubscriptionHub:
         """The subscriptions of a database. Raises SqlError if the engine does not serve it."""

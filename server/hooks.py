@@ -41,7 +41,7 @@ class EngineHooks(Protocol):
         ...
 
     def sent(self, database: str) -> None:
-        """A session that sends events to queues has ended a transaction. Never blocks."""
+        """A session that sends events to queues or makes registers has ended a transaction. Never blocks."""
         ...
 
     async def subscriptions(self, database: str) -> SubscriptionHub:
