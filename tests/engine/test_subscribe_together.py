@@ -237,3 +237,25 @@ def test_what_comes_while_a_reader_waits_is_passed_on_in_order_and_kept_when_it_
         await s.feed.close()
 
     lab.do(run())
+
+
+def test_capture_that_two_end_at_once(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE twice (a int)")
+        s = await lab.subscribe("TABLE twice")
+        relid = await lab.value("SELECT 'twice'::regclass::oid::bigint")
+        first, second = await lab.connect(), await lab.connect()
+        async with first.transaction():
+            await first.execute(f"SELECT pgtrickle._drop_capture({relid})")
+            other = asyncio.create_task(second.execute(f"SELECT pgtrickle._drop_capture({relid})"))
+            waits = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {second.get_server_pid()}"
+            await lab.becomes(waits, "Lock")
+        await other
+        assert await lab.value(f"SELECT to_regclass('pgtrickle_changes.changes_{relid}')") is None
+        await s.feed.close()
+        await first.close()
+        await second.close()
+
+    lab.do(run())

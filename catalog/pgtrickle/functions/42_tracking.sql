@@ -210,20 +210,20 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture_triggers(oid, oid) FROM PUBLI
 CREATE OR REPLACE FUNCTION pgtrickle._drop_capture(source oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target regprocedure;
-    buffer regclass := to_regclass('pgtrickle_changes.changes_' || source);
+    target text;
 BEGIN
     PERFORM pgtrickle._drop_capture_triggers(source, relid)
     FROM pgtrickle.pgt_captures c, unnest(c.relations) AS relid
     WHERE c.source_relid = source;
     FOR target IN
-        SELECT to_regprocedure(format('pgtrickle_changes.%I()', t.name)) FROM pgtrickle._capture_triggers(source) t
+        SELECT format('pgtrickle_changes.%I()', t.name) FROM pgtrickle._capture_triggers(source) t
         WHERE to_regprocedure(format('pgtrickle_changes.%I()', t.name)) IS NOT NULL
     LOOP
-        EXECUTE format('DROP FUNCTION %s', target);
+        EXECUTE 'DROP FUNCTION IF EXISTS ' || target;
     END LOOP;
-    IF buffer IS NOT NULL THEN
-        EXECUTE format('DROP TABLE %s', buffer);
+    -- By name, and IF EXISTS: what another session has just dropped may still be looked up.
+    IF to_regclass('pgtrickle_changes.changes_' || source) IS NOT NULL THEN
+        EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'changes_' || source);
     END IF;
     DELETE FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
 END $$;
