@@ -14,6 +14,7 @@ from pyarrow import fs
 
 from catalog.session import SqlError
 from engine.spark_sessions import Session
+from engine.storage import storage_message
 
 _WILDCARDS = re.compile(r"[*?\[]")
 _HIDDEN = ("_", ".")
@@ -48,7 +49,7 @@ def list_files(uri: str) -> list[DataFile]:
         if fixed or found[0].type == fs.FileType.Directory:
             found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
     except (OSError, pa.ArrowException) as error:
-        raise SqlError("58030", f'could not look at "{uri}": {str(error).splitlines()[0]}') from error
+        raise SqlError("58030", f'could not look at "{uri}"', detail=storage_message(error)) from error
     files = [info for info in found if info.type == fs.FileType.File]
     if fixed:
         files = [info for info in files if _matches(info.path, path)]

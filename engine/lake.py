@@ -30,6 +30,7 @@ from engine.lake_polls import FILE, ROW
 from engine.loading import json_value, value_texts
 from engine.spark_load import csv_chunks
 from engine.spark_sessions import SparkJobFailed, SparkSessions
+from engine.storage import storage_message
 
 RECENT = 5.0
 """Seconds within which a file can be written again under the same time: such files are read anew at the next poll."""
@@ -87,7 +88,8 @@ class Lake:
             rows = await self._rows(table, file, columns, given, name)
             if rows.num_rows:
                 rows = rows.append_column(FILE, pa.array([str(number)] * rows.num_rows, pa.large_string()))
-                places = pa.array(range(1, rows.num_rows + 1)).cast(pa.large_string())
+                first = 2 if table.format == "csv" and table.header else 1  # as COPY counts them
+                places = pa.array(range(first, first + rows.num_rows)).cast(pa.large_string())
                 rows = rows.append_column(ROW, places)
                 await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
 
@@ -109,9 +111,7 @@ class Lake:
             async with self._sessions.acquire() as lease:
                 return await lease.run(lambda spark: read(spark, file.uri), description=f"poll of {name}: {file.uri}")
         except SparkJobFailed as error:
-            raise SqlError(
-                error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.detail or error.message
-            ) from error
+            raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
 def _state(table: LakeTable, files: Sequence[DataFile]) -> str | None:
@@ -148,7 +148,7 @@ def _delta(table: LakeTable) -> LakeFiles:
         version = f"{delta.metadata().id} {delta.version()}"
         absent = dict.fromkeys(column.name for column in delta.schema().fields)  # where a file is older than a column
     except (DeltaError, OSError) as error:
-        raise SqlError("58030", f'could not look at Delta table "{root}": {str(error).splitlines()[0]}') from error
+        raise SqlError("58030", f'could not look at Delta table "{root}"', detail=storage_message(error)) from error
     base = table.uri.rstrip("/")
     files, partitions = [], []
     for action in sorted(actions, key=lambda action: str(action["path"])):

@@ -111,9 +111,7 @@ class FileLoader:
                     lambda spark: read(spark, file.uri), description=f"COPY {target.name} FROM {file.uri}"
                 )
         except SparkJobFailed as error:
-            raise SqlError(
-                error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.detail or error.message
-            ) from error
+            raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ from engine.mirror_state import (
     relevant,
 )
 from engine.snapshots import Frontier, PgSnapshot
+from engine.storage import storage_message
 from sql.columns import Source
 from sql.spark_types import NotExpressible
 
@@ -93,6 +94,10 @@ _Held = tuple[tuple[str, int], ...]
 
 class Unusable(Exception):
     """What is stored cannot be led to the wanted snapshot; the text says why."""
+
+
+class MirrorUnavailable(SqlError):
+    """The mirror cannot be read or written now, whatever the query: PostgreSQL can still compute it."""
 
 
 class Mirror:
@@ -167,9 +172,14 @@ class Mirror:
         except pa.ArrowInvalid as error:
             raise NotExpressible(f'a value of table "{source.name}": {innermost(error)}') from error
         except (DeltaError, PipeBroken, StorageFailed) as error:
-            raise SqlError("58030", f'could not write the mirror of table "{source.name}": {error}') from error
+            raise MirrorUnavailable(
+                "58030",
+                f'could not read or write the mirror of table "{source.name}"',
+                detail=storage_message(error),
+                hint="See --mirror and --mirror-option." if place.remote else None,
+            ) from error
         except (asyncpg.InterfaceError, OSError) as error:
-            raise SqlError("58000", f'could not mirror table "{source.name}": {error}') from error
+            raise MirrorUnavailable("58000", f'could not mirror table "{source.name}": {error}') from error
 
     async def _try(
         self,

@@ -25,6 +25,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.fs import DeltaStorageHandler
 
 from engine.mirror_sql import XID
+from engine.storage import storage_message
 
 log = structlog.get_logger(__name__)
 
@@ -51,6 +52,9 @@ class Overtaken(Exception):
 
 class StorageFailed(Exception):
     """The storage cannot be read or written now. What it holds is not judged by that."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(storage_message(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Location:
             found = self.storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True))
             return sorted({info.path.lstrip("/").split("/")[0] for info in found})
         except OSError as error:
-            raise StorageFailed(str(error)) from error
+            raise StorageFailed(error) from error
 
     def remove(self) -> None:
         """Remove everything there. Raises StorageFailed."""
@@ -134,7 +138,7 @@ class Location:
                 if info.type == pyarrow.fs.FileType.File:
                     storage.delete_file(info.path)
         except OSError as error:
-            raise StorageFailed(str(error)) from error
+            raise StorageFailed(error) from error
 
     def sizes(self, paths: Sequence[str]) -> dict[str, int]:
         """Bytes of those of the files that are there. Raises StorageFailed."""
@@ -149,7 +153,7 @@ class Location:
                 except FileNotFoundError:
                     continue
         except OSError as error:
-            raise StorageFailed(str(error)) from error
+            raise StorageFailed(error) from error
         return sizes
 
     def committed(self) -> Committed | None:
@@ -174,9 +178,9 @@ class Location:
             return None
         except (DeltaError, OSError, KeyError, TypeError, ValueError) as error:
             if self.remote and (isinstance(error, OSError) or "Generic" in str(error)):
-                raise StorageFailed(str(error)) from error
+                raise StorageFailed(error) from error
             if self.remote or os.path.exists(self.uri):
-                log.warning("mirror_unusable", uri=self.uri, error=str(error))
+                log.warning("mirror_unusable", uri=self.uri, error=storage_message(error))
             return None
 
     def _files(self, table: DeltaTable) -> tuple[StoredFile, ...]:
@@ -228,7 +232,7 @@ class Location:
         except CommitFailedError as error:
             raise Overtaken(str(error)) from error
         except OSError as error:
-            raise StorageFailed(str(error)) from error
+            raise StorageFailed(error) from error
         if isinstance(target, DeltaTable):
             return target
         return DeltaTable(self.uri, storage_options=dict(self.options) or None)
@@ -243,7 +247,7 @@ class Location:
             return
         except (DeltaError, ValueError) as error:
             if self.remote and "Generic" in str(error):
-                raise StorageFailed(str(error)) from error
+                raise StorageFailed(error) from error
             self.below("_delta_log").remove()
 
     def optimize(self) -> None:
@@ -251,7 +255,7 @@ class Location:
         try:
             DeltaTable(self.uri, storage_options=dict(self.options) or None).optimize.compact()
         except (DeltaError, OSError) as error:
-            log.warning("mirror_optimize_failed", uri=self.uri, error=str(error))
+            log.warning("mirror_optimize_failed", uri=self.uri, error=storage_message(error))
 
     def vacuum(self, held: Iterable[int], *, full: bool) -> None:
         """Remove files that only versions before the last one need, except the `held` ones.
@@ -269,7 +273,7 @@ class Location:
                 keep_versions=sorted(held),
             )
         except (DeltaError, OSError) as error:
-            log.warning("mirror_vacuum_failed", uri=self.uri, error=str(error))
+            log.warning("mirror_vacuum_failed", uri=self.uri, error=storage_message(error))
 
 
 def _metadata(table: DeltaTable) -> Mapping[str, Any] | None:

@@ -23,6 +23,7 @@ from engine.mirror_source import has
 from engine.mirror_state import base_of, changes_of, folder, load
 from engine.pool import DatabasePool
 from engine.snapshots import Frontier
+from engine.storage import storage_message
 from sql.spark_types import NotExpressible
 
 log = structlog.get_logger(__name__)
@@ -170,7 +171,7 @@ class MirrorKeeper:
                 await self._let_go(connection, mirror)
             return True
         except (Overtaken, StorageFailed, DeltaError) as error:
-            log.warning("mirror_not_written", source=source, error=str(error))
+            log.warning("mirror_not_written", source=source, error=storage_message(error))
             return False
         if place.uri not in self._folding:
             frontiers = [Frontier.parse(dict(row)) for row in await connection.fetch(_FRONTIERS_SQL, source)]
@@ -183,7 +184,7 @@ class MirrorKeeper:
         try:
             await fold(self._mirror, place, frontiers, quiet=quiet)
         except (StorageFailed, DeltaError, OSError) as error:
-            log.warning("mirror_not_folded", uri=place.uri, error=str(error))
+            log.warning("mirror_not_folded", uri=place.uri, error=storage_message(error))
         except Exception:
             log.exception("mirror_not_folded", uri=place.uri)
 

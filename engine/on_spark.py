@@ -13,6 +13,7 @@ from catalog.session import SqlSession
 from engine.context import RefreshContext
 from engine.decision import settings_of
 from engine.lake_polls import LakeReader
+from engine.mirror import MirrorUnavailable
 from engine.placement import SPARK, NotOnSpark, SparkDelta, SparkJobError, SparkRows
 from engine.plans import PlanInputs, compiled
 from engine.pool import DatabasePool
@@ -106,9 +107,10 @@ class DatabaseOnSpark:
             yield
         except NotExpressible as reason:
             raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason}") from reason
-        except (SparkUnavailable, SparkJobFailed) as error:
+        except (SparkUnavailable, SparkJobFailed, MirrorUnavailable) as error:
             self._failures.note(context.pgt_id, kind, query, error.sqlstate)
-            logger.warning("Spark failed", stream_table=f"{context.schema}.{context.name}", error=error.message)
+            stream_table = f"{context.schema}.{context.name}"
+            logger.warning("Spark failed", stream_table=stream_table, error=error.message, detail=error.detail)
             raise SparkJobError(error) from error
 
     def _release(self, loading: Loading) -> None:

@@ -188,7 +188,8 @@ class SparkFailure(SqlError):
 
 def _alert(error: SqlError, outcome: str) -> str:
     """Anybody can listen: without the message of a failed job, which can hold values of the sources."""
-    what = error.message if error.sqlstate == "58000" else "the job took too long" if error.sqlstate == "57014" else ""
+    said = {"58000": error.message, "58030": error.message, "57014": "the job took too long"}
+    what = said.get(error.sqlstate, "")
     return f"Spark failed ({error.sqlstate}{': ' if what else ''}{what}); {outcome}"
 
 

@@ -144,8 +144,8 @@ def test_csv_and_json_values_are_those_of_postgresql(db: Database, tmp_path: Pat
 @pytest.mark.parametrize(
     ("columns", "error", "detail"),
     [
-        ("id int, kind int", errors.InvalidTextRepresentation, 'row 2 of file ".*/a.csv", column "kind"'),
-        ("id int, kind varchar(2)", errors.StringDataRightTruncation, 'row 2 of file ".*/a.csv", column "kind"'),
+        ("id int, kind int", errors.InvalidTextRepresentation, 'row 3 of file ".*/a.csv", column "kind"'),
+        ("id int, kind varchar(2)", errors.StringDataRightTruncation, 'row 3 of file ".*/a.csv", column "kind"'),
         ("id int, missing int", errors.UndefinedColumn, 'file ".*/a.csv"'),
     ],
 )
@@ -157,6 +157,23 @@ def test_errors_name_file_row_and_column(
     with pytest.raises(error) as raised:
         db.create("everything", "SELECT * FROM events")
     assert re.search(detail, raised.value.diag.message_detail or "")
+
+
+def test_file_that_is_not_what_it_is_called_is_named_with_what_spark_says(db: Database, tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("no Parquet")
+    foreign_table(db, "id int", "a.parquet", "parquet")
+    db.run("CREATE TABLE loaded (id int)")
+    try:
+        for statement in (
+            "SELECT pgtrickle.create_stream_table('everything', 'SELECT * FROM events')",
+            f"COPY loaded FROM 'file://{tmp_path}/a.parquet'",
+        ):
+            with pytest.raises(errors.ExternalRoutineException) as raised:
+                db.run(statement)
+            assert raised.value.diag.message_primary == f'Spark could not read file "file://{tmp_path}/a.parquet"'
+            assert "arquet" in (raised.value.diag.message_detail or "").split("Spark job failed:")[1]
+    finally:
+        db.run("DROP TABLE loaded")
 
 
 @pytest.mark.parametrize(
