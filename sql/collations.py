@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from sqlglot import exp
 
 from .errors import NotDifferentiable
-from .unnesting import output_names
+from .own_parts import output_names
 
 # What gives text of the collation of its arguments, each of which is text or does not say one.
 _PASSING = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from .own_parts import own_aggregates
 from .subplan import Kind, Subplan
-from .unnesting import own_aggregates
 
 OWN = "own"
 """The key in a CASE's meta that says that no query has it: it combines truth values."""

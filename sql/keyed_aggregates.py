@@ -19,9 +19,9 @@ from .dialect import generate
 from .expressions import aggregate_name
 from .operators import Operator
 from .outer_rows import reference
+from .own_parts import own, own_aggregates
 from .plain_select import split_conditions
 from .subplan import Subplan
-from .unnesting import own, own_aggregates
 
 _COUNTS = frozenset({"count", "regr_count"})
 _NULL_WITHOUT_ROWS = frozenset(

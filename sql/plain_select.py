@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from .build import Builder
 from .dialect_rows import ValuesQuery
-from .unnesting import own_aggregates
+from .own_parts import own_aggregates
 
 
 def counted(query: exp.Expr, builder: Builder) -> exp.Select:

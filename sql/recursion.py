@@ -16,9 +16,9 @@ from .expressions import aggregate_name
 from .functions import AGGREGATES, WINDOW_FUNCTIONS
 from .operators import Recursion, Scan
 from .operators.fixpoint import Fixpoint, Term, WorkingTable
+from .own_parts import output_names
 from .plan import Plan
 from .relations import CommonTable, Relation
-from .unnesting import output_names
 
 NOTHING = Plan(frozenset())
 

@@ -15,11 +15,11 @@ from .dialect_rows import RowSource
 from .errors import NotDifferentiable
 from .operators import Constants, Join, Operator, SetReturning
 from .operators.set_returning import ROW
+from .own_parts import output_names
 from .plan import Plan
 from .projection import projected
 from .relations import Binding, FromClause
 from .render import derived, quote, select
-from .unnesting import output_names
 
 NOTHING = Plan(frozenset())
 

@@ -24,10 +24,10 @@ from .dialect import generate
 from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .nodes import all_of, contains
+from .own_parts import local_aliases, output_names
 from .quantifiers import array_query, chosen, comparison, is_quantified, row_items, truth_test, unknown
 from .relations import Binding
 from .subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
-from .unnesting import local_aliases, output_names
 
 OUTER = "__pgt_outer_"
 
