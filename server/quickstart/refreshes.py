@@ -104,7 +104,7 @@ def refresh_table(refreshes: Sequence[Refresh], committed: datetime) -> Table:
             refresh.name,
             refresh.action,
             refresh.executor or "",
-            f"{refresh.rows_in:,}",
+            f"{refresh.rows_in:,}" if refresh.action == "DIFFERENTIAL" else "all",
             f"{refresh.rows_out:,}",
             f"{refresh.milliseconds:.1f}",
             f"{max((refresh.end_time - committed).total_seconds(), 0.0):.2f} s",

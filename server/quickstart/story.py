@@ -139,9 +139,9 @@ def _replay(connection: Connection, watcher: Watcher, live: list[dict[str, str]]
     console.rule("3. The last two days of the year, live", align="left")
     console.print(
         f"{len(live):,} flights are announced, leave, land, are cancelled; each commit is followed by what the server "
-        "did about it by itself. [bold]rows in[/] are changed rows that a refresh has read, [bold]rows out[/] those "
-        "it has inserted, updated or deleted in the stream table; [bold]seen[/] is how long after the commit "
-        "everybody could see the result.\n"
+        "did about it by itself. [bold]rows in[/] are changed rows that a refresh has read (all: it computed the "
+        "whole query, and the history says why), [bold]rows out[/] those it has inserted, updated or deleted in the "
+        "stream table; [bold]seen[/] is how long after the commit everybody could see the result.\n"
     )
     with _progress(console) as progress:
         task = progress.add_task("replaying", total=len(rounds(live)))
