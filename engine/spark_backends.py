@@ -279,13 +279,15 @@ class ConnectBackend:
         self._alive = True
 
     def _await_server(self) -> None:
-        """Raises a `grpc.FutureTimeoutError` if nobody answers; PySpark itself would retry for minutes."""
+        """Raises TimeoutError if nobody answers; PySpark itself would retry for minutes."""
         import grpc
         from pyspark.sql.connect.client import DefaultChannelBuilder
 
         channel = DefaultChannelBuilder(self._url).toChannel()
         try:
             grpc.channel_ready_future(channel).result(self._patience)
+        except grpc.FutureTimeoutError:
+            raise TimeoutError(f"no connection within {self._patience:g} s") from None
         finally:
             channel.close()
 

@@ -108,7 +108,7 @@ class SparkSessions:
     def check_on(self) -> None:
         """Raises SparkUnavailable (58000) if there never will be a session."""
         if self.off:
-            raise SparkUnavailable("Spark is switched off", hint="start the server with --spark local[*]")
+            raise SparkUnavailable("Spark is switched off", hint="Start the server with --spark local[*].")
 
     @property
     def stopped(self) -> bool:
@@ -171,12 +171,12 @@ class SparkSessions:
             return SparkUnavailable(
                 "could not start Spark",
                 detail=str(error),
-                hint="install Java 17 or newer, or use --spark sail",
+                hint="Install Java 17 or newer, or use --spark sail.",
             )
         return SparkUnavailable(
             f'could not reach Spark at "{self.target.url}"',
             detail=_first_line(error),
-            hint="check that it runs and can be reached from here, or use --spark local[*]",
+            hint="Check that it runs and can be reached from here, or use --spark local[*].",
         )
 
     async def _discard(self) -> None:

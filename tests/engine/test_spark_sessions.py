@@ -125,6 +125,7 @@ async def test_unreachable_connect_server_is_reported_and_starts_nothing(tmp_pat
         with pytest.raises(SparkUnavailable, match="could not reach Spark") as refusal:
             await sessions.warm_up()
         assert refusal.value.sqlstate == "58000"
+        assert refusal.value.detail == "no connection within 2 s"
         assert refusal.value.hint
         assert not sessions.warm
         await sessions.stop()
