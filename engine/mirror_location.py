@@ -38,17 +38,18 @@ def parse_uri(text: str) -> str:
 
 
 def parse_options(words: Sequence[str]) -> dict[str, str]:
-    """`NAME=VALUE` words as deltalake's storage options. Raises MirrorLocationError.
+    """`NAME=VALUE` words as deltalake's storage options, in any case: those of Amazon's that Sail reads, too, as it
+    finds them in the environment, and all others as deltalake knows them. Raises MirrorLocationError.
 
-    >>> parse_options(["aws_region=eu-west-1"])
-    {'AWS_REGION': 'eu-west-1'}
+    >>> parse_options(["aws_region=eu-west-1", "MAX_RETRIES=3"])
+    {'AWS_REGION': 'eu-west-1', 'max_retries': '3'}
     """
     options = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not name or not equals:
             raise MirrorLocationError(f'invalid storage option "{word}"')
-        options[name.upper()] = value
+        options[name.upper() if name.upper().startswith("AWS_") else name.lower()] = value
     return options
 
 

@@ -156,5 +156,7 @@ def test_storage_that_cannot_be_reached_is_not_taken_for_an_empty_one(tmp_path: 
         "max_retries=0",
         "retry_timeout=1s",
     ]
-    with pytest.raises(StorageFailed):
+    with pytest.raises(StorageFailed) as failed:
         location("s3://mirrors/x", words, tmp_path).committed()
+    assert str(failed.value).endswith("Connection refused (os error 111)")
+    assert "retries" not in str(failed.value), "the option says that there are none"
