@@ -85,12 +85,12 @@ def movements_before(connection: Connection, moment: str, condition: str = "shop
     return {"n": value(connection, query + condition, moment)}
 
 
-def test_balance_of_a_cell_reads_years_then_months_then_days_then_movements(history: Connection) -> None:
+def test_balance_of_a_cell_reads_years_and_what_is_nearest_of_months_days_and_movements(history: Connection) -> None:
     read = rows_read(history, "SELECT accum.by_day_balance(%s::jsonb, '2024-05-17 13:00')", json.dumps(CELL))
     years = read.pop("by_day_totals_year")
     months = read.pop("by_day_totals_month")
     days = read.pop("by_day_totals_day")
-    assert (years, months) == (3, 4) and 0 < days <= 16
+    assert (years, months) == (3, 5) and 0 < days <= 14
     assert sum(read.values()) <= 8, "no more movements than there are on the day"
     moment = "2024-05-17 13:00"
     found = value(history, "SELECT accum.by_day_balance(%s::jsonb, %s::timestamptz)", json.dumps(CELL), moment)
@@ -121,14 +121,14 @@ def test_some_dimensions_read_their_cells_only(history: Connection) -> None:
 
 def test_a_past_balance_over_all_cells_reads_no_other_months_and_days(history: Connection) -> None:
     read = rows_read(history, "SELECT accum.by_day_balance(at_date := '2024-05-16')")
-    assert read["by_day_totals_month"] == 4 * 10 and read["by_day_totals_day"] <= 16 * 10
+    assert read["by_day_totals_month"] == 5 * 10 and 0 < read["by_day_totals_day"] <= 15 * 10
     found = value(history, "SELECT accum.by_day_balance(at_date := '2024-05-16')")
     assert found == movements_before(history, "2024-05-16 23:59:59.999999", "true")
 
 
 def test_without_totals_of_days_movements_of_the_last_month_are_read(history: Connection) -> None:
     read = rows_read(history, "SELECT accum.by_month_balance(%s::jsonb, '2024-05-17 13:00')", json.dumps(CELL))
-    assert (read.pop("by_month_totals_year"), read.pop("by_month_totals_month")) == (3, 4)
+    assert (read.pop("by_month_totals_year"), read.pop("by_month_totals_month")) == (3, 5)
     assert 0 < sum(read.values()) <= 17 * 8
     found = value(history, "SELECT accum.by_month_balance(%s::jsonb, '2024-05-17 13:00')", json.dumps(CELL))
     assert found == movements_before(history, "2024-05-17 13:00")
@@ -214,6 +214,80 @@ def test_ranges_are_cut_as_coarsely_as_possible(
     ).fetchall()
     midnight = " 00:00:00"
     assert [(g, a and a.removesuffix(midnight), b and b.removesuffix(midnight)) for g, a, b in found] == segments
+
+
+@pytest.mark.parametrize(
+    ("until", "segments"),
+    [
+        ("2024-01-01", [("year", "", "2024-01-01")]),
+        ("2024-07-01", [("year", "", "2024-01-01"), ("month", "2024-01-01", "2024-07-01")]),
+        ("2023-08-01", [("year", "", "2024-01-01"), ("month-", "2023-08-01", "2024-01-01")]),
+        (
+            "2023-11-20 06:00",
+            [
+                ("year", "", "2024-01-01"),
+                ("month-", "2023-12-01", "2024-01-01"),
+                ("day-", "2023-11-20", "2023-12-01"),
+                ("movements", "2023-11-20", "2023-11-20 06:00:00"),
+            ],
+        ),
+        (
+            "2024-02-10 18:00",
+            [
+                ("year", "", "2024-01-01"),
+                ("month", "2024-01-01", "2024-02-01"),
+                ("day", "2024-02-01", "2024-02-11"),
+                ("movements-", "2024-02-10 18:00:00", "2024-02-11"),
+            ],
+        ),
+        ("2023-12-31 23:00", [("year", "", "2024-01-01"), ("movements-", "2023-12-31 23:00:00", "2024-01-01")]),
+        ("infinity", [("year", "", "infinity")]),
+        ("-infinity", []),
+    ],
+)
+def test_all_time_before_a_moment_is_cut_at_the_nearest_periods(
+    history: Connection, until: str, segments: list[tuple[str, str, str]]
+) -> None:
+    found = history.execute(
+        "SELECT grain || sign, nullif(first, '-infinity')::text, behind::text"
+        " FROM accum._segments_before('day', %s::timestamptz)",
+        [until],
+    ).fetchall()
+    midnight = " 00:00:00"
+    assert [(g, (a or "").removesuffix(midnight), b.removesuffix(midnight)) for g, a, b in found] == segments
+
+
+def test_every_moment_of_some_years_has_its_balance(history: Connection) -> None:
+    """At the beginning, in the middle and at the end of periods, of one cell and of all."""
+    steps = "generate_series('2022-11-01 00:00:07'::timestamptz, '2024-03-02', interval '1877 minutes') AS moment"
+    for register in ("by_day", "by_month"):
+        for dimensions, condition in (("{}", "true"), ('{"shop": 1}', "shop = 1")):
+            wrong = history.execute(
+                f"""SELECT moment FROM {steps},
+                       LATERAL (SELECT coalesce(sum(n), 0) AS n FROM accum.by_day_movements
+                                WHERE period <= moment AND {condition}) AS m
+                     WHERE accum.{register}_balance(%s::jsonb, moment) <> jsonb_build_object('n', m.n)""".encode(),
+                [dimensions],
+            ).fetchall()
+            assert wrong == []
+
+
+def test_what_is_not_exact_is_not_taken_away_again(register_database: str) -> None:
+    """1e30 that was added and taken away again would have taken the 1 along; and 1 is not 1.000."""
+    resources = '{"f": "double precision", "d": "numeric", "i": "integer", "s": "numeric(9,3)"}'
+    with psycopg.connect(register_database, autocommit=True, options="-c timezone=UTC") as connection:
+        connection.execute("SELECT accum.register_create('odd', '{}', %s::jsonb)", [resources])
+        movement = "INSERT INTO accum.odd_movements (recorder, period, f, d, i, s) VALUES ('r', %s, %s, %s, %s, %s)"
+        connection.execute(movement, ["2024-11-01", 1, "1", 5, "1.5"])
+        connection.execute(movement, ["2024-12-30", 1e30, "0.123", -(2**31), "-7"])
+        before = value(connection, "SELECT accum.odd_balance(at_date := '2024-12-20')::text")
+        assert json.loads(before, parse_float=str) == {"f": 1, "d": 1, "i": 5, "s": "1.500"}
+        connection.execute('SELECT accum.register_create(\'whole\', \'{}\', \'{"i": "integer", "b": "bigint"}\')')
+        movement = "INSERT INTO accum.whole_movements (recorder, period, i, b) VALUES ('r', %s, %s, %s)"
+        connection.execute(movement, ["2024-12-30", -(2**31), -(2**63)])
+        assert value(connection, "SELECT accum.whole_balance(at_date := '2024-12-20')") == {"i": 0, "b": 0}
+        for name in ("odd", "whole"):
+            connection.execute("SELECT accum.register_drop(%s, force := true)", [name])
 
 
 def test_a_date_is_the_whole_day_and_a_moment_is_itself(history: Connection) -> None:

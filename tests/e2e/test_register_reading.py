@@ -54,6 +54,35 @@ def test_turnover(inventory: Database) -> None:
     ]
 
 
+def test_groups_come_in_the_order_in_which_they_were_asked_for(inventory: Database) -> None:
+    inventory.run(IMPORT)
+    for group_by, expected in (
+        ('["lot", "warehouse"]', [("LOT-A", 1), ("LOT-A", 2), ("LOT-B", 1)]),
+        ('["warehouse", "lot"]', [("LOT-A", 1), ("LOT-B", 1), ("LOT-A", 2)]),
+        ('["warehouse", "lot", "warehouse"]', [("LOT-A", 1), ("LOT-B", 1), ("LOT-A", 2)]),
+    ):
+        groups = objects(inventory, f"accum.inventory_turnover(group_by := '{group_by}')")
+        assert [(group["lot"], group["warehouse"]) for group in groups] == expected
+
+
+def test_a_series_of_quarters(inventory: Database) -> None:
+    dates = ("2025-12-31", "2026-01-01", "2026-03-31T23:59:59", "2026-04-01", "2026-10-10")
+    post(inventory, *(movement(f"m:{n}", date, 1, 42, "LOT-A", 10**n) for n, date in enumerate(dates)))
+    for zone, first, second in (("UTC", 110, 1000), ("Asia/Tokyo", 10, 1100)):
+        inventory.run(f"SET TimeZone = '{zone}'")
+        rows = inventory.rows(
+            "SELECT period_start::text, (turnover ->> 'quantity')::numeric, (balance ->> 'quantity')::numeric"
+            " FROM accum.inventory_balance_at_each('quarter', '2026-02-10', '2026-12-31')"
+        )
+        inventory.run("SET TimeZone = 'UTC'")
+        assert rows == [
+            ("2026-01-01", first, first + 1),
+            ("2026-04-01", second, 1111),
+            ("2026-07-01", 0, 1111),
+            ("2026-10-01", 10000, 11111),
+        ]
+
+
 def test_movements(inventory: Database) -> None:
     inventory.run(RECEIPT)
     inventory.run(SALE)

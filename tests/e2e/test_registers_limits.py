@@ -60,6 +60,16 @@ def test_a_recorder_of_a_domain_that_is_not_null(registers: Database) -> None:
     assert message.startswith('invalid value of field "recorder" in element 1 of the batch')
 
 
+def test_a_recorder_that_is_not_of_its_type_is_named(registers: Database) -> None:
+    registers.run(CREATE.replace("%s::jsonb)", "%s::jsonb, recorder_type := 'uuid')"), *LEDGER)
+    message = 'invalid recorder of register "r": invalid input syntax for type uuid: "doc:1"'
+    for call in ("register_unpost('r', 'doc:1'::text)", "register_repost('r', 'doc:1'::text, '[]')"):
+        assert refusal(registers, f"SELECT accum.{call}") == ("22P02", message)
+    recorder = "550e8400-e29b-41d4-a716-446655440000"
+    assert post(registers, movement(recorder=recorder), register="r") == 1
+    assert registers.value("SELECT accum.register_unpost('r', %s::text)", recorder) == 1
+
+
 @pytest.mark.parametrize(
     ("dimension", "resource", "message"),
     [

@@ -44,6 +44,35 @@ BEGIN
 END $$;
 
 
+-- All time before a moment, cut in the same way but so that as few totals as possible are read: each cut is where the nearest
+-- period begins, and what was added too much behind the moment is taken off again. The 20th of November is the
+-- whole year without December and without the last ten days of November.
+CREATE OR REPLACE FUNCTION @extschema@._segments_before(totals_period text, until timestamptz)
+RETURNS TABLE (grain text, first timestamp, behind timestamp, sign text)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    moment CONSTANT timestamp := CASE WHEN until >= '4713-01-01 00:00:00+00 BC' THEN until AT TIME ZONE 'UTC' ELSE '-infinity' END;
+    cut timestamp := '-infinity';
+    nearest timestamp;
+BEGIN
+    FOREACH grain IN ARRAY @extschema@._grains(totals_period) || '{movements}'::text[] LOOP
+        nearest := moment;
+        IF grain <> 'movements' AND isfinite(moment) THEN
+            nearest := date_trunc(grain, moment);
+            IF moment < '294276-01-01' AND moment - nearest > nearest + ('1 ' || grain)::interval - moment THEN
+                nearest := nearest + ('1 ' || grain)::interval;
+            END IF;
+        END IF;
+        IF nearest > cut THEN
+            RETURN QUERY SELECT grain, cut, nearest, '';
+        ELSIF nearest < cut THEN
+            RETURN QUERY SELECT grain, nearest, cut, '-';
+        END IF;
+        cut := nearest;
+    END LOOP;
+END $$;
+
+
 -- A moment as every setting of DateStyle reads it.
 CREATE OR REPLACE FUNCTION @extschema@._moment(moment timestamp) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -106,6 +135,9 @@ END $$;
 -- A query for the movements of a range, added up: rows of the dimensions in `kept` and all resources, from as few rows
 -- as there are; with `bucket`, a unit of time, also the first day of the one that each row belongs to. `sources` gives,
 -- for "movements" and each grain, what stands behind FROM.
+--
+-- One sum of all time before a moment takes away again what it has added too much, where numbers allow that: not floating
+-- point ones, which would not come back to what they were, nor those whose number of digits may grow.
 CREATE OR REPLACE FUNCTION @extschema@._range_sql(
     register text, totals_period text, dimensions jsonb, resources jsonb, sources jsonb,
     given jsonb, kept jsonb, since timestamptz, until timestamptz,
@@ -113,6 +145,8 @@ CREATE OR REPLACE FUNCTION @extschema@._range_sql(
 ) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     filter CONSTANT text := @extschema@._filter(register, dimensions, given);
+    subtracting CONSTANT boolean := since IS NULL AND until IS NOT NULL AND kept = '{}' AND bucket IS NULL
+        AND NOT EXISTS (SELECT FROM jsonb_each_text(resources) AS r WHERE r.value IN ('numeric', 'double precision', 'real'));
     cells text := '';
     parts text[] := '{}';
     segment record;
@@ -122,10 +156,15 @@ BEGIN
         -- the hashes are looked up there, where a join would often be planned as a scan of everything.
         cells := format(' AND t.dim_hash = ANY (ARRAY(SELECT t.dim_hash FROM %s AS t WHERE true%s))', sources ->> 'year', filter);
     END IF;
-    FOR segment IN SELECT * FROM @extschema@._segments(totals_period, since, until, coarsest) LOOP
-        parts := parts || format('SELECT true%s%s%s FROM %s AS t WHERE true%s%s%s%s',
-            CASE WHEN bucket IS NOT NULL THEN format(', date_trunc(%L, t.period)::date AS _bucket', bucket) ELSE '' END,
-            @extschema@._each(kept, ', t.%1$I'), @extschema@._each(resources, ', t.%1$I'), sources ->> segment.grain,
+    FOR segment IN
+        SELECT s.*, '' AS sign FROM @extschema@._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
+        UNION ALL SELECT * FROM @extschema@._segments_before(totals_period, until) WHERE subtracting
+    LOOP
+        parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s%s',
+            CASE WHEN bucket IS NOT NULL THEN format('date_trunc(%L, t.period)::date AS _bucket, ', bucket) ELSE '' END,
+            @extschema@._each(kept, 't.%1$I, '),
+            @extschema@._each(resources, CASE WHEN subtracting THEN segment.sign || ' t.%1$I::numeric AS %1$I' ELSE 't.%1$I' END, ', '),
+            sources ->> segment.grain,
             CASE WHEN segment.first > '-infinity' THEN format(' AND t.period >= %L::%s', @extschema@._moment(segment.first),
                 CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
             CASE WHEN segment.behind < 'infinity' THEN format(' AND t.period < %L::%s', @extschema@._moment(segment.behind),
@@ -133,9 +172,9 @@ BEGIN
             filter, CASE segment.grain WHEN 'year' THEN '' ELSE cells END);
     END LOOP;
     IF parts = '{}' THEN
-        parts := ARRAY[format('SELECT true%s%s%s FROM %s AS t WHERE false',
-                              CASE WHEN bucket IS NOT NULL THEN ', t.period AS _bucket' ELSE '' END, @extschema@._each(kept, ', t.%1$I'),
-                              @extschema@._each(resources, ', t.%1$I'), sources ->> 'year')];
+        parts := ARRAY[format('SELECT %s%s%s FROM %s AS t WHERE false',
+                              CASE WHEN bucket IS NOT NULL THEN 't.period AS _bucket, ' ELSE '' END, @extschema@._each(kept, 't.%1$I, '),
+                              @extschema@._each(resources, 't.%1$I', ', '), sources ->> 'year')];
     END IF;
     RETURN array_to_string(parts, ' UNION ALL ');
 END $$;

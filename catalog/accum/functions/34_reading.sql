@@ -47,7 +47,7 @@ END ', '@summed@', replace(summed, '''', ''''''))));
 #variable_conflict use_variable
 DECLARE
     _kept CONSTANT jsonb := @extschema@._groups(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', group_by);
-    _names CONSTANT text := @extschema@._each(_kept, ''t.%1$I'', '', '');
+    _names CONSTANT text := @extschema@._in_order(group_by);
 BEGIN
     RETURN QUERY EXECUTE ''SELECT jsonb_build_object('' || @extschema@._each(_kept, ''%1$L, t.%1$I, '')
         || ' || quote_literal(summed) || ' || '') FROM (''
@@ -107,7 +107,7 @@ END '));
 END $$;
 
 
--- The running balance at the end of each day, month or year of the session's time zone: the ledger. Where those are not
+-- The running balance at the end of each day, month, quarter or year of the session's time zone: the ledger. Where those are not
 -- the days of UTC, for which there are totals, the movements of the range are read.
 CREATE OR REPLACE FUNCTION @extschema@._create_balance_at_each(r @extschema@._registers, known text, header text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -121,13 +121,13 @@ DECLARE
     _first timestamptz;
     _last timestamptz := date_trunc(period, coalesce(to_date, now()));
     _step interval;
-    _coarsest text := period;
+    _coarsest text := CASE period WHEN ''quarter'' THEN ''month'' ELSE period END;
 BEGIN
-    PERFORM @extschema@._one_of(''period'', period, ''{day,month,year}'');
+    PERFORM @extschema@._one_of(''period'', period, ''{day,month,quarter,year}'');
     IF NOT isfinite(from_date) OR NOT isfinite(to_date) THEN
         RAISE EXCEPTION ''a series of balances must have two ends'' USING ERRCODE = ''22023'';
     END IF;
-    _step := (''1 '' || period)::interval;
+    _step := @extschema@._partition_length(period);
     _first := date_trunc(period, coalesce(from_date, (SELECT min(m.period) FROM {{movements}} AS m), now()));
     IF EXISTS (SELECT FROM generate_series(_first, _last + _step, _step) AS b
                 WHERE b AT TIME ZONE ''UTC'' <> date_trunc(period, b AT TIME ZONE ''UTC'')) THEN
@@ -145,6 +145,15 @@ BEGIN
         WINDOW w AS (ORDER BY b._start) ORDER BY b._start'' USING _first, _last, _step;
 END '));
 END $$;
+
+
+-- The dimensions by which turnovers are grouped, as columns, in the order in which they were given.
+CREATE OR REPLACE FUNCTION @extschema@._in_order(group_by jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(string_agg(format('t.%I', g.name), ', ' ORDER BY g.ordinality), '')
+      FROM jsonb_array_elements_text(CASE jsonb_typeof(group_by) WHEN 'array' THEN group_by WHEN 'string' THEN jsonb_build_array(group_by)
+                                                                 ELSE '[]' END) WITH ORDINALITY AS g (name)
+$$;
 
 
 -- The dimensions by which turnovers are grouped, with their types.

@@ -2,16 +2,24 @@
 
 
 -- A recorder as a literal of its type, so that a call names exactly the function of the register, whatever others there
--- may be of that name. Raises 42704 if there is no such register.
+-- may be of that name. Raises 42704 if there is no such register, and what the type says of a recorder that is none.
 CREATE OR REPLACE FUNCTION @extschema@._recorder_literal(register text, recorder text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    type CONSTANT text := (SELECT g.recorder_type FROM @extschema@._registers g WHERE g.name = register);
+    type text := (SELECT g.recorder_type FROM @extschema@._registers g WHERE g.name = register);
 BEGIN
     IF type IS NULL THEN
         PERFORM @extschema@._no_register(register);
     END IF;
-    RETURN format('%L::%s', recorder, @extschema@._recorder_type(type));
+    type := @extschema@._recorder_type(type);
+    IF type <> 'text' THEN
+        BEGIN
+            EXECUTE format('SELECT %L::%s', recorder, type);
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
+            RAISE EXCEPTION 'invalid recorder of register "%": %', register, SQLERRM USING ERRCODE = SQLSTATE;
+        END;
+    END IF;
+    RETURN format('%L::%s', recorder, type);
 END $$;
 
 
