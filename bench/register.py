@@ -1,13 +1,17 @@
 """What registers cost beside plain tables: posting, reading balances now and in the past, cancelling and correcting.
 
     python bench/register.py [--rounds 1] [--seconds 1] [--movements 2000000] [--synchronous-commit off on]
+                             [--only posting reading corrections] [--data DIRECTORY]
 
 Yardsticks: an INSERT of the same rows into a table that has a primary key and nothing else (rows of a batch come from
 the same JSON), and a lookup by primary key. Posts go to registers in the standard and in the high-write mode, by one
 client and by four, to cells of their own (`spread`: as many as a batch has movements) and all to one cell (`hot`). The
 history that balances are read from has 1 000 cells over five years. All take turns, directly (Unix socket) and through
 the server (TCP). `synchronous_commit` is off unless wanted, so that the disk does not hide what the functions cost.
-`--movements 5000000` is the full measure of history; the default takes less than half the time to be written.
+`--movements 5000000` is the full measure of history; the default takes less than half the time to be written. With
+`--data` the history stays in a directory, where the next run finds it, or goes on where one was ended:
+
+    python bench/register.py --movements 5000000 --only reading corrections --data /var/tmp/registers
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ DOCUMENT = 10
 """Movements of a document that is cancelled or corrected."""
 
 PLAIN = """
+DROP TABLE IF EXISTS plain, lookup;
 CREATE TABLE plain (
     id uuid PRIMARY KEY DEFAULT gen_random_uuid(), recorded_at timestamptz NOT NULL DEFAULT now(),
     recorder text NOT NULL, period timestamptz NOT NULL,
@@ -54,12 +59,15 @@ SELECT accum.register_create(%s, '{"account": "int", "item": "int"}',
 
 # Evenly over the cells and the five years before 2026, in the order of time as movements come.
 HISTORY = """
-INSERT INTO accum.history_movements (recorder, period, account, item, quantity, amount)
+INSERT INTO accum.history_movements (recorder, period, dim_hash, account, item, quantity, amount)
 SELECT 'doc:' || n / 10, '2021-01-01'::timestamptz + n * (interval '1826 days' / %(of)s::int),
+       accum._hash_history(account := 1 + n %% 100, item := 1 + n / 100 %% 10),
        1 + n %% 100, 1 + n / 100 %% 10, n %% 19 - 8, (n %% 19 - 8) * 1.25
 FROM generate_series(%(first)s::int, %(last)s::int) AS n
 """
 
+# How much of which history has been written.
+WRITTEN = "CREATE TABLE IF NOT EXISTS history_written (movements int PRIMARY KEY, up_to int NOT NULL)"
 
 COLUMNS = "recorder text, period timestamptz, account int, item int, quantity numeric, amount numeric"
 INSERT = "INSERT INTO plain (recorder, period, account, item, quantity, amount)"
@@ -99,19 +107,30 @@ def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
 
 
 def fill(way: Way, movements: int, console: Console) -> None:
-    """The history, in chunks; says how fast."""
+    """The history, in chunks, or what is not there of it; says how fast."""
     with way.connect() as connection:
-        connection.execute(CREATE, ["history", False])
-        connection.execute("SELECT accum.register_create_partitions('history', interval '-6 years')")
+        connection.execute(WRITTEN)
+        found = connection.execute("SELECT up_to FROM history_written WHERE movements = %s", [movements]).fetchone()
+        if found is None:
+            connection.execute("DELETE FROM history_written")
+            with connection.transaction():
+                dropped = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = 'history'"
+                connection.execute(dropped)
+                connection.execute(CREATE, ["history", False])
+                connection.execute("SELECT accum.register_create_partitions('history', interval '-6 years')")
+                connection.execute("INSERT INTO history_written VALUES (%s, 0)", [movements])
+        present = int(str(found[0])) if found else 0
         began = time.perf_counter()
-        for first in range(0, movements, CHUNK):
-            last = min(first + CHUNK, movements) - 1
-            connection.execute(HISTORY, {"of": movements, "first": first, "last": last})
-        taken = time.perf_counter() - began
-        connection.execute("VACUUM (ANALYZE)")
-    console.print(
-        f"{movements:,} movements of 1 000 cells inserted in {taken:.0f} s, {movements / taken:,.0f} a second\n"
-    )
+        for first in range(present, movements, CHUNK):
+            behind = min(first + CHUNK, movements)
+            with connection.transaction():
+                connection.execute(HISTORY, {"of": movements, "first": first, "last": behind - 1})
+                connection.execute("UPDATE history_written SET up_to = %s", [behind])
+        taken, inserted = time.perf_counter() - began, movements - present
+        if inserted:
+            connection.execute("VACUUM (ANALYZE)")
+            rate = inserted / taken
+            console.print(f"{inserted:,} movements of 1 000 cells inserted in {taken:.0f} s, {rate:,.0f} a second\n")
 
 
 DAY = "\\set day random(1, 1800)\n"
@@ -188,7 +207,7 @@ def measure_corrections(ways: tuple[Way, ...], times: int, console: Console) -> 
     insert = f"{INSERT} SELECT 'doc', m.* FROM jsonb_to_recordset(%s) AS m({COLUMNS.removeprefix('recorder text, ')})"
     delete = "DELETE FROM plain WHERE recorder = 'doc'"
     with ways[0].connect() as connection:
-        connection.execute("CREATE INDEX ON plain (recorder)")
+        connection.execute("CREATE INDEX IF NOT EXISTS plain_recorder ON plain (recorder)")
     for way in ways:
         with way.connect() as connection:
 
@@ -233,14 +252,17 @@ def main() -> None:
     parser.add_argument("--movements", type=int, default=2_000_000)
     parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
     parser.add_argument("--only", nargs="*", choices=("posting", "reading", "corrections"), default=())
+    parser.add_argument("--data", type=Path, help="a data directory to keep")
     options = parser.parse_args()
     console = Console(width=max(130, Console().width))
-    with served() as server:
+    with served(data=options.data) as server:
         posted = [with_commits(way, setting) for setting in options.synchronous_commit for way in both_ways(server)]
         ways = (posted[0], posted[1])
         with ways[1].connect() as connection:  # that makes the server install the catalog
             connection.execute(PLAIN)
             for register, high_write in (("standard", False), ("high_write", True)):
+                dropped = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = %s"
+                connection.execute(dropped, [register])
                 connection.execute(CREATE, [register, high_write])
                 connection.execute("SELECT accum.register_create_partitions(%s, 1)", [register])
 

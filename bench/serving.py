@@ -1,4 +1,4 @@
-"""The server that a benchmark measures: one of its own, on a data directory that goes with it."""
+"""The server that a benchmark measures: one of its own, on a data directory that goes with it, or is kept."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ class Served:
 
 
 @contextmanager
-def served(spark: str = "off", max_connections: int | None = None) -> Iterator[Served]:
+def served(spark: str = "off", max_connections: int | None = None, data: Path | None = None) -> Iterator[Served]:
     """Start a server, and stop it in the end; what it has logged is shown where the benchmark fails.
 
-    With `max_connections` it is started twice: PostgreSQL reads that once, when it starts.
+    With `max_connections` it is started twice: PostgreSQL reads that once, when it starts. `data` is a data directory
+    to be kept, which may be there already.
     """
     with tempfile.TemporaryDirectory(prefix="headwater-bench-") as directory:
-        data, log = Path(directory) / "data", Path(directory) / "server.log"
+        log = Path(directory) / "server.log"
+        data = data or Path(directory) / "data"
         if max_connections is not None:
             with _started(data, log, spark) as server, psycopg.connect(server.direct, autocommit=True) as connection:
                 setting = sql.SQL("ALTER SYSTEM SET max_connections = {}").format(sql.Literal(max_connections))
