@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 from tests.engine.mirror_laboratory import Laboratory
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mirror.md"
@@ -25,3 +27,11 @@ async def test_plain_delta_reader_gets_the_rows_with_the_documented_code(laborat
     exec(code, scope)
     expected = [tuple(row) for row in await laboratory.connection.fetch("SELECT id, v, n FROM public.t")]
     assert sorted(scope["rows"]) == sorted(expected)
+
+
+def test_hadoop_aws_is_named_in_the_version_of_pysparks_hadoop() -> None:
+    """Hadoop's jars only work beside others of the same version."""
+    home = Path(str(pyspark.__file__)).parent
+    (jar,) = (home / "jars").glob("hadoop-client-api-*.jar")
+    version = jar.stem.removeprefix("hadoop-client-api-")
+    assert re.findall(r"hadoop-aws:([\d.]+\d)", DOCUMENT.read_text()) == [version]
