@@ -123,3 +123,33 @@ def test_locking_clause(numbers: Database) -> None:
     with pytest.raises(errors.FeatureNotSupported, match="FOR UPDATE or FOR SHARE is not supported") as caught:
         numbers.run("SUBSCRIBE (SELECT n FROM numbers FOR UPDATE)")
     assert caught.value.diag.message_hint == "Remove the row-locking clause."
+
+
+@pytest.mark.parametrize("change", ["ATTACH PARTITION apart FOR VALUES IN (2)", "DETACH PARTITION one"])
+def test_another_set_of_partitions_ends_it(numbers: Database, change: str) -> None:
+    numbers.run("DROP TABLE IF EXISTS whole, one, apart")
+    numbers.run("CREATE TABLE whole (n int) PARTITION BY LIST (n)")
+    numbers.run("CREATE TABLE one PARTITION OF whole FOR VALUES IN (1)")
+    numbers.run("CREATE TABLE apart (n int)")
+    numbers.run("INSERT INTO one VALUES (1)")
+    numbers.run("INSERT INTO apart VALUES (2)")
+    client = numbers.connect(autocommit=False)
+    client.execute("DECLARE c CURSOR FOR SUBSCRIBE whole")
+    assert [row[1:] for row in client.execute("FETCH 1 c")] == [(1, 1)]
+    numbers.run(f"ALTER TABLE whole {change}")
+    with pytest.raises(errors.ObjectNotInPrerequisiteState, match=r"partitions of .* were added or removed") as caught:
+        client.execute("FETCH 1 c")
+    assert caught.value.diag.message_hint == "Subscribe again."
+    client.rollback()
+    client.execute("DECLARE c CURSOR FOR SUBSCRIBE whole")
+    rows = client.execute("FETCH ALL c WITH (timeout = '1s')").fetchall()
+    assert sorted(row[2] for row in rows) == ([1, 2] if change.startswith("ATTACH") else [])
+
+
+def test_terminated_by_another_session(numbers: Database) -> None:
+    client = numbers.connect()
+    pid = client.info.backend_pid
+    with pytest.raises(errors.AdminShutdown), client.cursor() as cursor:
+        for row in cursor.stream("SUBSCRIBE (SELECT n FROM numbers WHERE n = 1)"):
+            assert row[1:] == (1, 1)
+            assert numbers.value("SELECT pg_terminate_backend(%s)", pid)
