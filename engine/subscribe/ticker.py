@@ -24,7 +24,6 @@ from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.joining import Joining, TooLate
 from engine.subscribe.pace import PROGRESS, Pace, milliseconds
-from engine.transactions import savepoint
 
 logger = structlog.get_logger(__name__)
 
@@ -246,19 +245,23 @@ class Ticker:
         """
         self._pace.lagging = set()
         changed = await self._end_those_that_cannot_go_on(session, thorough=False)
+        if changed:
+            # One for all: an evaluation changes nothing that another would need.
+            await session.execute("SAVEPOINT __pgt_evaluation")
         for id_, sources in changed.items():
             evaluation = self.evaluations.get(id_)
             if evaluation is None or not evaluation.is_live:
                 continue
             try:
-                async with savepoint(session):
-                    if await evaluation.changes(session, timestamp, evaluation.frontier or "", sources):
-                        evaluation.frontier = snapshot
+                if await evaluation.changes(session, timestamp, evaluation.frontier or "", sources):
+                    evaluation.frontier = snapshot
             except SqlError as error:
+                lost = error.sqlstate.startswith(("08", "57P"))
+                if not lost:
+                    await session.execute("ROLLBACK TO SAVEPOINT __pgt_evaluation")
                 if error.sqlstate in CONTENTION and not evaluation.given_in_part:
                     self._lag(id_)
                     continue
-                lost = error.sqlstate.startswith(("08", "57P"))
                 if evaluation.given_in_part or not lost:
                     evaluation.fail(CHANGED if error.sqlstate in DDL else error)
                 if lost:

@@ -193,43 +193,66 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._subscriber_obstacle(oid, oid, text[]) FROM PUBLIC;
 
 
--- Why a subscription cannot go on, or no row: what it reads has changed or cannot be trusted, or may not be read any more.
-CREATE OR REPLACE FUNCTION pgtrickle._subscription_obstacle(id bigint, OUT code text, OUT message text) RETURNS SETOF record
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+-- Why a subscription cannot go on that reads a source so, or nothing: the source has changed, what was captured of it cannot
+-- be trusted, or it may not be read any more.
+CREATE OR REPLACE FUNCTION pgtrickle._reading_obstacle(
+    source oid, columns text[], reader oid, fingerprint text, generation uuid, OUT code text, OUT message text
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    u record;
     k pgtrickle.pgt_captures;
 BEGIN
-    FOR u IN SELECT * FROM pgtrickle.pgt_subscription_sources x WHERE x.subscription_id = id ORDER BY x.source_relid LOOP
-        IF pgtrickle._qualified(u.source_relid) IS NULL THEN
-            code := '55000';
-            message := 'a relation that the subscription reads was dropped';
-        ELSIF u.schema_fingerprint <> pgtrickle._fingerprint(u.source_relid, u.columns_used) THEN
-            code := '55000';
-            message := format('definition of "%s" has changed', pgtrickle._qualified(u.source_relid));
-        ELSIF u.capture_generation IS NOT NULL THEN
-            SELECT * INTO k FROM pgtrickle.pgt_captures c WHERE c.source_relid = u.source_relid;
-            message := pgtrickle._capture_gap(
-                u.source_relid, k.generation IS NOT DISTINCT FROM u.capture_generation, k.relations, k.trigger_state,
-                (SELECT c.relhassubclass FROM pg_class c WHERE c.oid = u.source_relid));
-            code := CASE WHEN message IS NOT NULL THEN '55000' END;
-        END IF;
-        IF code IS NULL THEN
-            message := pgtrickle._subscriber_obstacle(u.reader, u.source_relid, u.columns_used);
-            code := CASE WHEN message IS NOT NULL THEN '42501' END;
-        END IF;
-        IF code IS NOT NULL THEN
-            RETURN NEXT;
-            RETURN;
-        END IF;
-    END LOOP;
-    SELECT '55000', pgtrickle._changed_function(s.function_hashes::text) INTO code, message
-    FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = id AND s.function_hashes <> '{}';
-    IF message IS NOT NULL THEN
-        RETURN NEXT;
+    IF pgtrickle._qualified(source) IS NULL THEN
+        code := '55000';
+        message := 'a relation that the subscription reads was dropped';
+    ELSIF fingerprint <> pgtrickle._fingerprint(source, columns) THEN
+        code := '55000';
+        message := format('definition of "%s" has changed', pgtrickle._qualified(source));
+    ELSIF generation IS NOT NULL THEN
+        SELECT * INTO k FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
+        message := pgtrickle._capture_gap(
+            source, k.generation IS NOT DISTINCT FROM generation, k.relations, k.trigger_state,
+            (SELECT c.relhassubclass FROM pg_class c WHERE c.oid = source));
+        code := CASE WHEN message IS NOT NULL THEN '55000' END;
+    END IF;
+    IF code IS NULL THEN
+        message := pgtrickle._subscriber_obstacle(reader, source, columns);
+        code := CASE WHEN message IS NOT NULL THEN '42501' END;
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_obstacle(bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._reading_obstacle(oid, text[], oid, text, uuid) FROM PUBLIC;
+
+
+DROP FUNCTION IF EXISTS pgtrickle._subscription_obstacle(bigint);  -- what an earlier version asked of each
+
+-- Those of some subscriptions that cannot go on, and why. What many of them read in the same way is looked at once.
+CREATE OR REPLACE FUNCTION pgtrickle._subscription_obstacles(ids bigint[])
+RETURNS TABLE (id bigint, code text, message text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH readings AS MATERIALIZED (
+        SELECT u.source_relid, u.columns_used, u.reader, u.schema_fingerprint, u.capture_generation,
+               array_agg(u.subscription_id) AS readers
+        FROM pgtrickle.pgt_subscription_sources u
+        WHERE u.subscription_id = ANY (ids)
+        GROUP BY 1, 2, 3, 4, 5
+    ), functions AS MATERIALIZED (
+        SELECT s.function_hashes, array_agg(s.subscription_id) AS readers
+        FROM pgtrickle.pgt_subscriptions s
+        WHERE s.subscription_id = ANY (ids) AND s.function_hashes <> '{}'
+        GROUP BY 1
+    ), found AS (
+        SELECT unnest(r.readers) AS id, r.source_relid AS place, o.code, o.message
+        FROM readings r
+        CROSS JOIN LATERAL pgtrickle._reading_obstacle(r.source_relid, r.columns_used, r.reader, r.schema_fingerprint,
+                                                       r.capture_generation) AS o
+        WHERE o.code IS NOT NULL
+        UNION ALL
+        SELECT unnest(f.readers), NULL, '55000', c.message
+        FROM functions f CROSS JOIN LATERAL pgtrickle._changed_function(f.function_hashes::text) AS c(message)
+        WHERE c.message IS NOT NULL
+    )
+    SELECT DISTINCT ON (o.id) o.id, o.code, o.message FROM found o ORDER BY o.id, o.place NULLS LAST, o.code
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_obstacles(bigint[]) FROM PUBLIC;
 
 
 -- Have tables stay what they are for the transaction's snapshot, until it ends. False if one has been emptied or rewritten
@@ -262,6 +285,8 @@ CREATE OR REPLACE FUNCTION pgtrickle._subscription_news(
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pending oid[] := '{}';
+    affected bigint[];
+    lost oid[] := '{}';
     source oid;
     found boolean;
 BEGIN
@@ -280,26 +305,27 @@ BEGIN
             pending := pending || source;
         END IF;
     END LOOP;
-    FOR id, changed IN
-        SELECT u.subscription_id,
-               array_agg(DISTINCT u.source_relid::bigint) FILTER (WHERE u.capture_generation IS NOT NULL AND u.source_relid = ANY (pending))
-        FROM pgtrickle.pgt_subscription_sources u
-        WHERE u.subscription_id = ANY (ids)
-        GROUP BY u.subscription_id
-        HAVING thorough OR bool_or(u.source_relid = ANY (pending))
+    affected := ARRAY(SELECT DISTINCT u.subscription_id FROM pgtrickle.pgt_subscription_sources u
+                      WHERE u.subscription_id = ANY (ids) AND u.source_relid = ANY (pending));
+    FOR source IN
+        SELECT DISTINCT u.source_relid FROM pgtrickle.pgt_subscription_sources u
+        WHERE u.subscription_id = ANY (affected) AND u.capture_generation IS NOT NULL ORDER BY 1
     LOOP
-        code := NULL;
-        message := NULL;
-        SELECT o.code, o.message INTO code, message FROM pgtrickle._subscription_obstacle(id) o;
-        IF code IS NULL AND changed IS NOT NULL THEN
-            held := pgtrickle._hold_sources(ARRAY(
-                SELECT DISTINCT u.source_relid FROM pgtrickle.pgt_subscription_sources u
-                WHERE u.subscription_id = id AND u.capture_generation IS NOT NULL ORDER BY 1));
-        END IF;
-        IF code IS NOT NULL OR changed IS NOT NULL THEN
-            RETURN NEXT;
+        IF NOT pgtrickle._hold_sources(ARRAY[source]) THEN
+            lost := lost || source;
         END IF;
     END LOOP;
+    RETURN QUERY
+        SELECT s.subscription_id, s.changed, s.held, o.code, o.message
+        FROM (SELECT u.subscription_id,
+                     array_agg(DISTINCT u.source_relid::bigint) FILTER (WHERE u.source_relid = ANY (pending)) AS changed,
+                     NOT bool_or(u.source_relid = ANY (lost)) AS held
+              FROM pgtrickle.pgt_subscription_sources u
+              WHERE u.subscription_id = ANY (CASE WHEN thorough THEN ids ELSE affected END)
+              GROUP BY u.subscription_id) AS s
+        LEFT JOIN pgtrickle._subscription_obstacles(CASE WHEN thorough THEN ids ELSE affected END) AS o
+            ON o.id = s.subscription_id
+        WHERE o.code IS NOT NULL OR s.changed IS NOT NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_news(bigint[], pg_snapshot, boolean) FROM PUBLIC;
 

@@ -182,7 +182,7 @@ BEGIN
             CONTINUE;
         END IF;
         broken := CASE WHEN h.subscription_id IS NULL THEN coalesce(h.error, 'changes are not captured')
-                       ELSE (SELECT o.message FROM pgtrickle._subscription_obstacle(h.subscription_id) o) END;
+                       ELSE (SELECT o.message FROM pgtrickle._subscription_obstacles(ARRAY[h.subscription_id]) o) END;
         IF broken IS NULL AND EXISTS (
             SELECT FROM pgtrickle.pgt_subscription_sources u JOIN pgtrickle.pgt_captures k USING (source_relid)
             WHERE u.subscription_id = h.subscription_id AND k.system <> here) THEN
