@@ -179,7 +179,8 @@ class Ticker:
                     if not each.again:
                         imports.append(self._let_join(each, timestamp, exported))
                 for evaluation in self._up_to_date():
-                    await evaluation.progressed(session, timestamp + 1, PROGRESS)
+                    # Not each at a time of its own, which would be a tick for each.
+                    await evaluation.progressed(session, timestamp + 1, PROGRESS / 2)
                 for imported in imports:
                     await imported.wait()
         except BaseException as error:

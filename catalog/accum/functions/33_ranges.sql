@@ -154,13 +154,16 @@ BEGIN
     IF filter <> '' AND NOT given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
         -- The totals of a year are few and have an index on each dimension; the others have none but the hash. As an array
         -- the hashes are looked up there, where a join would often be planned as a scan of everything.
-        cells := format(' AND t.dim_hash = ANY (ARRAY(SELECT t.dim_hash FROM %s AS t WHERE true%s))', sources ->> 'year', filter);
+        -- What they are filtered by then must not be a condition of the index on (dim_hash, period, dimensions): for the dimensions
+        -- left out, PostgreSQL 18 would reckon with so many skips that it reads whole periods instead.
+        cells := format(' AND t.dim_hash = ANY (ARRAY(SELECT t.dim_hash FROM %s AS t WHERE true%s)) AND (true%2$s) IS TRUE',
+                        sources ->> 'year', filter);
     END IF;
     FOR segment IN
         SELECT s.*, '' AS sign FROM @extschema@._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
         UNION ALL SELECT * FROM @extschema@._segments_before(totals_period, until) WHERE subtracting
     LOOP
-        parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s%s',
+        parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s',
             CASE WHEN bucket IS NOT NULL THEN format('date_trunc(%L, t.period)::date AS _bucket, ', bucket) ELSE '' END,
             @extschema@._each(kept, 't.%1$I, '),
             @extschema@._each(resources, CASE WHEN subtracting THEN segment.sign || ' t.%1$I::numeric AS %1$I' ELSE 't.%1$I' END, ', '),
@@ -169,7 +172,7 @@ BEGIN
                 CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
             CASE WHEN segment.behind < 'infinity' THEN format(' AND t.period < %L::%s', @extschema@._moment(segment.behind),
                 CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
-            filter, CASE segment.grain WHEN 'year' THEN '' ELSE cells END);
+            CASE WHEN segment.grain = 'year' OR cells = '' THEN filter ELSE cells END);
     END LOOP;
     IF parts = '{}' THEN
         parts := ARRAY[format('SELECT %s%s%s FROM %s AS t WHERE false',
