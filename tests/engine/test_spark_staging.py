@@ -78,9 +78,10 @@ async def test_only_the_owner_reads_the_rows(laboratory: Laboratory, parallel: C
             await laboratory.session.execute("SET LOCAL ROLE staging_owner")
             assert await staged(laboratory, result, "count(*)") == [(5000,)]
             await laboratory.session.execute("SET LOCAL ROLE staging_other")
+            await laboratory.session.execute("SAVEPOINT before")
             with pytest.raises(Exception, match="permission denied"):
-                async with laboratory.connection.transaction():
-                    await staged(laboratory, result, "count(*)")
+                await staged(laboratory, result, "count(*)")
+            await laboratory.session.execute("ROLLBACK TO before")
         await result.loading.drop()
     finally:
         await laboratory.connection.execute("DROP ROLE staging_owner; DROP ROLE staging_other")
