@@ -8,10 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -143,9 +143,13 @@ def kill(server: Headwater, what: str, rng: random.Random) -> None:
     """SIGKILL for Headwater, PostgreSQL, both, or one backend (which has PostgreSQL end all the others)."""
     main = postmaster(server)
     if what == "backend":
-        children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
-        clients = [c for c in children if b" postgres " in Path(f"/proc/{c}/cmdline").read_bytes().replace(b"\0", b" ")]
-        os.kill(int(rng.choice(clients or children)), signal.SIGKILL)
+        children = psutil.Process(main).children()
+        clients = []
+        for child in children:
+            with suppress(psutil.NoSuchProcess):  # sessions end of themselves, too
+                if " postgres " in " ".join(child.cmdline()):
+                    clients.append(child)
+        rng.choice(clients or children).kill()
         return
     if what in ("headwater", "both"):
         server.kill()
