@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -104,6 +105,34 @@ def test_null_where_a_name_belongs(registers: Database) -> None:
         "22023",
         "invalid value for kind: null",
     )
+
+
+def test_null_is_no_recorder(registers: Database) -> None:
+    registers.run(CREATE, *LEDGER)
+    post(registers, movement(), register="r")
+    for call in ("unpost('r', NULL)", "repost('r', NULL, '[]')"):
+        assert refusal(registers, f"SELECT accum.register_{call}") == ("22004", "recorder must not be null")
+    assert registers.value("SELECT accum.r_balance()") == {"n": 1}
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_a_recorder_is_no_object_unless_its_type_is(registers: Database, array: bool) -> None:
+    registers.run(CREATE, *LEDGER)
+    data = movement(recorder={"invoice": 1})
+    assert refusal(registers, "SELECT accum.register_post('r', %s::jsonb)", json.dumps([data] if array else data)) == (
+        "22023",
+        'invalid value of field "recorder" in element 1 of the batch: {"invoice": 1}',
+    )
+    typed = CREATE.replace("'r'", "'typed'").replace("%s::jsonb)", "%s::jsonb, recorder_type := 'text[]')")
+    registers.run(typed, *LEDGER)
+    data = movement(recorder=["invoice", "1"])
+    assert registers.value("SELECT accum.register_post('typed', %s::jsonb)", json.dumps([data] if array else data)) == 1
+    assert refusal(registers, "SELECT accum.register_post('typed', %s::jsonb)", json.dumps(data | {"n": "many"})) == (
+        "22P02",
+        'invalid value of field "n" in element 1 of the batch: invalid input syntax for type numeric: "many"',
+    )
+    assert registers.value("SELECT accum.register_unpost('typed', ARRAY['invoice', '1']::text)") == 1
+    assert registers.value("SELECT accum.typed_balance()") == {"n": 0}
 
 
 def test_as_many_dimensions_and_resources_as_there_can_be(registers: Database) -> None:
@@ -240,6 +269,38 @@ def test_a_table_of_a_register_is_dropped_with_the_register_only(registers: Data
     registers.run("SELECT accum.register_drop('r', force := true)")
     registers.run("CREATE TABLE accum.r_movements ()")
     registers.run("DROP TABLE accum.r_movements")
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "partition"),
+    [("day", "2026_04_18"), ("month", "2026_04"), ("quarter", "2026_q2"), ("year", "2026")],
+)
+def test_a_partition_is_dropped_when_it_has_been_detached(
+    registers: Database, partition_by: str, partition: str
+) -> None:
+    registers.run(CREATE.replace("%s::jsonb)", "%s::jsonb, partition_by := %s)"), *LEDGER, partition_by)
+    registers.run(
+        "SELECT accum._make_partition(g, %s) FROM accum._registers AS g",
+        datetime(2026, 4, 1 + 17 * (partition_by == "day")),
+    )
+    post(registers, movement(), register="r")
+    table = f"accum.r_movements_{partition}"
+    with pytest.raises(psycopg.Error) as failure:
+        registers.run(f"DROP TABLE {table} CASCADE")
+    assert failure.value.sqlstate == "2BP01"
+    assert failure.value.diag.message_primary == f'cannot drop {table} because it is a partition of register "r"'
+    assert "accum.register_detach_partitions('r', date)" in (failure.value.diag.message_hint or "")
+    assert registers.value(f"SELECT count(*) FROM {table}") == 1
+    registers.run("SELECT accum.register_detach_partitions('r', '2027-01-01')")
+    registers.run(f"DROP TABLE {table}")
+    assert registers.value("SELECT accum.r_balance()") == {"n": 1}
+
+
+def test_registers_named_like_partitions_of_another_are_dropped(registers: Database) -> None:
+    registers.run(CREATE, *LEDGER)
+    registers.run(CREATE.replace("'r'", "'r_movements_2026'"), *LEDGER)
+    registers.run("SELECT accum.register_drop('r_movements_2026')")
+    assert registers.rows("SELECT name FROM accum.register_list()") == [("r",)]
 
 
 def test_what_is_left_where_nothing_could_refuse_the_drop(registers: Database) -> None:

@@ -45,6 +45,11 @@ BEGIN
 END $$;
 
 
+-- Whether a type, in its canonical name, is text of any or a given length. JSON's objects and arrays would be taken for such texts, too.
+CREATE OR REPLACE FUNCTION @extschema@._is_text(type text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT type ~ '^(text|character varying(\(\d+\))?)$' $$;
+
+
 -- The columns that a user has declared, with canonical types.
 CREATE OR REPLACE FUNCTION @extschema@._columns(role text, declared jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -7,7 +7,8 @@
 CREATE OR REPLACE FUNCTION @extschema@._explain_failure(p_data jsonb, fields jsonb, optional text[]) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    texts CONSTANT text[] := ARRAY(SELECT f.key FROM jsonb_each_text(fields) AS f WHERE f.value ~ '^(text|character varying).* or null$');
+    texts CONSTANT text[] := ARRAY(SELECT f.key FROM jsonb_each_text(fields) AS f
+                                    WHERE f.key <> 'recorder' AND @extschema@._is_text(replace(f.value, ' or null', '')));
     element jsonb;
     position bigint;
     field text;
@@ -36,7 +37,7 @@ BEGIN
             END IF;
             is_dimension := type LIKE '% or null';
             type := regexp_replace(type, ' or null$', '');
-            IF jsonb_typeof(element -> field) IN ('object', 'array') AND type NOT IN ('json', 'jsonb') THEN
+            IF jsonb_typeof(element -> field) IN ('object', 'array') AND (field <> 'recorder' OR @extschema@._is_text(type)) THEN
                 RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: %', field, position, element -> field
                     USING ERRCODE = '22023';
             END IF;
@@ -74,16 +75,16 @@ DECLARE
     fields CONSTANT text := quote_literal(
         (SELECT coalesce(jsonb_object_agg(key, value || ' or null'), '{}') FROM jsonb_each_text(r.dimensions))
         || r.resources || jsonb_build_object('recorder', r.recorder_type, 'period', 'timestamptz'));
-    texts CONSTANT text := (
-        SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', d.key), '')
-          FROM jsonb_each_text(r.dimensions) AS d WHERE d.value = 'text' OR d.value LIKE 'character varying%');
+    texts CONSTANT text[] := ARRAY(SELECT d.key FROM jsonb_each_text(r.dimensions) AS d WHERE @extschema@._is_text(d.value));
+    recorders CONSTANT text[] := CASE WHEN @extschema@._is_text(r.recorder_type) THEN '{recorder}' ELSE '{}' END;
+    no_texts CONSTANT text := (
+        SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', t), '') FROM unnest(texts || recorders) AS t);
     -- What types let through and tables or indexes do not: amounts without an end, and texts that are too long.
     acceptable CONSTANT text := '@.period >= ''4713-01-01 00:00:00+00 BC'' AND @.period < ''infinity''' || (
         SELECT coalesce(string_agg(format(' AND @.%1$I > ''-Infinity'' AND @.%1$I < ''Infinity''', f.key), ''), '')
           FROM jsonb_each_text(r.resources) AS f WHERE f.value NOT IN ('integer', 'bigint')) || (
-        SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', d.key), ' + ') || ' <= 2000', '')
-          FROM jsonb_each_text(r.dimensions) AS d WHERE d.value = 'text' OR d.value LIKE 'character varying%')
-        || CASE WHEN r.recorder_type ~ '^(text|character varying)' THEN ' AND octet_length(coalesce(@.recorder, '''')) <= 2000' ELSE '' END;
+        SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', t), ' + ') || ' <= 2000', '') FROM unnest(texts) AS t)
+        || CASE recorders WHEN '{}' THEN '' ELSE ' AND octet_length(coalesce(@.recorder, '''')) <= 2000' END;
     -- What makes `_rows` of `p_data`. It is done apart from the INSERT so that what it catches needs no subtransaction
     -- of the INSERT's.
     read_rows CONSTANT text := replace(replace('
@@ -96,7 +97,7 @@ DECLARE
         SELECT FROM jsonb_array_elements(p_data) AS e
          WHERE NOT (e.value ?& ARRAY[@required@]::text[])
             OR e.value - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
-@texts@
+@no_texts@
     ) THEN
         PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
     END IF;
@@ -112,7 +113,7 @@ DECLARE
     END;
     IF NOT _complete THEN
         PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
-    END IF;', '@texts@', coalesce(texts, '')), '@acceptable@', replace(acceptable, '@.', 'm.'));
+    END IF;', '@no_texts@', coalesce(no_texts, '')), '@acceptable@', replace(acceptable, '@.', 'm.'));
     insert_rows CONSTANT text := '
     INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
     SELECT @recorder@, m.period, coalesce(m.movement_type, @type@), {{hash ~ m.%1$I}}
@@ -124,7 +125,7 @@ DECLARE
     IF jsonb_typeof(p_data) = ''object'' THEN
         IF NOT p_data ?& ARRAY[''recorder'', ''period''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}]
            OR p_data - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
-           ' || replace(coalesce(texts, ''), 'e.value', 'p_data') || '
+           ' || replace(coalesce(no_texts, ''), 'e.value', 'p_data') || '
         THEN
             PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
         END IF;
@@ -146,6 +147,9 @@ DECLARE
         RETURN 1;
     END IF;';
     locked CONSTANT text := '
+    IF p_recorder IS NULL THEN
+        RAISE EXCEPTION ''recorder must not be null'' USING ERRCODE = ''22004'';
+    END IF;
     -- One document at a time; what another transaction has left is seen by the next statement.
     PERFORM pg_advisory_xact_lock(' || quote_literal(@extschema@._name(r.name || '_movements')) || '::regclass::oid::int,
                                   hashtext(p_recorder::text));
@@ -189,10 +193,7 @@ DECLARE
     _rows {{movements}}[];
     _complete boolean;
     _posted integer;
-BEGIN
-    IF p_recorder IS NULL THEN
-        RAISE EXCEPTION ''recorder must not be null'' USING ERRCODE = ''22004'';
-    END IF;' || replace(replace(replace(read_rows,
+BEGIN' || replace(replace(replace(read_rows,
             '@required@', '''period''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}'),
             '@optional@', '''{recorder,movement_type}'''),
             '@recorder@', ' ') || '

@@ -61,7 +61,8 @@ DECLARE
     found CONSTANT regtype := to_regtype(parts[1]);
 BEGIN
     IF found IS NULL OR (SELECT t.typtype = 'p' FROM pg_type t WHERE t.oid = found) THEN
-        RAISE EXCEPTION 'type % of the recorder does not exist', coalesce('"' || type || '"', 'null') USING ERRCODE = '42704';
+        RAISE EXCEPTION 'type % of the recorder does not exist', coalesce('"' || type || '"', 'null') USING ERRCODE = '42704',
+            HINT = 'A type that is not PostgreSQL''s own is named with its schema.';
     END IF;
     RETURN format_type(found, NULL) || coalesce(parts[2], '');
 END $$;

@@ -14,13 +14,23 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- After DROP. `register_drop` takes the register out of the list first, and `register_alter` says what it does; with the
+-- Whether a name is that of a partition, or of one that was detached.
+CREATE OR REPLACE FUNCTION @extschema@._is_partition(r @extschema@._registers, relation text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT starts_with(relation, (r).name || '_movements_')
+           AND substr(relation, length((r).name || '_movements_') + 1) ~ '^\d{4,}(_\d\d(_\d\d)?|_q\d)?$'
+$$;
+
+
+-- After DROP. Of what was attached as a partition PostgreSQL drops the trigger `dim_hash` that it had copied there, which it takes
+-- away when it is detached. `register_drop` takes the register out of the list first, and `register_alter` says what it does; with the
 -- schema goes the list itself.
 CREATE OR REPLACE FUNCTION @extschema@._on_sql_drop() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     register text;
     relation text;
+    attached boolean;
 BEGIN
     IF to_regclass('@extschema@._registers') IS NULL THEN
         RETURN;
@@ -30,13 +40,19 @@ BEGIN
                    SELECT n.nspname FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace);
         RETURN;
     END IF;
-    SELECT g.name, o.object_name INTO register, relation
-      FROM pg_event_trigger_dropped_objects() AS o JOIN @extschema@._registers AS g ON o.object_name = ANY (@extschema@._relations_of(g))
-     WHERE o.object_type IN ('table', 'view') AND o.schema_name::text = (
+    SELECT g.name, o.address_names[2], o.object_type = 'trigger' INTO register, relation, attached
+      FROM pg_event_trigger_dropped_objects() AS o
+      JOIN @extschema@._registers AS g ON CASE o.object_type
+               WHEN 'trigger' THEN o.address_names[3] = 'dim_hash' AND @extschema@._is_partition(g, o.address_names[2])
+               ELSE o.object_name = ANY (@extschema@._relations_of(g)) END
+     WHERE o.object_type IN ('table', 'view', 'trigger') AND o.address_names[1] = (
                SELECT n.nspname FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace)
        AND g.name IS DISTINCT FROM nullif(current_setting('pg_accumulator.altered', true), '')
-     LIMIT 1;
-    IF FOUND THEN
+     ORDER BY 3 LIMIT 1;
+    IF attached THEN
+        RAISE EXCEPTION 'cannot drop % because it is a partition of register "%"', @extschema@._name(relation), register USING ERRCODE = '2BP01',
+            HINT = format('SELECT @extschema@.register_detach_partitions(%L, date) detaches partitions, which can be dropped then.', register);
+    ELSIF FOUND THEN
         RAISE EXCEPTION 'cannot drop % because register "%" requires it', @extschema@._name(relation), register USING ERRCODE = '2BP01',
             HINT = format('SELECT @extschema@.register_drop(%L) drops the register with all that belongs to it.', register);
     END IF;
