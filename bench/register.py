@@ -52,6 +52,7 @@ CREATE TABLE lookup (
 INSERT INTO lookup SELECT a, i, 1, 1 FROM generate_series(1, 100) AS a, generate_series(1, 10) AS i;
 """
 
+DROP = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = %s"
 CREATE = """
 SELECT accum.register_create(%s, '{"account": "int", "item": "int"}',
                              '{"quantity": "numeric(18,4)", "amount": "numeric(18,2)"}', high_write := %s)
@@ -106,6 +107,12 @@ def posting(register: str, kind: str, sizes: tuple[int, ...]) -> list[Work]:
     return works
 
 
+def create(connection: psycopg.Connection[tuple[object, ...]], register: str, *, high_write: bool) -> None:
+    """A register without movements, in the place of one of an earlier run."""
+    connection.execute(DROP, [register])
+    connection.execute(CREATE, [register, high_write])
+
+
 def fill(way: Way, movements: int, console: Console) -> None:
     """The history, in chunks, or what is not there of it; says how fast."""
     with way.connect() as connection:
@@ -114,9 +121,7 @@ def fill(way: Way, movements: int, console: Console) -> None:
         if found is None:
             connection.execute("DELETE FROM history_written")
             with connection.transaction():
-                dropped = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = 'history'"
-                connection.execute(dropped)
-                connection.execute(CREATE, ["history", False])
+                create(connection, "history", high_write=False)
                 connection.execute("SELECT accum.register_create_partitions('history', interval '-6 years')")
                 connection.execute("INSERT INTO history_written VALUES (%s, 0)", [movements])
         present = int(str(found[0])) if found else 0
@@ -261,9 +266,7 @@ def main() -> None:
         with ways[1].connect() as connection:  # that makes the server install the catalog
             connection.execute(PLAIN)
             for register, high_write in (("standard", False), ("high_write", True)):
-                dropped = "SELECT accum.register_drop(name, force := true) FROM accum._registers WHERE name = %s"
-                connection.execute(dropped, [register])
-                connection.execute(CREATE, [register, high_write])
+                create(connection, register, high_write=high_write)
                 connection.execute("SELECT accum.register_create_partitions(%s, 1)", [register])
 
         def post() -> None:
