@@ -129,6 +129,20 @@ def test_configuration_of_an_unknown_queue(queue: Queue) -> None:
         assert queue.fails("SELECT pgque.set_queue_config('nope', 'max_retries', %s)", value).sqlstate == "P0001"
 
 
+@pytest.mark.parametrize("statement", ["SELECT pgque.create_queue(%s)", "SELECT pgque.drop_queue(%s)"])
+def test_an_older_snapshot_does_not_bring_back_a_queue(queue: Queue, queue_database: str, statement: str) -> None:
+    queue.value("SELECT pgque.create_queue('untouched')")
+    with psycopg.connect(queue_database) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT count(*) FROM pgque.queue")
+        queue.value("SELECT pgque.drop_queue(%s)", queue.name)
+        queue.value("SELECT pgque.create_queue(%s)", queue.name)
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            other.execute(statement, ["untouched" if "drop" in statement else "late"])
+    assert queue.send("x") == [1]
+    queue.value("SELECT pgque.drop_queue('untouched')")
+
+
 def test_many_create_and_drop_at_once(queue: Queue, queue_database: str) -> None:
     def work(number: int) -> list[int]:
         with psycopg.connect(queue_database, autocommit=True) as connection:

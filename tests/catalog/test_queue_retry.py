@@ -168,6 +168,16 @@ def test_event_retry_in_both_forms(subscribed: Queue) -> None:
     assert take(subscribed)[1] == {"a": (1, 1), "b": (2, 1)}
 
 
+def test_a_retry_that_would_never_be_due_is_refused(subscribed: Queue) -> None:
+    event = subscribed.send("x")[0]
+    batch, _ = take(subscribed)
+    statement = "SELECT pgque.event_retry(%s, %s, 'infinity'::timestamptz)"
+    assert "retry time must not be infinity" in str(subscribed.fails(statement, batch, event))
+    if subscribed.connection.info.server_version >= 170000:  # intervals have an infinity
+        statement = f"SELECT pgque.nack(%s, {MESSAGE.format('%s')}, 'infinity')"
+        assert "retry time must not be infinity" in str(subscribed.fails(statement, batch, event))
+
+
 def test_batch_retry_gives_everything_again(subscribed: Queue) -> None:
     subscribed.send("a", "b", "c")
     batch, messages = take(subscribed)

@@ -76,6 +76,10 @@ BEGIN
 $begun$;
 BEGIN
     PERFORM pgque._lock_queues(true);
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        -- What all sessions execute must not be made of an older snapshot, which may have a queue that is gone.
+        PERFORM FROM pgque.queue FOR SHARE;
+    END IF;
     queues := array(SELECT q FROM (SELECT * FROM pgque.queue WHERE NOT queue_disable_insert ORDER BY queue_id LIMIT 64) AS q
                      ORDER BY q.queue_name COLLATE "C");
     FOR name, parameters, type, data, extras IN VALUES

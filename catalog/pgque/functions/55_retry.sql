@@ -31,12 +31,16 @@ BEGIN
 END $$;
 
 
--- Give an event again at `at`. 0 if this delivery of it has been asked for already.
+-- Give an event again at `at`. 0 if this delivery of it has been asked for already. In the table, `infinity` is what has been
+-- moved back already, and would be forgotten.
 CREATE OR REPLACE FUNCTION pgque._queue_retry(batch pgque._batch_state, event pgque.event_template, at timestamptz)
 RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     queued bigint;
 BEGIN
+    IF at = 'infinity' THEN
+        RAISE EXCEPTION 'retry time must not be infinity';
+    END IF;
     INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
                                    ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
     VALUES (at, batch.queue_id, event.ev_id, event.ev_time, NULL, batch.owner, coalesce(event.ev_retry, 0) + 1, event.ev_type,
