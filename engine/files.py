@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import quote as percent
 from urllib.parse import unquote
 
@@ -13,8 +14,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from catalog.session import SqlError
-from engine.spark_sessions import Session
+from engine.spark_sessions import Session, SparkJobFailed, SparkSessions
 from engine.storage import storage_message
+
+Contents = TypeVar("Contents")
 
 _WILDCARDS = re.compile(r"[*?\[]")
 _HIDDEN = ("_", ".")
@@ -78,6 +81,17 @@ def _matches(path: str, pattern: str) -> bool:
     """
     parts, wanted = path.strip("/").split("/"), pattern.strip("/").split("/")
     return len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, parts, wanted))
+
+
+async def read_file(
+    sessions: SparkSessions, file: DataFile, read: Callable[[Session, str], Contents], description: str
+) -> Contents:
+    """What `read` makes of a file's URI in a job of Spark's. Raises SparkUnavailable, SqlError with the file's name."""
+    try:
+        async with sessions.acquire() as lease:
+            return await lease.run(lambda spark: read(spark, file.uri), description=description)
+    except SparkJobFailed as error:
+        raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
 def read_parquet(spark: Session, uri: str) -> pa.Table:

@@ -11,7 +11,7 @@ import hashlib
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,12 +24,12 @@ from deltalake.exceptions import DeltaError
 from pyarrow import csv
 
 from catalog.session import SqlError, SqlSession
-from engine.files import DataFile, list_files, read_lines, read_parquet
+from engine.files import DataFile, list_files, read_file, read_lines, read_parquet
 from engine.lake_options import LakeTable
 from engine.lake_polls import FILE, ROW
 from engine.loading import json_value, value_texts
 from engine.spark_load import csv_chunks
-from engine.spark_sessions import SparkJobFailed, SparkSessions
+from engine.spark_sessions import SparkSessions
 from engine.storage import storage_message
 
 RECENT = 5.0
@@ -101,17 +101,11 @@ class Lake:
         given: dict[str, Any],
         name: str,
     ) -> pa.Table:
+        description = f"poll of {name}: {file.uri}"
         if table.format in ("parquet", "delta"):
-            return _parquet(await self._read(read_parquet, file, name), columns, given, file)
-        lines = await self._read(read_lines, file, name)
+            return _parquet(await read_file(self._sessions, file, read_parquet, description), columns, given, file)
+        lines = await read_file(self._sessions, file, read_lines, description)
         return _json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)
-
-    async def _read(self, read: Callable[[Any, str], Any], file: DataFile, name: str) -> Any:
-        try:
-            async with self._sessions.acquire() as lease:
-                return await lease.run(lambda spark: read(spark, file.uri), description=f"poll of {name}: {file.uri}")
-        except SparkJobFailed as error:
-            raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
 def _state(table: LakeTable, files: Sequence[DataFile]) -> str | None:

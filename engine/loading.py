@@ -7,7 +7,7 @@ mean. Of Parquet and JSON files, whose values have names, each value goes into t
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import structlog
 
 from catalog.session import RequestSession, SqlError
-from engine.files import DataFile, list_files, read_lines, read_parquet
-from engine.spark_sessions import SparkJobFailed, SparkSessions
+from engine.files import DataFile, list_files, read_file, read_lines, read_parquet
+from engine.spark_sessions import SparkSessions
 from engine.transactions import local_setting
 from sql.load import Load, LoadError, parse_load
 from sql.render import quote
@@ -84,12 +84,12 @@ class FileLoader:
 
     async def _load_file(self, session: RequestSession, load: Load, target: Target, file: DataFile) -> int:
         content: _Parquet | _Json | _Lines
+        description = f"COPY {target.name} FROM {file.uri}"
         if load.format == "parquet":
-            content = _Parquet(await self._read(read_parquet, file, target), target, file)
-        elif load.format == "json":
-            content = _Json(await self._read(read_lines, file, target), target, file)
+            content = _Parquet(await read_file(self._sessions, file, read_parquet, description), target, file)
         else:
-            content = _Lines(await self._read(read_lines, file, target), load.columns)
+            lines = await read_file(self._sessions, file, read_lines, description)
+            content = _Json(lines, target, file) if load.format == "json" else _Lines(lines, load.columns)
         names = f" ({', '.join(quote(name) for name in content.columns)})" if content.columns else ""
         if not content.columns and load.format in ("parquet", "json"):
             return 0  # not one value in it
@@ -103,15 +103,6 @@ class FileLoader:
             where = f'row {found[1]} of file "{file.uri}"' + (f', column "{found[2]}"' if found[2] else "")
             detail = f"{error.detail}\n{where}" if error.detail else where
             raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
-
-    async def _read(self, read: Callable[[Any, str], Any], file: DataFile, target: Target) -> Any:
-        try:
-            async with self._sessions.acquire() as lease:
-                return await lease.run(
-                    lambda spark: read(spark, file.uri), description=f"COPY {target.name} FROM {file.uri}"
-                )
-        except SparkJobFailed as error:
-            raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
 @dataclass(frozen=True, slots=True)
