@@ -142,16 +142,20 @@ class PooledSession:
     async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:
         """A transaction around the block; `repeatable_read` gives every statement in it one snapshot.
 
+        Raises SqlError 25P02 where the block ends without an error although a statement in it has failed.
+
         asyncpg's own is not used: it takes a BEGIN or COMMIT that was cancelled for a transaction that has been
         forgotten, and says so in the log.
         """
         try:
             await self.execute(f"BEGIN ISOLATION LEVEL {isolation.replace('_', ' ')}")
             yield
-            await self.execute("COMMIT")
+            answer = await self.execute("COMMIT")
         except BaseException:
             await self._roll_back()
             raise
+        if answer == "ROLLBACK":
+            raise SqlError("25P02", "nothing was committed, since a statement of the transaction had failed")
 
     async def _roll_back(self) -> None:
         if self.lost:  # it has rolled back by itself

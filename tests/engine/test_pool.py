@@ -124,6 +124,24 @@ async def test_transaction_that_is_given_up_at_its_edges_is_rolled_back_without_
     await pool.close()
 
 
+async def test_transaction_whose_failure_nobody_has_raised_is_not_taken_for_committed(
+    cluster: EmbeddedPostgres, database: str
+) -> None:
+    """PostgreSQL answers the COMMIT of a failed transaction with ROLLBACK, which is no error."""
+    pool = pool_of(cluster, database)
+    async with pool.session() as session:
+        with pytest.raises(SqlError, match="nothing was committed") as raised:
+            async with session.transaction():
+                await session.execute("CREATE TABLE public.made ()")
+                with pytest.raises(SqlError, match="division by zero"):
+                    await session.fetch("SELECT 1 / 0")
+        assert raised.value.sqlstate == "25P02"
+        assert await session.fetch("SELECT to_regclass('public.made') IS NULL") == [(True,)]
+        async with session.transaction():
+            await session.execute("CREATE TABLE public.made ()")
+    await pool.close()
+
+
 async def test_lost_connection_is_called_so_at_every_use(cluster: EmbeddedPostgres, database: str) -> None:
     pool = pool_of(cluster, database)
     async with pool.session() as session:
