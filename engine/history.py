@@ -2,7 +2,7 @@
 
 What is retained stands in `pgtrickle.pgt_history`. Of all servers one keeps it going, elected by an advisory lock: it
 gives a timestamp to what was committed, so that a subscription can begin at any time in the period, lets what is older
-go, and captures anew what could not be trusted any more. Subscriptions note their own timestamps.
+go, and captures anew what could not be trusted any more. Where there are subscriptions these note their timestamps.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class HistoryClock(Candidate):
     key = 0x7067745F68697374  # "pgt_hist" in ASCII
 
     clock: Callable[[], float] = time.monotonic
+    ticking: Callable[[], bool] = lambda: False
+    """Whether subscriptions of this server take the timestamps: clients shall not be told others than history holds."""
     _position: int | None = None
     """Of the database's changes when the last timestamp was given, if nobody was just changing anything."""
     _advanced_at: float = 0.0
@@ -134,7 +136,9 @@ class HistoryClock(Candidate):
             ((begins,),) = await session.fetch(
                 "SELECT EXISTS (SELECT FROM pgtrickle.pgt_history h WHERE h.held_from IS NULL)"
             )
-            if position != self._position or begins:
+            if self.ticking() and not begins:
+                self._position = None
+            elif position != self._position or begins:
                 await note_now(session)
                 self._position = position if settled else None
             if begins or self.clock() - self._advanced_at >= LOOK_INTERVAL:

@@ -161,11 +161,11 @@ class Engine:
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
-        history = HistoryClock(pool)
+        hub = Hub(pool, DatabasePool(name, self.connect_arguments, max_size=SNAPSHOT_SESSIONS))
+        history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
         registers = RegisterMaintenance(pool)
         tasks.append(asyncio.create_task(registers.run(), name=f"headwater registers {name}"))
-        hub = Hub(pool, DatabasePool(name, self.connect_arguments, max_size=SNAPSHOT_SESSIONS))
         keeper = self.keeper_for(pool) if self.keeper_for else None
         if keeper is not None:
             tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .columns import Column, Field, Source
 from .operators import Operator, Scan
 from .operators.bound import Bound
-from .plan import Plan, Stage, delta_name, source_delta
+from .plan import DATES, Plan, Stage, delta_name, pending_dates, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 
@@ -184,19 +184,24 @@ class Compiled:
         read = [source.oid for source in used]
         return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
 
-    def following(self, changed: frozenset[int], *, streamed: frozenset[int]) -> Plan:
-        """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing."""
+    def following(self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False) -> Plan:
+        """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing.
+
+        If they are ``dated`` it has each with its timestamp.
+        """
         plan = Plan(changed, streamed, bounds=self.bounds, whole=self.whole, narrowed=self.narrowed)
-        self._with_changes(plan)
+        self._with_changes(plan, dated=dated)
         return plan
 
-    def _with_changes(self, plan: Plan) -> list[Source]:
+    def _with_changes(self, plan: Plan, *, dated: bool = False) -> list[Source]:
         """Have the net changes of sources in the plan; the sources that have changed."""
         used = [source for source in self.sources if source.oid in plan.changed]
+        if dated:
+            plan.cte(DATES, pending_dates(used))
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
-                net = source_delta(source, used_columns, condition)
+                net = source_delta(source, used_columns, condition, dated=dated)
                 # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
                 # the reader must not move below OFFSET: they can raise errors for rows that came and went.
                 plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from .columns import Column, Field
 from .compiled import Compiled
+from .dating import TIMESTAMP, with_timestamp
 from .errors import NotDifferentiable
 from .identity import content_groups
 from .netting import W, netted
 from .operators import Operator, Restriction
 from .operators.operator import names, restricted
-from .plan import FRONTIER, Plan
+from .plan import AT, FRONTIER, Plan
 from .render import derived, quote, select, union_all
 from .storage import KeyedRows, Recomputed, Shape
 from .storage.keyed import Keyed
@@ -84,9 +85,23 @@ class Followed:
             return plan.statement(self._weighted(delta))
         changes = plan.cte("__pgt_changes", delta)
         if self._unique:
-            came, went = f"GREATEST(d.{W}, 0) AS n", f"GREATEST(-d.{W}, 0) AS o"
-            return plan.statement(self._by_key(select(["d.*", came, went], f"{changes} AS d")))
+            return plan.statement(self._by_key(self._counted(f"{changes} AS d")))
         return plan.statement(self._by_key(self._beside(plan, changes)))
+
+    def history(self, changed: frozenset[int]) -> str | None:
+        """What has happened since the frontier, after which these sources have changed, each timestamp's changes apart.
+
+        Rows have their timestamp in the column `AT`; the parameters are those of `pending_dates` as well. None if
+        the query, or the key, asks for more than the changes themselves.
+        """
+        root = with_timestamp(self._root)
+        if root is None or not changed or (self.keys and not self._unique):
+            return None
+        plan = self.compiled.following(changed, streamed=frozenset(), dated=True)
+        delta = netted(root.delta(plan), [*self._root_columns, TIMESTAMP], [*self._internals, AT])
+        if not self.keys:
+            return plan.statement(self._weighted(delta, dated=True))
+        return plan.statement(self._by_key(self._counted(f"({delta}) AS d"), dated=True))
 
     def between(self, changed: frozenset[int]) -> str:
         """What has happened since the frontier until another one, after both of which these sources may have changed.
@@ -163,8 +178,13 @@ class Followed:
         ]
         return netted(rows, columns)
 
-    def _weighted(self, rows: str) -> str:
-        return select([f"w.{W} AS {quote(KIND)}", *(f"w.{quote(n)}" for n, _, _ in self.columns)], derived(rows, "w"))
+    def _weighted(self, rows: str, *, dated: bool = False) -> str:
+        columns = [f"w.{quote(name)}" for name in [*[AT] * dated, *(name for name, _, _ in self.columns)]]
+        return select([f"w.{W} AS {quote(KIND)}", *columns], derived(rows, "w"))
+
+    def _counted(self, changes: str) -> str:
+        """How often each row is there now (n) and was before (o), of changes (alias d) to keys with one row at most."""
+        return select(["d.*", f"GREATEST(d.{W}, 0) AS n", f"GREATEST(-d.{W}, 0) AS o"], changes)
 
     def _as_new(self, rows: str) -> str:
         """Rows with their weights, all of which have come."""
@@ -215,9 +235,13 @@ class Followed:
             having=["(pg_catalog.sum(b.n) <> 0 OR pg_catalog.sum(b.o) <> 0)"],
         )
 
-    def _by_key(self, content: str) -> str:
-        """One row for each key. ``content`` says how often each row is there now (n) and was before (o)."""
-        partition = f"PARTITION BY {', '.join(f'k.{quote(self._internal(name))}' for name in self.keys)}"
+    def _by_key(self, content: str, *, dated: bool = False) -> str:
+        """One row for each key. ``content`` says how often each row is there now (n) and was before (o).
+
+        If it is ``dated``, there is one for each timestamp.
+        """
+        apart = [*[AT] * dated, *(self._internal(name) for name in self.keys)]
+        partition = f"PARTITION BY {', '.join(f'k.{quote(name)}' for name in apart)}"
         windows = [
             f"pg_catalog.sum(k.n) OVER ({partition}) AS nn",
             f"pg_catalog.sum(k.o) OVER ({partition}) AS oo",
@@ -238,7 +262,7 @@ class Followed:
             value = f"x.{quote(name)}"
             columns.append(value if name in keys else f"CASE WHEN {known} THEN {value} END AS {quote(name)}")
         return select(
-            [f"{state} AS {quote(KIND)}", *columns],
+            [f"{state} AS {quote(KIND)}", *[f"x.{quote(AT)}"] * dated, *columns],
             derived(select(["k.*", *windows], derived(content, "k")), "x"),
             where=["x.place = 1"],
         )

@@ -13,6 +13,14 @@ from .render import quote, select
 if TYPE_CHECKING:
     from .operators.bound import Bound
 
+DATES = "__pgt_dates"
+"""The common table expression that says which timestamp each transaction has, where changes are dated."""
+
+AT = "__pgt_at"
+"""The column that holds the timestamp of a dated change."""
+
+DATE_PARAMETERS = {"after": "bigint", "until": "bigint", "rest": "boolean"}
+
 FRONTIER = "($1->>'snapshot')::pg_catalog.pg_snapshot"
 """The snapshot of the frontier, in statements."""
 
@@ -55,24 +63,42 @@ def pending_changes(source: Source, columns: Sequence[str]) -> str:
     return select(columns, f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
 
 
-def source_delta(source: Source, used: Sequence[str], condition: str | None = None) -> str:
+def source_delta(source: Source, used: Sequence[str], condition: str | None = None, *, dated: bool = False) -> str:
     """The net pending changes of a source: changes that cancel each other out are gone before anything is joined.
 
-    Only those that satisfy a ``condition`` on the buffer's columns (alias c) are looked at, if there is one.
+    Only those that satisfy a ``condition`` on the buffer's columns (alias c) are looked at, if there is one. If they
+    are ``dated``, those of each timestamp are netted apart, and have it in the column `AT`.
     """
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")
+    dates = f' JOIN {quote(DATES)} AS a ON a.xid = c."__pgt_xid"' if dated else ""
     return select(
         [
             f"{recorded(value, column.type)} AS {quote(column.name)}"
             for value, column in zip(values, columns, strict=True)
         ]
-        + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}'],
-        f"{buffer(source.oid)} AS c",
+        + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}']
+        + [f"a.mz_timestamp AS {quote(AT)}"] * dated,
+        f"{buffer(source.oid)} AS c{dates}",
         where=[*PENDING, 'c."__pgt_w" <> 0', *([f"({condition})"] if condition else [])],
-        group_by=by,
+        group_by=[*by, *["a.mz_timestamp"] * dated],
         having=['pg_catalog.sum(c."__pgt_w") <> 0'],
     )
+
+
+def pending_dates(sources: Sequence[Source]) -> str:
+    """The timestamps of transactions with pending changes: the query of the common table expression `DATES`.
+
+    The parameters have those between which they are (``after``, ``until``), and ``rest``, whether a transaction that
+    none of these sees has the latter. Without ``rest`` it does not count.
+    """
+    xids = [
+        select(['c."__pgt_xid"'], f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
+        for source in sources
+    ]
+    parameters = [f"($1->>'{name}')::{type_}" for name, type_ in DATE_PARAMETERS.items()]
+    dates = f"pgtrickle._dates({', '.join(parameters)}, ARRAY({' UNION '.join(xids)}))"
+    return select(["d.xid", "d.mz_timestamp"], f"{dates} AS d")
 
 
 @dataclass(frozen=True, slots=True)

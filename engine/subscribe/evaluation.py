@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from catalog.session import SqlError
+from engine.history import Past
 from engine.pool import PooledSession
 from engine.subscribe.feed import SLOW_SECONDS, LiveFeed
 from engine.subscribe.interface import Batch
@@ -136,13 +137,23 @@ class Evaluation:
         await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
 
     async def since(
-        self, session: PooledSession, timestamp: int, frontier: str, until: str | None, feed: LiveFeed
+        self, session: PooledSession, past: Past, timestamp: int, until: str | None, feed: LiveFeed
     ) -> None:
-        """Give a feed what has happened since a frontier, until now or another frontier. Raises SqlError."""
-        followed = self.preparation.followed
-        query = followed.changes(self._sources) if until is None else followed.between(self._sources)
-        parameters = {"snapshot": frontier} | ({} if until is None else {"until": until})
-        await self._copy(session, query, timestamp, parameters, patiently(feed), small=False)
+        """Give a feed what has happened since a time, until now or another frontier. Raises SqlError.
+
+        Changes have the timestamps at which they happened, or, where only their sum is to be had, the last.
+        """
+        followed, dated = self.preparation.followed, True
+        parameters: dict[str, Any] = {"snapshot": past.snapshot}
+        query = followed.history(self._sources)
+        if query is not None:
+            parameters |= {"after": past.timestamp, "until": timestamp, "rest": until is None}
+        elif until is None:
+            query, dated = followed.changes(self._sources), False
+        else:
+            query, dated = followed.between(self._sources), False
+            parameters["until"] = until
+        await self._copy(session, query, timestamp, parameters, patiently(feed), small=False, dated=dated)
 
     @property
     def _sources(self) -> frozenset[int]:
@@ -161,7 +172,9 @@ class Evaluation:
         give: Callable[[Batch], Awaitable[None]],
         *,
         small: bool,
+        dated: bool = False,
     ) -> None:
+        """Give out the rows of a query, which have this timestamp, or (`dated`) their own."""
         framer = self.rendering.framer()
 
         async def sink(piece: bytes) -> None:
@@ -169,7 +182,8 @@ class Evaluation:
             if rows:
                 await give(Batch(timestamp, messages, rows))
 
-        statement = self.rendering.statement(query, timestamp, parameters, small=small, header=False)
+        moment = None if dated else timestamp
+        statement = self.rendering.statement(query, moment, parameters, small=small, header=False)
         async with acting_as(session, self.preparation.runs_as, current=self._engine_role):
             await session.copy_out(statement, sink)
 

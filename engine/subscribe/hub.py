@@ -58,6 +58,11 @@ class Hub:
         self._starting: set[asyncio.Task[None]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_ticking(self) -> bool:
+        """Whether timestamps are taken here for what is committed."""
+        return self._task is not None and bool(self._ticker.evaluations)
+
     def committed(self) -> None:
         """A transaction that changed data has committed."""
         if self._task is not None:

@@ -120,7 +120,7 @@ class Prepared(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages that belong to one timestamp, in order: the end of one message is the start of the next.
+    """Messages that belong to one timestamp, or the time until then: the end of one is the start of the next.
 
     A timestamp's rows may come in several batches. Progress messages are rows, too; header and trailer of a COPY are
     not.

@@ -1,6 +1,6 @@
 """AS OF a time in the past: what a client is given whose subscription begins where history is retained.
 
-It gets the rows as they were (unless it asks for none), at that time, and then what has happened since, at the
+It gets the rows as they were (unless it asks for none), at that time, and then what has happened since, up to the
 timestamp at which it joins the others: nothing is missing and nothing comes twice, whatever was committed in between.
 Where UP TO lies in the past, too, it gets what had happened until then, and that is all.
 """
@@ -61,7 +61,7 @@ class Beginning:
         if feed.up_to is not None and feed.up_to <= timestamp:
             until = await snapshot_at(session, feed.up_to - 1)
         closed = timestamp if until is None or feed.up_to is None else feed.up_to - 1
-        await evaluation.since(session, closed, past.snapshot, until, feed)
+        await evaluation.since(session, past, closed, until, feed)
         if feed.asked.progress:
             feed.put(Batch(closed + 1, await evaluation.progress(session, closed + 1), 1), snapshot=True)
         if until is not None or evaluation.is_constant:

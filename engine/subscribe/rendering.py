@@ -18,6 +18,7 @@ from engine.subscribe.preparation import ORDER, OutputColumn, Preparation
 from engine.transactions import quoted
 from sql import literal
 from sql.following import KIND
+from sql.plan import AT
 
 TEXTS = frozenset({25, 1042, 1043, 19, 114, 18})
 """The types whose binary form is their text: text, bpchar, varchar, name, json, "char"."""
@@ -123,10 +124,14 @@ class Rendering:
     # -- statements -------------------------------------------------------------------------------------------------
 
     def statement(
-        self, query: str, timestamp: int, parameters: Mapping[str, object], *, small: bool, header: bool
+        self, query: str, timestamp: int | None, parameters: Mapping[str, object], *, small: bool, header: bool
     ) -> str:
-        """The COPY of a query that `sql.Followed` has made, with the rights of the role that the session acts as."""
-        inner = f"(SELECT {timestamp}::pg_catalog.numeric AS mz_timestamp, s.* FROM ({query}) AS s) AS q"
+        """The COPY of a query that `sql.Followed` has made, with the rights of the role that the session acts as.
+
+        Without a timestamp each of its rows has its own.
+        """
+        moment = quoted(AT) if timestamp is None else str(timestamp)
+        inner = f"(SELECT {moment}::pg_catalog.numeric AS mz_timestamp, s.* FROM ({query}) AS s) AS q"
         order = self.preparation.order_by
         expressions = ", ".join(f"{value} AS {NAME}{i}" for i, (_, value) in enumerate(self._columns))
         rows = f"SELECT {expressions} FROM {inner}"
@@ -137,9 +142,13 @@ class Rendering:
                 f"q.{quoted(name)} AS {quoted(prefix + column.name)}"
                 for name, column, prefix in self.preparation.followed.columns
             )
-            sorted_ = f"(SELECT {expressions}, q.{KIND} AS {kind}, {public} FROM {inner}) AS {ORDER}"
+            own = f", q.{quoted(AT)}" if timestamp is None else ""
+            sorted_ = f"(SELECT {expressions}, q.{KIND} AS {kind}, {public}{own} FROM {inner}) AS {ORDER}"
             chosen = ", ".join(f"{NAME}{i}" for i in range(len(self._columns)))
-            rows = f"SELECT {chosen} FROM {sorted_} ORDER BY {order}"
+            first = f"{ORDER}.{quoted(AT)}, " if timestamp is None else ""
+            rows = f"SELECT {chosen} FROM {sorted_} ORDER BY {first}{order}"
+        elif timestamp is None:
+            rows += f" ORDER BY q.{quoted(AT)}"
         settings = {k: v for k, v in self.preparation.asked.settings.items() if k != "search_path"}
         settings |= SMALL if small else {}
         names = ", ".join(f"'{NAME}{i}'" for i in range(len(self._columns)))

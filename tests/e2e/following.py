@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 
+from tests.e2e.conftest import Database
+
 Row = tuple[Any, ...]
 
 
@@ -55,3 +57,13 @@ def fetches(connection: psycopg.Connection[Any], cursor: str, timeout: str = "1s
     """The rows of a cursor over a SUBSCRIBE, as they come; ends with the cursor's."""
     while True:
         yield from connection.execute(f"FETCH ALL {cursor} WITH (timeout='{timeout}')")
+
+
+def timestamp_of(database: Database, xid: str) -> int | None:
+    """The first noted timestamp at which a transaction is visible."""
+    rows = database.rows(
+        "SELECT mz_timestamp FROM pgtrickle.pgt_timeline"
+        " WHERE pg_visible_in_snapshot(%s::text::xid8, snapshot) ORDER BY 1 LIMIT 1",
+        xid,
+    )
+    return rows[0][0] if rows else None

@@ -172,6 +172,8 @@ async def test_extended_protocol_describes_no_result(db: Database, tmp_path: Pat
         ("COPY nothing FROM '{}'", errors.UndefinedTable),
         ("COPY orders FROM '{}' (FORMAT orc)", errors.InvalidParameterValue),
         ("COPY orders FROM '{}' (FORMAT parquet, HEADER)", errors.FeatureNotSupported),
+        ("COPY orders FROM '{}' (ON_ERROR ignore)", errors.FeatureNotSupported),
+        ("COPY orders FROM '{}' (FORCE_NULL (id))", errors.FeatureNotSupported),
         ("COPY orders FROM '{}' WHERE id > 1", errors.FeatureNotSupported),
         ("COPY orders FROM '{}' (FORMAT parquet)", errors.ExternalRoutineException),
         ("COPY orders FROM 'file:///tmp/unknown'", errors.InvalidParameterValue),

@@ -17,7 +17,7 @@ from psycopg import errors
 from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 from tests.e2e.conftest import Database, Headwater, _database
-from tests.e2e.following import Folded
+from tests.e2e.following import Folded, timestamp_of
 
 Eventually = Callable[..., Any]
 
@@ -165,7 +165,12 @@ def test_as_of_the_past(followed: Database, eventually: Eventually) -> None:
         [(1, 1, "one"), (1, 2, "two")],
         [(1, 2, "two"), (1, 1, "one")],
     )
-    assert sorted(at(f"SUBSCRIBE told AS OF {first} UP TO {zwei + 1}")) == [(1, 1, "one"), (1, 2, "zwei")]
+    assert sorted(followed.rows(f"SUBSCRIBE told AS OF {first} UP TO {zwei + 1}")) == [
+        (first, 1, 1, "one"),
+        (two, 1, 2, "two"),
+        (zwei, -1, 2, "two"),
+        (zwei, 1, 2, "zwei"),
+    ]
     assert sorted(at(f"SUBSCRIBE told WITH (SNAPSHOT = false) AS OF {two} UP TO {last + 1}")) == [
         (-1, 1, "one"),
         (-1, 2, "two"),
@@ -189,16 +194,6 @@ def test_as_of_the_past(followed: Database, eventually: Eventually) -> None:
     with pytest.raises(errors.InvalidParameterValue, match="is not held"):
         followed.run(f"SUBSCRIBE (SELECT id FROM told UNION ALL SELECT key FROM kv) AS OF {two - 2000} UP TO {last}")
     followed.run("ALTER TABLE told RESET (RETAIN HISTORY)")
-
-
-def timestamp_of(database: Database, xid: str) -> int | None:
-    """The first noted timestamp at which a transaction is visible."""
-    rows = database.rows(
-        "SELECT mz_timestamp FROM pgtrickle.pgt_timeline"
-        " WHERE pg_visible_in_snapshot(%s::text::xid8, snapshot) ORDER BY 1 LIMIT 1",
-        xid,
-    )
-    return rows[0][0] if rows else None
 
 
 def test_without_a_snapshot(followed: Database) -> None:

@@ -237,6 +237,36 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Which timestamp transactions have, of those in (after, until]: the first whose snapshot sees them. One that none sees has
+-- the latter if there is `rest`: the caller sees it; otherwise it is left out.
+CREATE OR REPLACE FUNCTION pgtrickle._dates(after bigint, until bigint, rest boolean, xids xid8[])
+RETURNS TABLE (xid xid8, mz_timestamp bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ticks bigint[];
+    snapshots pg_snapshot[];
+    first int := 1;
+    seeing int;
+BEGIN
+    SELECT array_agg(t.mz_timestamp ORDER BY t.mz_timestamp), array_agg(t.snapshot ORDER BY t.mz_timestamp)
+    INTO ticks, snapshots FROM pgtrickle.pgt_timeline t
+    WHERE t.system = pgtrickle._system() AND t.mz_timestamp > after AND t.mz_timestamp <= until;
+    FOR xid IN SELECT DISTINCT x FROM unnest(xids) AS x ORDER BY x LOOP
+        -- Snapshots grow with time, and so do these transactions: what is behind one's end is behind that of the next.
+        WHILE pg_snapshot_xmax(snapshots[first]) <= xid LOOP
+            first := first + 1;
+        END LOOP;
+        seeing := first;
+        WHILE NOT pg_visible_in_snapshot(xid, snapshots[seeing]) LOOP
+            seeing := seeing + 1;
+        END LOOP;
+        mz_timestamp := coalesce(ticks[seeing], CASE WHEN rest THEN until END);
+        CONTINUE WHEN mz_timestamp IS NULL;
+        RETURN NEXT;
+    END LOOP;
+END $$;
+
+
 -- The oldest timestamp at which a subscription can begin: at which the changes of all its sources are held, as it captures
 -- them and in all its columns. NULL if there is none; `lacking` is then a source without history.
 CREATE OR REPLACE FUNCTION pgtrickle._held_from(subscription_id bigint, OUT held_from bigint, OUT lacking oid)
