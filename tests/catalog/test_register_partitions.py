@@ -181,6 +181,28 @@ def test_a_partition_made_later_counts_when_it_is_written_directly(sessions: Ope
     assert wrong(connection, name) == []
 
 
+def test_movements_that_go_to_another_partition(sessions: Open) -> None:
+    """PostgreSQL does not tell triggers of those that a MERGE moves; it is refused."""
+    connection = sessions()
+    name = create(connection, high_write=False)
+    connection.execute("SELECT accum.register_create_partitions(%s, interval '-40 days')", [name])
+    month = datetime.now(UTC).replace(day=1)
+    insert(connection, name, month, month, n=7)
+    merge = (
+        f"MERGE INTO accum.{name}_movements AS m USING (VALUES (1)) AS s (item) ON m.item = s.item"
+        " WHEN MATCHED THEN UPDATE SET n = n + 1, period = period + %s::interval"
+    )
+    assert sqlstate(connection, merge, "-20 days") == "0A000"
+    with connection.transaction():
+        connection.execute(f"UPDATE accum.{name}_movements SET n = n + 1")
+        assert sqlstate(connection, merge, "-20 days") == "0A000"
+        connection.execute(merge, ["1 second"])
+    connection.execute(f"UPDATE accum.{name}_movements SET period = period - interval '20 days'")
+    assert counts(connection, name) == {months(-1, -1)[0]: 2}
+    assert value(connection, f"SELECT accum.{name}_balance() ->> 'n'") == "18"
+    assert wrong(connection, name) == []
+
+
 def test_partitions_are_made_while_others_write_and_read(sessions: Open) -> None:
     connection, writer = sessions(), sessions()
     name = create(connection)

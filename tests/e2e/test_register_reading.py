@@ -209,4 +209,9 @@ def test_register_without_dimensions(registers: Database) -> None:
     assert objects(registers, "accum.counter_balance()") == [{"n": 2}]
     assert objects(registers, "accum.counter_balance('{}', '2026-01-31')") == [{"n": 1}]
     assert registers.rows("SELECT n FROM accum.counter_balance_cache") == [(2,)]
+    assert objects(registers, "accum.counter_balance('null')") == [{"n": 2}]
+    for none in ('"n"', "[]", "1"):
+        with pytest.raises(psycopg.Error) as failure:
+            registers.run("SELECT accum.counter_balance(%s::jsonb)", none)
+        assert failure.value.diag.message_primary == "dimensions must be a JSON object of names and values"
     assert consistent(registers, "counter")

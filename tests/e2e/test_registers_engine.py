@@ -95,6 +95,15 @@ def test_pending_rows_are_merged_by_the_engine(registers: Database, eventually: 
     assert consistent(registers, "merged")
 
 
+def test_a_buffer_is_seen_to_be_written_whatever_its_register_is_called(registers: Database) -> None:
+    name = "n" * 40  # PostgreSQL shortens the name of the buffer's sequence
+    make(registers, name)
+    written = "SELECT written FROM accum._maintained() WHERE register = %s"
+    before = registers.value(written, name)
+    post(registers, viewed("a", 3), viewed("b", 5), register=name)
+    assert registers.value(written, name) - (before or 0) == 2
+
+
 def test_a_buffer_through_which_much_has_gone_is_vacuumed(registers: Database, eventually: Eventually) -> None:
     make(registers, "busy")
     registers.run(

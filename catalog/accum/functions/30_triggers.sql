@@ -157,13 +157,18 @@ DECLARE
     reposting CONSTANT text := 'coalesce(current_setting(''pg_accumulator.repost'', true), '''') <> ''''';
     operation CONSTANT text := 'CASE coalesce(current_setting(''pg_accumulator.operation'', true), '''')
            WHEN ''unpost'' THEN ''unpost'' WHEN ''repost'' THEN ''repost'' ELSE ''delete'' END';
+    -- How many rows a statement has updated, of which all must be in the transition tables. Those that a MERGE moves to another
+    -- partition are not, which is a fault of PostgreSQL.
+    updated CONSTANT text := quote_literal('pg_accumulator.updated_' || r.name);
     function record;
-    body text;
 BEGIN
     FOR function IN
         SELECT * FROM (VALUES
             ('_hash', false, '
     NEW.dim_hash := {{hash ~ NEW.%1$I}};
+    IF TG_OP = ''UPDATE'' THEN
+        PERFORM set_config(' || updated || ', (coalesce(nullif(current_setting(' || updated || ', true), ''''), ''0'')::bigint + 1)::text, true);
+    END IF;
     RETURN NEW;'),
             ('_insert', true, @extschema@._insert_body(r)),
             ('_delete', true, replace(audited, '%s', operation) || CASE WHEN r.high_write THEN '' ELSE '
@@ -171,7 +176,13 @@ BEGIN
     END IF;' END || '
     ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'deleted', '-') || ') AS rows') || '
     RETURN NULL;'),
-            ('_update', true, replace(audited, '%s', '''update''') || '
+            ('_update', true, '
+    IF nullif(current_setting(' || updated || ', true), '''')::bigint > (SELECT count(*) FROM inserted) THEN
+        RAISE EXCEPTION ''MERGE cannot move movements to another partition'' USING ERRCODE = ''0A000'',
+            DETAIL = ''Triggers are not told of rows that it moves, so that totals and balances would not follow.'',
+            HINT = ''Use UPDATE, or DELETE and INSERT.'';
+    END IF;
+    PERFORM set_config(' || updated || ', '''', true);' || replace(audited, '%s', '''update''') || '
     ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'deleted', '-') || ' UNION ALL '
                               || @extschema@._signed_sql(r, 'inserted', '') || ') AS rows') || '
     RETURN NULL;'),

@@ -87,7 +87,8 @@ BEGIN
 DECLARE
     _result pg_catalog.jsonb;
 BEGIN
-    IF at_date IS NULL AND dimensions OPERATOR(pg_catalog.?&) ARRAY[{{dimensions ~ %1$L ~ , }}]::pg_catalog.text[]
+    IF at_date IS NULL AND pg_catalog.jsonb_typeof(dimensions) OPERATOR(pg_catalog.=) ''object''
+       AND dimensions OPERATOR(pg_catalog.?&) ARRAY[{{dimensions ~ %1$L ~ , }}]::pg_catalog.text[]
        AND (dimensions OPERATOR(pg_catalog.-) ARRAY[{{dimensions ~ %1$L ~ , }}]::pg_catalog.text[])
            OPERATOR(pg_catalog.=) ''{}''::pg_catalog.jsonb
     THEN

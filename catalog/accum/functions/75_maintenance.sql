@@ -55,8 +55,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       FROM @extschema@._registers g
       JOIN pg_class m ON m.relnamespace = '@extschema@'::regnamespace AND m.relname = g.name || '_movements' AND m.relkind = 'p'
       JOIN pg_roles a ON a.oid = m.relowner
-      LEFT JOIN pg_class s ON g.high_write AND s.relnamespace = m.relnamespace AND s.relkind = 'S'
-                          AND s.relname = g.name || '_balance_cache_delta_id_seq'
+      LEFT JOIN pg_class b ON g.high_write AND b.relnamespace = m.relnamespace AND b.relname = g.name || '_balance_cache_delta'
+      LEFT JOIN (pg_depend d JOIN pg_class s ON d.classid = 'pg_class'::regclass AND s.oid = d.objid AND s.relkind = 'S')
+             ON d.refclassid = 'pg_class'::regclass AND d.refobjid = b.oid AND d.deptype = 'a'
      ORDER BY g.name
 $$;
 
