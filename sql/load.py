@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import sqlglot
 from sqlglot import exp
@@ -61,6 +61,8 @@ def parse_load(statement: str) -> Load:
     >>> load = parse_load("COPY sales.orders (id, \\"On\\") FROM 's3://lake/orders.csv' WITH (HEADER, DELIMITER ';')")
     >>> load.table, load.columns, load.uri, load.format, load.copy_options
     ('"sales"."orders"', ('id', 'On'), 's3://lake/orders.csv', 'csv', "FORMAT csv, HEADER, DELIMITER ';'")
+    >>> parse_load(r"COPY orders FROM 's3://lake/0?.csv' (DELIMITER E'\\t', NULL '\\N')").copy_options
+    "FORMAT csv, DELIMITER '\\t', NULL '\\\\N'"
     """
     try:
         copy = sqlglot.parse_one(statement, read="postgres")
@@ -114,14 +116,14 @@ def _name(identifier: exp.Identifier) -> str:
 
 def _option(parameter: exp.Expr) -> tuple[str, str]:
     """An option's name and its value as PostgreSQL's COPY takes it; a format's without quotes."""
-    if not isinstance(parameter, exp.CopyParameter) or parameter.expressions:
+    if not isinstance(parameter, exp.CopyParameter):
         raise _not_understood()
     name, value = parameter.name.lower(), parameter.args.get("expression")
     if name == "format":
         return name, value.name.lower() if value is not None else ""
-    if value is None:
+    if value is None or name not in _TEXT_OPTIONS:  # one that no format has is refused by its name
         return name, ""
-    if isinstance(value, exp.Literal) and value.is_string:
+    if isinstance(value, exp.ByteString | exp.RawString) or (isinstance(value, exp.Literal) and value.is_string):
         return name, "'" + value.this.replace("'", "''") + "'"
     if name == "header" and value.name.lower() in ("true", "false", "on", "off", "0", "1", "match"):
         return name, value.name.lower()
@@ -129,7 +131,11 @@ def _option(parameter: exp.Expr) -> tuple[str, str]:
 
 
 def _format_of(uri: str) -> str:
-    path = unquote(urlsplit(uri).path).rstrip("/").lower()
+    """
+    >>> _format_of("s3://lake/2026-0?.csv"), _format_of("file:///data/#1.json.gz")
+    ('csv', 'json')
+    """
+    path = unquote(uri).rstrip("/").lower()  # not by urlsplit: a ? is a wildcard
     for ending, format_ in FORMATS.items():
         if path.endswith((ending, ending + ".gz")):
             return format_

@@ -109,6 +109,10 @@ def test_directory_and_pattern_name_many_files(db: Database, tmp_path: Path) -> 
     assert db.run(copy.format(uri(tmp_path))).statusmessage == "COPY 2"
     db.run("TRUNCATE orders")
     assert db.run(copy.format(uri(tmp_path) + "/day=[1]/*.csv")).statusmessage == "COPY 1"
+    (tmp_path / "1.csv").write_text("3\tin tabs\n")
+    copy = "COPY orders (id, name) FROM '{}' WITH (DELIMITER E'\\t')"
+    assert db.run(copy.format(uri(tmp_path) + "/?.csv")).statusmessage == "COPY 1"
+    assert db.rows("SELECT name FROM orders WHERE id = 3") == [("in tabs",)]
 
 
 @pytest.mark.parametrize(
