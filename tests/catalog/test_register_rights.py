@@ -160,6 +160,27 @@ def test_path_of_the_caller_is_in_nobodys_hands(stock: Connection) -> None:
         assert stock.execute("SELECT accum.stock_balance('{\"item\": 1}')").fetchone() == ({"n": 7},)
 
 
+def test_what_an_administrator_alters_is_the_owners(stock: Connection) -> None:
+    owners = (
+        "SELECT relowner::regrole::text FROM pg_class WHERE relname ~ 'stock'"
+        " UNION SELECT proowner::regrole::text FROM pg_proc WHERE proname ~ 'stock'"
+    )
+    with stock.transaction(force_rollback=True):
+        stock.execute("SELECT accum.register_detach_partitions('stock', '2040-01-01')")
+        stock.execute("SELECT accum.register_create_partitions('stock', interval '-1 year')")
+        for high_write in (True, False):
+            stock.execute(
+                "SELECT accum.register_alter('stock', %s::jsonb, %s::jsonb, %s)",
+                [f'{{"lot_{high_write}": "varchar(9)"}}', f'{{"m_{high_write}": "int"}}', high_write],
+            )
+            assert stock.execute(owners).fetchall() == [(OWNER,)]
+        stock.execute(f"SET LOCAL ROLE {OWNER}")
+        stock.execute("SELECT accum.register_alter('stock', '{\"color\": \"text\"}')")
+        stock.execute("SELECT accum.register_drop('stock', true)")
+        left = stock.execute("SELECT count(*) FROM pg_proc WHERE proname ~ '_stock(_|$)|^stock_'").fetchone()
+        assert left == (0,)
+
+
 def test_register_of_another_is_not_in_the_way(stock: Connection) -> None:
     """A name that is taken is refused, whoever has taken it; a row written by hand gives nobody a register."""
     with stock.transaction(force_rollback=True):

@@ -293,6 +293,8 @@ def test_a_partition_is_dropped_when_it_has_been_detached(
     assert registers.value(f"SELECT count(*) FROM {table}") == 1
     registers.run("SELECT accum.register_detach_partitions('r', '2027-01-01')")
     registers.run(f"DROP TABLE {table}")
+    state = refusal(registers, "DROP TABLE accum.r_detached")
+    assert state == ("2BP01", 'cannot drop accum.r_detached because register "r" requires it')
     assert registers.value("SELECT accum.r_balance()") == {"n": 1}
 
 

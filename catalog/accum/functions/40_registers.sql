@@ -107,7 +107,7 @@ BEGIN
 END $$;
 
 
--- All functions of a register, made anew.
+-- All functions of a register, made anew. That of the hash is another one when there are new dimensions.
 CREATE OR REPLACE FUNCTION @extschema@._create_functions(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -115,6 +115,7 @@ BEGIN
         LANGUAGE sql IMMUTABLE PARALLEL SAFE AS ')
         || quote_literal('SELECT ' || replace(
             @extschema@._hash_of(r.dimensions, '@.%1$I'), '@.', quote_ident('_hash_' || r.name) || '.'));
+    PERFORM @extschema@._give(r, 'FUNCTION', @extschema@._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }})'));
     PERFORM @extschema@._create_trigger_functions(r);
     PERFORM @extschema@._create_posting_functions(r);
     PERFORM @extschema@._create_reading_functions(r);

@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION @extschema@._relations_of(r @extschema@._registers) RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_agg((r).name || suffix) FROM unnest(
-        '{_movements,_movements_audit,_movements_default}'::text[]
+        '{_movements,_movements_audit,_movements_default,_detached}'::text[]
         || ARRAY(SELECT CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || stored
                    FROM unnest(@extschema@._derived(r)) AS kind,
                         unnest(CASE WHEN (r).high_write THEN '{"",_stored}' ELSE '{""}' END::text[]) AS stored)
