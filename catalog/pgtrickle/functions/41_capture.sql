@@ -33,7 +33,8 @@ BEGIN
     FROM pg_trigger t
     WHERE t.tgrelid = ANY (relations)
       AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
-                                'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source]::name[]));
+                                'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source,
+                                'pg_trickle_updates_' || source, '~pg_trickle_count_' || source]::name[]));
 END $$;
 
 
@@ -65,6 +66,10 @@ DECLARE
     xid text := '(SELECT pg_catalog.pg_current_xact_id())';
     into_buffer text;
     pinned text := '';
+    begun text := format(E'IF tg_when OPERATOR(pg_catalog.=) ''BEFORE'' THEN\n        PERFORM pgtrickle._begin_update(%L);\n'
+                         '        RETURN NULL;\n    END IF;\n    ', source);
+    checked text := format(E';\n    PERFORM pgtrickle._check_updated(%L, (SELECT pg_catalog.count(*) FROM __pgt_old))', source);
+    counted boolean := (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p';
     r record;
 BEGIN
     SELECT coalesce(string_agg(format(', %I', name), '' ORDER BY place), ''),
@@ -86,9 +91,10 @@ BEGIN
                                       into_buffer, number, xid, new_values)
             WHEN 'DELETE' THEN format('%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o',
                                       into_buffer, number, xid, old_values)
-            WHEN 'UPDATE' THEN format(E'%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o;\n    '
-                                      '%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n',
-                                      into_buffer, number, xid, old_values, into_buffer, same_number, xid, new_values)
+            WHEN 'UPDATE' THEN format(E'%s%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o;\n    '
+                                      '%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n%s',
+                                      CASE WHEN counted THEN begun END, into_buffer, number, xid, old_values,
+                                      into_buffer, same_number, xid, new_values, CASE WHEN counted THEN checked END)
             ELSE format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w") '
                         'VALUES (%s, 0::pg_catalog.int2)', 'changes_' || source, number)
             END AS statement
@@ -108,6 +114,63 @@ WHERE c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns)
   AND to_regclass('pgtrickle_changes.changes_' || c.source_relid) IS NOT NULL;
 
 
+-- MERGE leaves rows that it moves to another partition out of the transition tables of its updates (up to PostgreSQL 18).
+-- So the updates of a partitioned source are counted row by row, for _check_updated to compare. These triggers begin a count
+-- for each statement, within others, and add to it: that is done by a condition, which takes far less time than a function.
+CREATE OR REPLACE FUNCTION pgtrickle._count_updates(source oid, relation oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(relation);
+    counted text := quote_literal('pgtrickle.updated_' || source);
+    begin_name name := 'pg_trickle_updates_' || source;
+    row_name name := '~pg_trickle_count_' || source;  -- after others, which may keep a row from being updated
+    function_name text := format('pgtrickle_changes.%I()', 'pg_trickle_cdc_upd_' || source);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE UPDATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION %s',
+                   begin_name, target, function_name);
+    EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, begin_name);
+    IF relation = source THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE UPDATE ON %s FOR EACH ROW WHEN (set_config(%s, '
+                       '(coalesce(nullif(current_setting(%s, true), %L), %L)::bigint + 1)::text, true) IS NULL) '
+                       'EXECUTE FUNCTION %s', row_name, target, counted, counted, '', '0', function_name);
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', target, row_name);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._count_updates(oid, oid) FROM PUBLIC;
+
+CREATE OR REPLACE FUNCTION pgtrickle._begin_update(source oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counted text := 'pgtrickle.updated_' || source;
+    around text := 'pgtrickle.updating_' || source;
+BEGIN
+    PERFORM set_config(around, concat(current_setting(counted, true), ' ', current_setting(around, true)), true),
+            set_config(counted, '0', true);
+END $$;
+
+-- Raises 0A000 if a statement has updated more rows of a partitioned source than its transition tables have.
+CREATE OR REPLACE FUNCTION pgtrickle._check_updated(source oid, captured bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counted text := 'pgtrickle.updated_' || source;
+    around text := 'pgtrickle.updating_' || source;
+    outer_counts text := current_setting(around, true);
+BEGIN
+    IF nullif(current_setting(counted, true), '')::bigint > captured THEN
+        PERFORM pgtrickle._raise('0A000', format('MERGE that moves rows of "%s" to other partitions is not supported',
+            pgtrickle._qualified(source)), 'Changes of the table are captured, and PostgreSQL does not tell triggers of these.',
+            'Use UPDATE, or DELETE and INSERT.');
+    END IF;
+    PERFORM set_config(counted, split_part(outer_counts, ' ', 1), true),
+            set_config(around, substr(outer_counts, strpos(outer_counts, ' ') + 1), true);
+END $$;
+
+-- What an earlier version captures without counting is captured anew.
+UPDATE pgtrickle.pgt_captures c SET trigger_state = '' FROM pg_catalog.pg_class r
+WHERE r.oid = c.source_relid AND r.relkind = 'p' AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = r.oid AND t.tgname = ('~pg_trickle_count_' || r.oid)::name);
+
+
 -- Put the triggers of a source on one of its relations, in force whatever session_replication_role says.
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_triggers(source oid, relation oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -124,6 +187,9 @@ BEGIN
                                     ELSE '' END, t.name);
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
     END LOOP;
+    IF (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p' THEN
+        PERFORM pgtrickle._count_updates(source, relation);
+    END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_triggers(oid, oid) FROM PUBLIC;
 
