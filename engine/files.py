@@ -11,6 +11,7 @@ from urllib.parse import quote as percent
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from catalog.session import SqlError
@@ -94,13 +95,24 @@ async def read_file(
         raise SqlError(error.sqlstate, f'Spark could not read file "{file.uri}"', detail=error.message) from error
 
 
-def read_parquet(spark: Session, uri: str) -> pa.Table:
-    """The rows of a Parquet file, in its order."""
-    return spark.read.parquet(uri).toArrow()
+def read_parquet(spark: Session, uri: str) -> tuple[pa.Table, bool]:
+    """The rows of a Parquet file, and whether they are in its order.
+
+    Sail reads the row groups of a file beside each other, in an order of its own that cannot be told from the rows.
+    """
+    from pyspark.sql.connect.session import SparkSession
+
+    rows = spark.read.parquet(uri).toArrow()
+    if rows.num_rows == 0 or not isinstance(spark, SparkSession):
+        return rows, True
+    system, path = fs.FileSystem.from_uri(uri)
+    return rows, pq.read_metadata(path, filesystem=system).num_row_groups == 1
 
 
 def read_lines(spark: Session, uri: str) -> Sequence[str]:
     """The lines of a text file, in its order, without their ends."""
-    column = spark.read.option("lineSep", "\n").text(uri).toArrow().column(0)
-    lines: list[str] = column.to_pylist()
+    # The parts of a large file come as they are ready; the ids are in the order of the parts, and of their lines.
+    parts = spark.read.option("lineSep", "\n").text(uri)
+    rows = parts.selectExpr("value", "monotonically_increasing_id() AS place").toArrow().sort_by("place")
+    lines: list[str] = rows.column("value").to_pylist()
     return lines

@@ -79,17 +79,19 @@ class Lake:
     ) -> None:
         """Copy the rows of the files into a temporary table of texts with the columns `columns`, FILE and ROW.
 
-        `columns` are names, and whether an array is wanted. Raises SqlError: 42703 for a file without a column, 22P04
-        for a line that is no JSON object or has no such fields, 58000, 38000.
+        `columns` are names, and whether an array is wanted. ROW is null where the rows are not in the file's order.
+        Raises SqlError: 42703 for a file without a column, 22P04 for a line that is no JSON object or has no such
+        fields, 58000, 38000.
         """
         names = [column for column, _ in columns]
         for number, file in enumerate(found.files):
             given = found.partitions[number] if found.partitions else {}
-            rows = await self._rows(table, file, columns, given, name)
+            rows, in_order = await self._rows(table, file, columns, given, name)
             if rows.num_rows:
                 rows = rows.append_column(FILE, pa.array([str(number)] * rows.num_rows, pa.large_string()))
                 first = 2 if table.format == "csv" and table.header else 1  # as COPY counts them
-                places = pa.array(range(first, first + rows.num_rows)).cast(pa.large_string())
+                numbers = pa.array(range(first, first + rows.num_rows))
+                places = numbers.cast(pa.large_string()) if in_order else pa.nulls(rows.num_rows, pa.large_string())
                 rows = rows.append_column(ROW, places)
                 await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
 
@@ -100,12 +102,14 @@ class Lake:
         columns: Sequence[tuple[str, bool]],
         given: dict[str, Any],
         name: str,
-    ) -> pa.Table:
+    ) -> tuple[pa.Table, bool]:
+        """The texts of a file's rows, and whether they are in its order."""
         description = f"poll of {name}: {file.uri}"
         if table.format in ("parquet", "delta"):
-            return _parquet(await read_file(self._sessions, file, read_parquet, description), columns, given, file)
+            rows, in_order = await read_file(self._sessions, file, read_parquet, description)
+            return _parquet(rows, columns, given, file), in_order
         lines = await read_file(self._sessions, file, read_lines, description)
-        return _json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)
+        return (_json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)), True
 
 
 def _state(table: LakeTable, files: Sequence[DataFile]) -> str | None:

@@ -128,7 +128,8 @@ async def _offender(session: SqlSession, poll: Poll, texts: str, found: Files) -
         except SqlError:
             return None  # PostgreSQL 15 has no such function
         if at:
-            return f'row {at["row"]} of file "{found.uri(int(at["file"]))}", column "{name}"'
+            file = f'file "{found.uri(int(at["file"]))}", column "{name}"'
+            return file if at["row"] is None else f"row {at['row']} of {file}"
     return None
 
 

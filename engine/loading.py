@@ -84,9 +84,11 @@ class FileLoader:
 
     async def _load_file(self, session: RequestSession, load: Load, target: Target, file: DataFile) -> int:
         content: _Parquet | _Json | _Lines
+        in_order = True
         description = f"COPY {target.name} FROM {file.uri}"
         if load.format == "parquet":
-            content = _Parquet(await read_file(self._sessions, file, read_parquet, description), target, file)
+            table, in_order = await read_file(self._sessions, file, read_parquet, description)
+            content = _Parquet(table, target, file)
         else:
             lines = await read_file(self._sessions, file, read_lines, description)
             content = _Json(lines, target, file) if load.format == "json" else _Lines(lines, load.columns)
@@ -100,7 +102,8 @@ class FileLoader:
             found = _ROW.search(error.context or "")
             if found is None:
                 raise
-            where = f'row {found[1]} of file "{file.uri}"' + (f', column "{found[2]}"' if found[2] else "")
+            where = f'row {found[1]} of file "{file.uri}"' if in_order else f'file "{file.uri}"'
+            where += f', column "{found[2]}"' if found[2] else ""
             detail = f"{error.detail}\n{where}" if error.detail else where
             raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
 

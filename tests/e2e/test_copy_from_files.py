@@ -138,6 +138,30 @@ def test_error_names_file_and_row_and_nothing_is_loaded(
     assert db.value("SELECT count(*) FROM orders") == 0
 
 
+def test_lines_of_a_large_file_come_in_its_order(db: Database, tmp_path: Path) -> None:
+    """Sail reads what is over 10 MB in parts beside each other: records of two lines must not be torn."""
+    records = [f'{number},"{"x" * 40}\n{number}"\n' for number in range(250_000)]
+    (tmp_path / "large.csv").write_text("id,name\n" + "".join(records))
+    copy = f"COPY orders (id, name) FROM '{uri(tmp_path / 'large.csv')}' (HEADER match)"
+    assert db.run(copy).statusmessage == "COPY 250000"
+    assert db.value("SELECT count(*) FROM orders WHERE name LIKE 'x%' AND name LIKE E'%\\n' || id") == 250_000
+    db.run("TRUNCATE orders")
+    (tmp_path / "large.csv").write_text("id,name\n" + "".join(records) + "none,\n")
+    with pytest.raises(errors.InvalidTextRepresentation) as raised:
+        db.run(copy)
+    assert "row 500002 of file" in (raised.value.diag.message_detail or "")
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_rows_of_parquet_are_counted_where_their_order_is_known(db: Database, tmp_path: Path, groups: int) -> None:
+    rows = pa.table({"id": [*(str(number) for number in range(7)), "none"]})
+    pq.write_table(rows, tmp_path / "x.parquet", row_group_size=8 // groups)
+    with pytest.raises(errors.InvalidTextRepresentation) as raised:
+        db.run(f"COPY orders FROM '{uri(tmp_path / 'x.parquet')}'")
+    where = f'file "{uri(tmp_path / "x.parquet")}", column "id"'
+    assert raised.value.diag.message_detail == (f"row 8 of {where}" if groups == 1 else where)
+
+
 def test_load_is_part_of_its_transaction_and_reaches_stream_tables(db: Database, tmp_path: Path) -> None:
     (tmp_path / "orders.csv").write_text("1,a\n2,b\n")
     db.create("named", "SELECT count(*) AS n FROM orders", refresh_mode="DIFFERENTIAL")

@@ -159,6 +159,18 @@ def test_errors_name_file_row_and_column(
     assert re.search(detail, raised.value.diag.message_detail or "")
 
 
+def test_no_row_is_named_of_a_parquet_file_whose_order_is_not_known(
+    db: Database, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    pq.write_table(pa.table({"id": ["1", "2", "three"]}), tmp_path / "1.parquet", row_group_size=1)
+    foreign_table(db, "id int", "1.parquet", "parquet")
+    with pytest.raises(errors.InvalidTextRepresentation) as raised:
+        db.create("everything", "SELECT * FROM events")
+    where = f'file "file://{tmp_path}/1.parquet", column "id"'
+    known = request.node.callspec.params["spark_server"] != "sail"
+    assert raised.value.diag.message_detail == (f"row 3 of {where}" if known else where)
+
+
 def test_file_that_is_not_what_it_is_called_is_named_with_what_spark_says(db: Database, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_text("no Parquet")
     foreign_table(db, "id int", "a.parquet", "parquet")
