@@ -224,7 +224,8 @@ class Location:
                 schema_mode="overwrite" if mode == "overwrite" else None,
                 storage_options=dict(self.options) or None,
                 configuration=_CONFIGURATION if mode == "overwrite" else None,
-                writer_properties=WriterProperties(compression="ZSTD", max_row_group_size=ROW_GROUP_ROWS),
+                # (Zstandard would take a fifth less space, and queries 6 % more of their CPU time.)
+                writer_properties=WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP_ROWS),
                 commit_properties=CommitProperties(
                     custom_metadata={METADATA: json.dumps(metadata)}, max_commit_retries=0
                 ),
