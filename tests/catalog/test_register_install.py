@@ -73,6 +73,45 @@ def test_names_that_scripts_could_not_quote(dsn: str, bare_connect: Connect, nam
     assert schemas(bare_connect) == []
 
 
+@pytest.mark.parametrize("arguments", ["", ", high_write := true", ", kind := 'turnover'"])
+def test_movements_of_an_earlier_version_get_the_hashes_of_this_one(
+    dsn: str, bare_connect: Connect, arguments: str
+) -> None:
+    """Before, a date that is NULL had a hash; what has been detached keeps being counted."""
+    install_into(dsn, system=REGISTERS)
+    connection = bare_connect()
+    create = 'SELECT accum.register_create(\'cash\', \'{{"account": "int", "due": "date"}}\', \'{{"n": "int"}}\'{})'
+    connection.execute(create.format(arguments))
+    post = """SELECT accum.register_post('cash', jsonb_build_object(
+        'recorder', 'r', 'period', %s::text, 'account', 1, 'due', %s::text, 'n', 10))"""
+    movements = [("2026-04-18", None), ("2026-04-18", "2026-05-01"), ("2026-04-19", None), ("2024-01-01", None)]
+    connection.execute("SELECT accum.register_create_partitions('cash', interval '-4 years')")
+    connection.cursor().executemany(post, movements)
+    connection.execute("SELECT accum._force_delta_merge(), accum.register_detach_partitions('cash', '2025-01-01')")
+    tables = connection.execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'accum'::regnamespace AND relkind = 'r'"
+        " AND relname ~ '^cash_(movements_2026_04$|detached|totals|balance_cache(_stored)?$)'"
+    ).fetchall()
+    for (table,) in tables:
+        connection.execute(f"ALTER TABLE accum.{table} DISABLE TRIGGER USER")
+        connection.execute(f"UPDATE accum.{table} SET dim_hash = dim_hash + 1 WHERE due IS NULL")
+        connection.execute(f"ALTER TABLE accum.{table} ENABLE TRIGGER USER")
+    old = bundled_scripts(REGISTERS)
+    newer = Scripts(old.migrations, (Script("00", "SELECT 1"), *old.functions), old.superuser, old.title)
+    assert install_into(dsn, newer, REGISTERS).changed
+    connection.cursor().executemany(post, movements)
+    assert connection.execute("SELECT DISTINCT status FROM accum.register_verify('cash')").fetchall() == [("OK",)]
+    assert connection.execute(
+        "SELECT n, dim_hash = accum._hash_cash(due => due, account => account)"
+        " FROM accum.cash_totals_year WHERE period = '2026-01-01' ORDER BY n"
+    ).fetchall() == [(20, True), (40, True)]
+    if "turnover" not in arguments:
+        balance = 'SELECT accum.cash_balance(\'{"account": 1, "due": null}\'), count(*) FROM accum.cash_balance_cache'
+        assert connection.execute(balance).fetchall() == [({"n": 60}, 2)]
+    audit = "SELECT audit_operation, count(*) FROM accum.cash_movements_audit GROUP BY 1"
+    assert connection.execute(audit).fetchall() == [("update", 2)]
+
+
 def test_registers_of_an_earlier_version_get_the_functions_and_indexes_of_this_one(
     dsn: str, bare_connect: Connect
 ) -> None:

@@ -198,6 +198,17 @@ def test_alter_adds_a_dimension(inventory: Database) -> None:
     assert consistent(inventory, "inventory")
 
 
+@pytest.mark.parametrize("type_", DIMENSION_TYPES)
+def test_a_new_dimension_leaves_cells_as_they_are(inventory: Database, type_: str) -> None:
+    inventory.run(RECEIPT)
+    inventory.run("SELECT accum.register_alter('inventory', %s::jsonb)", json.dumps({"more": type_}))
+    assert post(inventory, {**movement("po:2", "2026-04-19", 1, 42, "LOT-A", 1, 1), "more": None}) == 1
+    assert inventory.rows("SELECT more, quantity FROM accum.inventory_balance_cache") == [(None, 101)]
+    cell = json.dumps({"warehouse": 1, "product": 42, "lot": "LOT-A", "more": None})
+    assert objects(inventory, f"accum.inventory_balance('{cell}')") == [resources(101, 5001)]
+    assert objects(inventory, f"accum.inventory_balance('{cell}', '2026-04-18')") == [resources(100, 5000)]
+
+
 def test_alter_adds_a_resource_that_was_zero_always(inventory: Database) -> None:
     inventory.run(RECEIPT)
     inventory.run(

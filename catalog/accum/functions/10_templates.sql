@@ -104,7 +104,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(string_agg(format('coalesce(pg_catalog.' || CASE d.value
                WHEN 'pg_catalog.text' THEN 'hashtextextended((' || pattern || ')::pg_catalog.text COLLATE pg_catalog."C", %3$s)'
                WHEN 'pg_catalog.uuid' THEN 'uuid_hash_extended(' || pattern || ', %3$s)'
-               WHEN 'pg_catalog.date' THEN 'hash_array_extended(ARRAY[' || pattern || '], %3$s)'
+               WHEN 'pg_catalog.date' THEN 'hash_array_extended(CASE WHEN ' || pattern || ' IS NOT NULL THEN ARRAY[' || pattern || '] END, %3$s)'
                WHEN 'boolean' THEN 'hashint8extended((' || pattern || ')::int::bigint, %3$s)'
                ELSE 'hashint8extended(' || pattern || ', %3$s)' END || ', 0)',
                d.key, d.value, hashtextextended(d.key COLLATE "C", 0)), ' OPERATOR(pg_catalog.#) ' ORDER BY d.ordinality), '0::bigint')

@@ -131,6 +131,30 @@ BEGIN
 END $$;
 
 
+-- Give the movements of a register the hashes of this version; earlier ones counted a date that is NULL. Each movement that changes
+-- is in the audit, as after any UPDATE.
+CREATE OR REPLACE FUNCTION @extschema@._rehash(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind text;
+    others boolean;
+BEGIN
+    EXECUTE @extschema@._fill(r, 'SELECT EXISTS (SELECT FROM '
+        || @extschema@._source(r, CASE r.kind WHEN 'balance' THEN 'cache' ELSE 'year' END) || ' WHERE dim_hash <> {{hash ~ %1$I}})') INTO others;
+    IF NOT others THEN
+        RETURN;
+    END IF;
+    EXECUTE @extschema@._fill(r, 'UPDATE {{movements}} SET dim_hash = dim_hash WHERE dim_hash <> {{hash ~ %1$I}}');
+    IF to_regclass(@extschema@._fill(r, '{{named ~  ~ _detached}}')) IS NOT NULL THEN
+        EXECUTE @extschema@._fill(r, 'UPDATE {{named ~  ~ _detached}} SET dim_hash = {{hash ~ %1$I}}');
+    END IF;
+    PERFORM @extschema@._settle(r);
+    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
+        PERFORM @extschema@._rebuild(r, kind);
+    END LOOP;
+END $$;
+
+
 -- Hold up writers of a register, with all they have written in the derived tables.
 CREATE OR REPLACE FUNCTION @extschema@._settle(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$

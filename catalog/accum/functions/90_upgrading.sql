@@ -20,6 +20,7 @@ BEGIN
             r := @extschema@._register(register);
             PERFORM @extschema@._create_functions(r);
             PERFORM @extschema@._index_period(r, grain) FROM unnest(@extschema@._grains(r.totals_period)) AS grain;
+            PERFORM @extschema@._rehash(r) WHERE jsonb_path_exists(r.dimensions, '$.* ? (@ == "date")');
             PERFORM set_config('role', before, true);
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING 'functions of register "%" are those of an earlier version: %', register, SQLERRM
