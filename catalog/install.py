@@ -61,6 +61,8 @@ class System:
     """Whether the schema may be another one; `schema` is then the default."""
     in_use: str | None = None
     """A query, for a movable system: whether it holds anything that would be lost by making it elsewhere instead."""
+    others: str | None = None
+    """A query, for a movable system: what else is in its schema, and must not be dropped with it; one row, an array."""
 
 
 STREAM_TABLES = System(
@@ -91,7 +93,8 @@ REGISTERS = System(
     without_superuser=WITHOUT_DROP_GUARD,
     advisory_lock=0x7067_6163_6375_6D75,  # "pgaccumu"
     movable=True,
-    in_use="SELECT EXISTS (SELECT FROM @extschema@._registers)",
+    in_use="SELECT EXISTS (SELECT FROM @extschema@._registers) OR @extschema@._others() <> '{}'",
+    others="SELECT @extschema@._others()",
 )
 
 SYSTEMS = (STREAM_TABLES, QUEUES, REGISTERS)

@@ -98,6 +98,16 @@ async def _drop(session: RequestSession, system: System, present: str | None, ar
                 detail="\n".join(f"{name} depends on extension {system.extension}" for name in dependents),
                 hint="Use DROP ... CASCADE to drop the dependent objects too.",
             )
+    if system.others:
+        rows = await session.fetch(system.others.replace("@extschema@", quoted(present)))
+        others = [str(name) for name in rows[0][0]]
+        if others:
+            raise SqlError(
+                "2BP01",
+                f'cannot drop extension {system.extension} because schema "{present}" has other objects',
+                detail="\n".join(others),
+                hint="Drop them, or move them to another schema.",
+            )
     level = "SELECT pg_catalog.current_setting('client_min_messages')"
     change = "SELECT pg_catalog.set_config('client_min_messages', $1::pg_catalog.text, true)"
     before = str((await session.fetch(level))[0][0])

@@ -109,6 +109,29 @@ def test_registers_in_a_schema_of_the_users_choice(db: Database) -> None:
     assert db.value("SELECT count(*) FROM accum.register_list()") == 0
 
 
+def test_what_else_is_in_the_schema_of_registers_is_not_dropped(db: Database) -> None:
+    connection = db.connect()
+    connection.execute("CREATE SCHEMA shop; CREATE TABLE shop.orders (n int); INSERT INTO shop.orders VALUES (1)")
+    connection.execute("CREATE FUNCTION shop.one() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    connection.execute("CREATE EXTENSION pg_accumulator SCHEMA shop")
+    with pytest.raises(errors.DuplicateObject, match='is installed in schema "shop", which is in use'):
+        connection.execute("CREATE EXTENSION pg_accumulator SCHEMA accum")
+    connection.execute("""SELECT shop.register_create('cash', '{"a": "int"}', '{"n": "int"}', high_write := true)""")
+    connection.execute("""SELECT shop.register_create('card', '{"a": "int"}', '{"n": "int"}', kind := 'turnover')""")
+    connection.execute("SELECT shop.register_detach_partitions('cash', '2100-01-01')")
+    for how in ("", " CASCADE"):
+        with pytest.raises(errors.DependentObjectsStillExist) as failure:
+            connection.execute(f"DROP EXTENSION pg_accumulator{how}")
+        assert failure.value.diag.message_primary == (
+            'cannot drop extension pg_accumulator because schema "shop" has other objects'
+        )
+        assert failure.value.diag.message_detail == "function shop.one()\ntable shop.orders"
+    connection.execute("ALTER TABLE shop.orders SET SCHEMA public; DROP FUNCTION shop.one")
+    connection.execute("DROP EXTENSION pg_accumulator")
+    assert db.value("SELECT to_regnamespace('shop') IS NULL")
+    assert db.value("SELECT n FROM public.orders") == 1
+
+
 def test_stream_tables_stay_while_the_server_runs(db: Database) -> None:
     with pytest.raises(errors.FeatureNotSupported, match="cannot be dropped while the server is running"):
         db.run("DROP EXTENSION pg_trickle CASCADE")

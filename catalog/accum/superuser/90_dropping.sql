@@ -2,26 +2,6 @@
 -- takes all of it, but for its line in the list.
 
 
--- The names in this schema without which a register does not work. In high-write mode the documented ones are views.
-CREATE OR REPLACE FUNCTION @extschema@._relations_of(r @extschema@._registers) RETURNS text[]
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT array_agg((r).name || suffix) FROM unnest(
-        '{_movements,_movements_audit,_movements_default,_detached}'::text[]
-        || ARRAY(SELECT CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || stored
-                   FROM unnest(@extschema@._derived(r)) AS kind,
-                        unnest(CASE WHEN (r).high_write THEN '{"",_stored}' ELSE '{""}' END::text[]) AS stored)
-        || CASE WHEN (r).high_write THEN '{_balance_cache_delta,_balance_cache_epoch}' ELSE '{}' END::text[]) AS suffix
-$$;
-
-
--- Whether a name is that of a partition, or of one that was detached.
-CREATE OR REPLACE FUNCTION @extschema@._is_partition(r @extschema@._registers, relation text) RETURNS boolean
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT starts_with(relation, (r).name || '_movements_')
-           AND substr(relation, length((r).name || '_movements_') + 1) ~ '^\d{4,}(_\d\d(_\d\d)?|_q\d)?$'
-$$;
-
-
 -- After DROP. Of what was attached as a partition PostgreSQL drops the trigger `dim_hash` that it had copied there, which it takes
 -- away when it is detached. `register_drop` takes the register out of the list first, and `register_alter` says what it does; with the
 -- schema goes the list itself.
