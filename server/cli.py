@@ -63,6 +63,8 @@ def _spark_conf(words: list[str] | None) -> list[str]:
 def _mirror(value: str | None) -> str | None:
     from engine.mirror_location import MirrorLocationError, parse_uri
 
+    if value == "":
+        raise typer.BadParameter("it is empty")
     try:
         return None if value is None else parse_uri(value)
     except MirrorLocationError as error:

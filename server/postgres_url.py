@@ -112,9 +112,10 @@ class PostgresUrl:
                 number = connection.info.server_version
                 row = connection.execute("SHOW server_version").fetchone()
         except psycopg.Error as error:
+            asked = error.pgconn is not None and error.pgconn.used_password
             raise StartupError(
                 f"could not connect to the PostgreSQL at {shown}: {' '.join(str(error).split())}",
-                "A password can be given in HEADWATER_POSTGRES, in PGPASSWORD or in a PGPASSFILE.",
+                "A password can be given in HEADWATER_POSTGRES, in PGPASSWORD or in a PGPASSFILE." if asked else None,
             ) from error
         version = str(row[0]) if row else str(number)
         if not OLDEST <= number // 10000 <= NEWEST:

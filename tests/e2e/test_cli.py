@@ -253,6 +253,7 @@ def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         (["--postgres", "mysql://root@localhost/db"], "postgresql://"),
         (["--postgres", "postgresql://u@h/d?channel_binding=require"], "channel_binding"),
         (["--postgres", "postgresql://u@a,b/d"], "several"),
+        (["--mirror", ""], "it is empty"),
         (["--tls-cert", __file__], "go together"),
         (["--tls-cert", "/nowhere", "--tls-key", "/nowhere"], "/nowhere"),
         (["--log-level", "loud"], "loud"),
@@ -292,6 +293,14 @@ def test_unreachable_postgres_is_an_error_without_the_password(tmp_path: Path) -
     assert result.returncode == 1
     assert "postgresql://app@127.0.0.1:1/shop" in result.stderr
     assert "secret" not in result.stderr
+    assert "PGPASSWORD" not in result.stderr
+
+
+def test_password_that_is_wrong_says_where_it_can_be_given(tmp_path: Path, dsn: str) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    url = f"postgresql://postgres:secret@/postgres?host={parts['host']}"
+    result = headwater("serve", "--data", tmp_path / "data", "--postgres", url)
+    assert (result.returncode, "PGPASSWORD" in result.stderr, "secret" in result.stderr) == (1, True, False)
 
 
 def test_server_in_front_of_another_postgres(serve: Serve, cluster: object, dsn: str, database: str) -> None:
