@@ -298,6 +298,19 @@ def test_a_partition_is_dropped_when_it_has_been_detached(
     assert registers.value("SELECT accum.r_balance()") == {"n": 1}
 
 
+@pytest.mark.parametrize("name", ["of", "sql", "_create", "register", "Of_größe"])
+def test_a_register_takes_its_own_functions_along_only(registers: Database, name: str) -> None:
+    """Some would have the names of functions that make registers."""
+    functions = "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'accum'::regnamespace ORDER BY 1"
+    before = registers.rows(functions)
+    typed = CREATE.replace("'r'", f"'{name}'").replace(
+        "%s::jsonb)", "%s::jsonb, high_write := true, recorder_type := %s)"
+    )
+    registers.run(typed, """{"a": "varchar(3)", "b": "int"}""", LEDGER[1], "varchar(9)")
+    registers.run("SELECT accum.register_drop(%s)", name)
+    assert registers.rows(functions) == before
+
+
 def test_registers_named_like_partitions_of_another_are_dropped(registers: Database) -> None:
     registers.run(CREATE, *LEDGER)
     registers.run(CREATE.replace("'r'", "'r_movements_2026'"), *LEDGER)

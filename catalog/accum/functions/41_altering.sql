@@ -111,13 +111,16 @@ BEGIN
         PERFORM @extschema@._drop_quietly(@extschema@._fill(r, 'DROP TABLE IF EXISTS {{' || relation || '}}'));
     END LOOP;
     FOR function IN
-        SELECT p.oid FROM pg_proc p
-         WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proname = ANY (ARRAY[
-             '_hash_' || p_name, '_post_' || p_name, '_unpost_' || p_name, '_repost_' || p_name,
-             '_trg_' || p_name || '_hash', '_trg_' || p_name || '_insert', '_trg_' || p_name || '_update',
-             '_trg_' || p_name || '_delete', '_trg_' || p_name || '_truncate',
-             p_name || '_balance', '_balance_' || p_name, p_name || '_turnover', p_name || '_movements', p_name || '_balance_at_each'])
-           AND pg_has_role(p.proowner, 'USAGE')
+        SELECT p.oid
+          FROM unnest(string_to_array(@extschema@._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
+                   {{named ~ _post_ ~ }}(jsonb); {{named ~ _unpost_ ~ }}({{recorder}}); {{named ~ _repost_ ~ }}({{recorder}}, jsonb);
+                   {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();
+                   {{named ~ _trg_ ~ _truncate}}(); {{named ~  ~ _balance}}(jsonb, timestamptz); {{named ~ _balance_ ~ }}(jsonb, timestamptz);
+                   {{named ~  ~ _turnover}}(timestamptz, timestamptz, jsonb, jsonb);
+                   {{named ~  ~ _movements}}({{recorder}}, timestamptz, timestamptz, jsonb, boolean);
+                   {{named ~  ~ _balance_at_each}}(text, timestamptz, timestamptz, jsonb)'), ';')) AS signature
+          JOIN pg_proc p ON p.oid = to_regprocedure(signature)
+         WHERE pg_has_role(p.proowner, 'USAGE')
     LOOP
         PERFORM @extschema@._drop_quietly('DROP FUNCTION ' || function);
     END LOOP;
