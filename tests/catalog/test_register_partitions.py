@@ -274,6 +274,32 @@ def test_detached_movements_go_on_counting(sessions: Open, high_write: bool) -> 
         assert wrong(connection, name) == []
 
 
+def test_a_partition_detached_by_hand_is_not_in_the_way_of_dropping(sessions: Open) -> None:
+    connection = sessions()
+    name = create(connection)
+    partition = f"accum.{name}_movements_{months(0, 0)[0]}"
+    insert(connection, name, datetime.now(UTC))
+    connection.execute(f"ALTER TABLE accum.{name}_movements DETACH PARTITION {partition}")
+    connection.execute("SELECT accum.register_drop(%s, true)", [name])
+    connection.execute(f"INSERT INTO {partition} SELECT * FROM {partition}")
+    assert value(connection, f"SELECT count(*) FROM {partition}") == 2
+
+
+def test_movements_can_be_published(sessions: Open) -> None:
+    """In partitions of every origin; others could not be taken back while they are."""
+    connection = sessions()
+    name = create(connection)
+    connection.execute("SELECT accum.register_create_partitions(%s, 4)", [name])
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"CREATE PUBLICATION of_{name} FOR TABLE accum.{name}_movements")
+        insert(connection, name, "2001-01-01", *(datetime.now(UTC) + timedelta(days=30 * n) for n in range(5)))
+        assert value(connection, "SELECT accum.register_unpost(%s, 'r')", name) == 6
+    identities = (
+        f"SELECT DISTINCT relreplident::text FROM pg_class WHERE relname ~ '^{name}_movements(_2.*|_default)?$'"
+    )
+    assert connection.execute(f"{identities} AND relkind IN ('r', 'p')").fetchall() == [("f",)]
+
+
 def test_a_detached_month_is_not_made_again(sessions: Open) -> None:
     connection = sessions()
     name = create(connection, high_write=False)

@@ -69,7 +69,8 @@ BEGIN
 END $$;
 
 
--- The movements, and what has been taken out of them.
+-- The movements, and what has been taken out of them. Movements have no key by which a subscriber of logical replication could
+-- find those that are deleted, but by all they are.
 CREATE OR REPLACE FUNCTION @extschema@._create_movements(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -88,6 +89,7 @@ BEGIN
         || ', CONSTRAINT is_finite CHECK (isfinite(period) AND ' || @extschema@._finite(r.resources)
         || ')) PARTITION BY RANGE (period)');
     EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} {{resources ~ ALTER %1$I SET DEFAULT 0 ~ , }}');
+    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} REPLICA IDENTITY FULL');
     EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (dim_hash, period)');
     EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (recorder)');
     EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (period)');

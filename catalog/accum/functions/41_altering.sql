@@ -84,7 +84,7 @@ CREATE OR REPLACE FUNCTION @extschema@.register_drop(p_name text, force boolean 
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r CONSTANT @extschema@._registers := @extschema@._register(p_name);
-    function regprocedure;
+    function text;
     relation text;
     used boolean;
 BEGIN
@@ -110,8 +110,9 @@ BEGIN
     FOREACH relation IN ARRAY ARRAY['movements', 'audit'] || @extschema@._derived(r) LOOP
         PERFORM @extschema@._drop_quietly(@extschema@._fill(r, 'DROP TABLE IF EXISTS {{' || relation || '}}'));
     END LOOP;
+    -- A partition that was detached by hand has triggers yet.
     FOR function IN
-        SELECT p.oid
+        SELECT p.oid::regprocedure || CASE p.prorettype WHEN 'trigger'::regtype THEN ' CASCADE' ELSE '' END
           FROM unnest(string_to_array(@extschema@._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
                    {{named ~ _post_ ~ }}(jsonb); {{named ~ _unpost_ ~ }}({{recorder}}); {{named ~ _repost_ ~ }}({{recorder}}, jsonb);
                    {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();

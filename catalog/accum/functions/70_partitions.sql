@@ -48,6 +48,7 @@ BEGIN
         RETURN false;  -- somebody else was faster
     END IF;
     EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', partition, movements);
+    EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', partition);
     PERFORM @extschema@._give(r, 'TABLE', partition);
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', fallback);
     EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE period >= $1 AND period < $2)', fallback) INTO present USING lower, upper;
@@ -82,6 +83,7 @@ DECLARE
     fallback text := @extschema@._name(r.name || '_movements_default');
 BEGIN
     EXECUTE @extschema@._fill(r, 'CREATE TABLE ' || fallback || ' PARTITION OF {{movements}} DEFAULT');
+    EXECUTE format('ALTER TABLE %s REPLICA IDENTITY FULL', fallback);
     PERFORM @extschema@._give(r, 'TABLE', fallback), @extschema@._attach_triggers(r, fallback::regclass),
             @extschema@._keep_partitions(r, @extschema@._setting('partitions_ahead'));
 END $$;
