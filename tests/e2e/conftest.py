@@ -226,6 +226,11 @@ class Database:
             self.refresh(name)
             self.assert_current(name)
 
+    def assert_differential(self, name: str) -> None:
+        """As `assert_refreshed`, and the refresh was a differential one."""
+        self.assert_refreshed(name)
+        assert self.last(name)[0] == "DIFFERENTIAL", self.history(name)[-1]["executor_reason"]
+
     def traces(self) -> list[str]:
         """Everything that stream tables have left in the database, and the user's relations."""
         return [text for (text,) in self.rows(TRACES)]

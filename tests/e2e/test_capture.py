@@ -18,11 +18,6 @@ def source(db: Any) -> None:
     db.run(ROWS)
 
 
-def differential(db: Any, name: str) -> None:
-    db.assert_refreshed(name)
-    assert db.last(name)[0] == "DIFFERENTIAL", db.history(name)[-1]["executor_reason"]
-
-
 class TestStatements:
     @pytest.fixture(autouse=True)
     def copy(self, db: Any) -> None:
@@ -54,8 +49,8 @@ class TestStatements:
         with db.connection.cursor() as cursor, cursor.copy("COPY t FROM STDIN") as copy:
             for n in range(1000, 1100):
                 copy.write_row((n, n % 5, None))
-        differential(db, "copy")
-        differential(db, "groups")
+        db.assert_differential("copy")
+        db.assert_differential("groups")
 
     def test_truncate(self, db: Any) -> None:
         db.run("TRUNCATE t")
@@ -66,11 +61,11 @@ class TestStatements:
         db.run("BEGIN; TRUNCATE t RESTART IDENTITY; INSERT INTO t VALUES (1, 1, 'new'); COMMIT")
         db.assert_refreshed("copy", "groups")
         db.run("INSERT INTO t VALUES (2, 1, 'newer')")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_truncate_that_is_rolled_back(self, db: Any) -> None:
         db.run("BEGIN; TRUNCATE t; ROLLBACK; DELETE FROM t WHERE id = 1")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_truncate_cascade(self, db: Any) -> None:
         db.run("CREATE TABLE child (id int PRIMARY KEY, t int REFERENCES t); INSERT INTO child SELECT id, id FROM t")
@@ -81,13 +76,13 @@ class TestStatements:
 
     def test_replica_role(self, db: Any) -> None:
         db.run("SET session_replication_role = replica; UPDATE t SET v = 'replicated'; RESET session_replication_role")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_change_through_a_view(self, db: Any) -> None:
         db.run(
             "CREATE VIEW part AS SELECT * FROM t WHERE k = 1; UPDATE part SET v = 'view'; DELETE FROM part WHERE id = 1"
         )
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_change_through_a_rule(self, db: Any) -> None:
         db.run(
@@ -95,14 +90,14 @@ class TestStatements:
             " = NEW.id"
         )
         db.run("INSERT INTO door VALUES (1)")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_cursor_with_where_current_of(self, db: Any) -> None:
         db.run(
             "BEGIN; DECLARE c CURSOR FOR SELECT * FROM t WHERE id = 4 FOR UPDATE; FETCH c;"
             " DELETE FROM t WHERE CURRENT OF c; COMMIT"
         )
-        differential(db, "copy")
+        db.assert_differential("copy")
 
 
 def test_user_trigger_updates_a_row_that_the_same_statement_inserted(db: Any) -> None:
@@ -113,7 +108,7 @@ def test_user_trigger_updates_a_row_that_the_same_statement_inserted(db: Any) ->
     )
     db.create("copy", "SELECT id, v FROM t")
     db.run("INSERT INTO t VALUES (20, 0, 'x'), (21, 0, 'y')")
-    differential(db, "copy")
+    db.assert_differential("copy")
     assert db.rows("SELECT v FROM copy WHERE id >= 20 ORDER BY id") == [("x!",), ("y!",)]
 
 
@@ -123,11 +118,11 @@ def test_self_referencing_foreign_key_cascades(db: Any) -> None:
     db.create("counts", "SELECT p.id, count(*) AS n FROM tree p JOIN tree c ON c.parent = p.id GROUP BY p.id")
     db.create("copy", "SELECT id, parent FROM tree")
     db.run("UPDATE tree SET id = 10 WHERE id = 2")
-    differential(db, "copy")
-    differential(db, "counts")
+    db.assert_differential("copy")
+    db.assert_differential("counts")
     db.run("DELETE FROM tree WHERE id = 1")
-    differential(db, "copy")
-    differential(db, "counts")
+    db.assert_differential("copy")
+    db.assert_differential("counts")
     assert db.rows("SELECT id FROM copy") == [(5,)]
 
 
@@ -139,7 +134,7 @@ def test_trigger_that_returns_null_and_one_that_changes_rows(db: Any) -> None:
         + "CREATE TRIGGER odd BEFORE INSERT OR UPDATE ON t FOR EACH ROW EXECUTE FUNCTION odd()"
     )
     db.run("INSERT INTO t VALUES (30, 0, 'a'), (31, 0, 'b'); UPDATE t SET v = 'c'")
-    differential(db, "copy")
+    db.assert_differential("copy")
 
 
 def test_failing_trigger_then_savepoint_and_retry(db: Any) -> None:
@@ -156,7 +151,7 @@ def test_failing_trigger_then_savepoint_and_retry(db: Any) -> None:
     connection.execute("ROLLBACK TO SAVEPOINT s")
     connection.execute("INSERT INTO t VALUES (40, 0, 'good')")
     connection.commit()
-    differential(db, "copy")
+    db.assert_differential("copy")
     with pytest.raises(psycopg.errors.WrongObjectType):
         db.run("DELETE FROM copy")
 
@@ -188,20 +183,20 @@ class TestTables:
         db.create("copy", "SELECT a, b FROM bag")
         db.create("counts", "SELECT a, count(*) AS n FROM bag GROUP BY a")
         db.run("DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag)")
-        differential(db, "copy")
-        differential(db, "counts")
+        db.assert_differential("copy")
+        db.assert_differential("counts")
         assert db.value("SELECT count(*) FROM copy WHERE a = 1") == 2
         db.run(
             "DELETE FROM bag WHERE ctid = (SELECT min(ctid) FROM bag WHERE a IS NULL); INSERT INTO bag VALUES (1, 'x')"
         )
-        differential(db, "copy")
-        differential(db, "counts")
+        db.assert_differential("copy")
+        db.assert_differential("counts")
 
     def test_dropped_column(self, db: Any) -> None:
         db.run("ALTER TABLE t ADD w int DEFAULT 1; ALTER TABLE t DROP COLUMN k")
         db.create("copy", "SELECT * FROM t")
         db.run("INSERT INTO t VALUES (50, 'x', 2)")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_column_added_after_creation(self, db: Any) -> None:
         db.create("copy", "SELECT id, v FROM t")
@@ -268,8 +263,8 @@ class TestTables:
         db.create("copy", "SELECT * FROM g")
         db.create("sums", f"SELECT sum(twice) AS s{', max(thrice) AS m' if virtual else ''} FROM g")
         db.run("UPDATE g SET a = 10 WHERE id = 1; INSERT INTO g (a) VALUES (3); DELETE FROM g WHERE id = 2")
-        differential(db, "copy")
-        differential(db, "sums")
+        db.assert_differential("copy")
+        db.assert_differential("sums")
 
     def test_domains_arrays_and_odd_types(self, db: Any) -> None:
         db.run(
@@ -309,7 +304,7 @@ class TestTables:
         db.run("INSERT INTO wide (id, c0, c1499) VALUES (1, 1, 1), (2, 2, 2)")
         db.create("copy", "SELECT id, c0 + c1499 AS s FROM wide")
         db.run("UPDATE wide SET c1499 = 5 WHERE id = 1; DELETE FROM wide WHERE id = 2")
-        differential(db, "copy")
+        db.assert_differential("copy")
 
     def test_unlogged_source(self, db: Any) -> None:
         db.run("CREATE UNLOGGED TABLE u (id int PRIMARY KEY); INSERT INTO u VALUES (1)")
@@ -356,95 +351,6 @@ class TestTables:
             assert error.sqlstate == "55000"
         else:
             assert db.rows("SELECT id FROM copy EXCEPT SELECT id FROM part") == []
-
-
-class TestPartitions:
-    @pytest.fixture(autouse=True)
-    def partitioned(self, db: Any) -> None:
-        db.run(
-            "CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY RANGE (k);"
-            "CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10);"
-            "CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20) PARTITION BY LIST (k);"
-            "CREATE TABLE p2a PARTITION OF p2 FOR VALUES IN (11, 12); CREATE TABLE p2b PARTITION OF p2 DEFAULT;"
-            "INSERT INTO p SELECT n, n, n % 4 FROM generate_series(0, 19) n"
-        )
-        db.create("copy", "SELECT id, k, v FROM p")
-        db.create("sums", "SELECT v, count(*) AS n, sum(k) AS s FROM p GROUP BY v")
-
-    def test_through_the_parent(self, db: Any) -> None:
-        db.run("INSERT INTO p VALUES (100, 5, 1), (101, 15, 1); UPDATE p SET v = v + 1; DELETE FROM p WHERE id = 3")
-        differential(db, "copy")
-        differential(db, "sums")
-
-    def test_row_moved_to_another_partition(self, db: Any) -> None:
-        db.run("UPDATE p SET k = k + 5 WHERE k < 10")
-        differential(db, "copy")
-        differential(db, "sums")
-
-    def test_partition_named_directly(self, db: Any) -> None:
-        db.run(
-            "INSERT INTO p1 VALUES (200, 1, 1); DELETE FROM p2a; UPDATE p2b SET v = 77;"
-            " INSERT INTO p2 VALUES (201, 11, 1)"
-        )
-        with db.connection.cursor() as cursor, cursor.copy("COPY p1 FROM STDIN") as copy:
-            copy.write_row((202, 2, 2))
-        differential(db, "copy")
-        differential(db, "sums")
-
-    def test_partition_truncated(self, db: Any) -> None:
-        db.run("TRUNCATE p2a")
-        db.assert_refreshed("copy", "sums")
-
-    def test_parent_truncated(self, db: Any) -> None:
-        db.run("TRUNCATE p; INSERT INTO p VALUES (1, 1, 1)")
-        db.assert_refreshed("copy", "sums")
-
-    def test_attach_partition_with_rows(self, db: Any) -> None:
-        db.run(
-            "CREATE TABLE p3 (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k));"
-            " INSERT INTO p3 VALUES (300, 25, 1)"
-        )
-        db.run("ALTER TABLE p ATTACH PARTITION p3 FOR VALUES FROM (20) TO (30)")
-        db.assert_refreshed("copy", "sums")
-        db.run("INSERT INTO p3 VALUES (301, 26, 1); INSERT INTO p VALUES (302, 27, 1)")
-        db.assert_refreshed("copy", "sums")
-        assert db.value("SELECT count(*) FROM copy WHERE k >= 20") == 3
-
-    def test_new_partition(self, db: Any) -> None:
-        db.run("CREATE TABLE p4 PARTITION OF p FOR VALUES FROM (30) TO (40); INSERT INTO p4 VALUES (400, 31, 1)")
-        db.assert_refreshed("copy", "sums")
-        db.run("INSERT INTO p4 VALUES (401, 32, 1)")
-        db.assert_refreshed("copy", "sums")
-
-    def test_detach_partition(self, db: Any) -> None:
-        db.run("INSERT INTO p1 VALUES (500, 1, 1); ALTER TABLE p DETACH PARTITION p1")
-        db.assert_refreshed("copy", "sums")
-        db.run("INSERT INTO p1 VALUES (501, 2, 2); DELETE FROM p WHERE id = 11")
-        db.assert_refreshed("copy", "sums")
-
-    def test_drop_partition(self, db: Any) -> None:
-        db.run("DROP TABLE p1")
-        db.assert_refreshed("copy", "sums")
-
-    def test_stream_table_over_one_partition(self, db: Any) -> None:
-        try:
-            db.create("part", "SELECT id, v FROM p2a", refresh_mode="DIFFERENTIAL")
-        except psycopg.errors.FeatureNotSupported as error:
-            assert "p2a" in str(error)
-            db.create("part", "SELECT id, v FROM p2a")
-        db.run("INSERT INTO p VALUES (600, 12, 1); UPDATE p SET v = 9 WHERE k = 13; DELETE FROM p2a WHERE k = 17")
-        db.assert_refreshed("part")
-
-    def test_tracked_table_becomes_a_partition(self, db: Any) -> None:
-        db.run(
-            "CREATE TABLE lone (id int NOT NULL, k int NOT NULL, v int, PRIMARY KEY (id, k));"
-            " INSERT INTO lone VALUES (700, 45, 1)"
-        )
-        db.create("alone", "SELECT id, v FROM lone")
-        db.run("ALTER TABLE p ATTACH PARTITION lone FOR VALUES FROM (40) TO (50); INSERT INTO p VALUES (701, 46, 2)")
-        db.assert_refreshed("alone", "copy")
-        db.run("INSERT INTO p VALUES (702, 47, 2); DELETE FROM lone WHERE id = 700")
-        db.assert_refreshed("alone", "copy")
 
 
 class TestDisabledTriggers:
