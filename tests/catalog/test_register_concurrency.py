@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -109,6 +110,21 @@ def test_sixteen_writers_on_one_cell_in_every_snapshot(connections: Open) -> Non
     assert value(connection, f"SELECT (accum.{name}_balance()->>'n')::int") == total
     assert value(connection, f"SELECT version FROM accum.{name}_balance_cache") == 16 * 12
     assert len(compared) > 1 and wrong(connection, name) == []
+
+
+def test_a_register_is_created_once(connections: Open) -> None:
+    name = f"once_{next(_numbers)}"
+    outcomes: list[str | None] = []
+
+    def creator(connection: Connection) -> None:
+        try:
+            connection.execute(f"SELECT accum.register_create('{name}', '{{}}', '{{\"n\": \"int\"}}')")
+            outcomes.append(None)
+        except psycopg.Error as error:
+            outcomes.append(error.diag.message_primary)
+
+    together([partial(creator, connections()) for _ in range(4)])
+    assert sorted(outcomes, key=str) == [None, *[f'register "{name}" already exists'] * 3]
 
 
 @pytest.mark.parametrize("kind", ["balance", "turnover"])

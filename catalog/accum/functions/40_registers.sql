@@ -19,6 +19,8 @@ BEGIN
     PERFORM @extschema@._one_of('kind', kind, '{balance,turnover}');
     PERFORM @extschema@._one_of('totals_period', totals_period, '{day,month,year}');
     PERFORM @extschema@._one_of('partition_by', partition_by, '{day,month,quarter,year}');
+    -- One at a time of a name; who waits then sees what the other has made.
+    PERFORM pg_advisory_xact_lock('@extschema@._registers'::regclass::oid::int, hashtext(name));
     IF EXISTS (SELECT FROM @extschema@._registers g WHERE g.name = name) THEN
         RAISE EXCEPTION 'register "%" already exists', name USING ERRCODE = '42710';
     ELSIF NOT has_schema_privilege('@extschema@'::regnamespace, 'CREATE') THEN
