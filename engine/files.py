@@ -109,6 +109,12 @@ def read_parquet(spark: Session, uri: str) -> tuple[pa.Table, bool]:
     return rows, pq.read_metadata(path, filesystem=system).num_row_groups == 1
 
 
+def stored_parquet(uri: str) -> pa.Table:
+    """The rows of a Parquet file in its order, read without Spark."""
+    system, path = fs.FileSystem.from_uri(uri)
+    return pq.read_table(path, filesystem=system)
+
+
 def read_lines(spark: Session, uri: str) -> Sequence[str]:
     """The lines of a text file, in its order, without their ends."""
     # The parts of a large file come as they are ready; the ids are in the order of the parts, and of their lines.

@@ -6,10 +6,12 @@ mean. Of Parquet and JSON files, whose values have names, each value goes into t
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -18,7 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from catalog.session import RequestSession, SqlError
-from engine.files import DataFile, list_files, read_file, read_lines, read_parquet
+from engine.files import DataFile, list_files, read_file, read_lines, read_parquet, stored_parquet
 from engine.spark_sessions import SparkSessions
 from engine.transactions import local_setting
 from sql.load import Load, LoadError, parse_load
@@ -84,11 +86,12 @@ class FileLoader:
 
     async def _load_file(self, session: RequestSession, load: Load, target: Target, file: DataFile) -> int:
         content: _Parquet | _Json | _Lines
-        in_order = True
+        unordered: _Parquet | None = None
         description = f"COPY {target.name} FROM {file.uri}"
         if load.format == "parquet":
             table, in_order = await read_file(self._sessions, file, read_parquet, description)
             content = _Parquet(table, target, file)
+            unordered = None if in_order else content
         else:
             lines = await read_file(self._sessions, file, read_lines, description)
             content = _Json(lines, target, file) if load.format == "json" else _Lines(lines, load.columns)
@@ -102,10 +105,19 @@ class FileLoader:
             found = _ROW.search(error.context or "")
             if found is None:
                 raise
-            where = f'row {found[1]} of file "{file.uri}"' if in_order else f'file "{file.uri}"'
+            line = int(found[1])
+            row = await asyncio.to_thread(_row_in_file, unordered, line, target, file) if unordered else line
+            where = f'row {row} of file "{file.uri}"' if row else f'file "{file.uri}"'
             where += f', column "{found[2]}"' if found[2] else ""
             detail = f"{error.detail}\n{where}" if error.detail else where
             raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
+
+
+def _row_in_file(content: _Parquet, row: int, target: Target, file: DataFile) -> int | None:
+    """Where a row that Spark gave stands in the file: the first there that is loaded in the same way."""
+    wanted = next(islice(content.lines(), row - 1, None))
+    there = _Parquet(stored_parquet(file.uri), target, file).lines()
+    return next((number for number, line in enumerate(there, 1) if line == wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +224,18 @@ class _Parquet:
         self._arrays = frozenset(name for name in names if target.columns.get(name) == "A")
 
     def chunks(self) -> Iterator[bytes]:
+        for lines in self._batches():
+            yield "".join(f"{line}\n" for line in lines).encode()
+
+    def lines(self) -> Iterator[str]:
+        """What is loaded, row by row."""
+        return chain.from_iterable(self._batches())
+
+    def _batches(self) -> Iterator[list[str]]:
         for batch in self._table.to_batches(max_chunksize=CHUNK_ROWS):
             cells = [self._texts(name, batch.column(name)) for name in self.columns]
             lines = pc.binary_join_element_wise(*cells, pa.scalar("\t", pa.large_string()))
-            yield "".join(f"{line}\n" for line in lines.to_pylist()).encode()
+            yield lines.to_pylist()
 
     def _texts(self, name: str, values: pa.Array) -> pa.Array:
         """The texts of values for COPY's text format."""
