@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
+import psycopg
 import structlog
 
 from server.data_directory import DataDirectory, StartupError
@@ -129,6 +130,7 @@ class EmbeddedPostgres:
         self._read_password()
         self._socket_dir = self._make_socket_dir()
         self._launch_postmaster()
+        self._check_password()
 
     def stop(self) -> None:
         """Fast shutdown: clients are disconnected, everything is written. Does nothing if it does not run."""
@@ -239,6 +241,18 @@ class EmbeddedPostgres:
         except OSError as error:
             raise StartupError(f'could not read "{self._data.passfile}": {error.strerror}') from error
         self._set_new_password()
+
+    def _check_password(self) -> None:
+        """Somebody may have changed it with ALTER ROLE."""
+        try:
+            psycopg.connect(self.dsn()).close()
+        except psycopg.OperationalError as error:
+            if "password authentication failed" in str(error):
+                self.stop()
+                raise StartupError(
+                    f'the password in "{self._data.passfile}" is not that of role {SUPERUSER}',
+                    "Write the right one into that file, or delete it: the next start sets a new one.",
+                ) from error
 
     def _set_new_password(self) -> None:
         """The password file is lost: whoever owns the cluster's files may set a new password, so do it."""

@@ -244,6 +244,20 @@ def test_lost_password_file_gets_a_new_password(data_directory: DataDirectory) -
     assert restarted(data_directory) == 5050
 
 
+def test_password_that_was_changed_is_not_started_with(data_directory: DataDirectory) -> None:
+    cluster = EmbeddedPostgres(data_directory, FAST)
+    cluster.start()
+    write(cluster)
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute("ALTER ROLE postgres PASSWORD 'changed'")
+    cluster.stop()
+    with pytest.raises(StartupError, match="is not that of role postgres"):
+        EmbeddedPostgres(data_directory, FAST).start()
+    assert not processes_in(data_directory.postgres)
+    data_directory.passfile.write_text("*:*:*:postgres:changed\n")
+    assert restarted(data_directory) == 5050
+
+
 def test_broken_configuration_says_why_and_leaves_no_process(data_directory: DataDirectory) -> None:
     with pytest.raises(StartupError, match="no_such_setting"):
         EmbeddedPostgres(data_directory, {"no_such_setting": "1"}).start()
