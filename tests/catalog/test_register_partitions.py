@@ -110,6 +110,17 @@ def test_partitions_by_count_and_by_interval(sessions: Open) -> None:
     assert value(connection, "SELECT accum.register_create_partitions(%s)", name) == 0
 
 
+def test_a_count_or_an_interval_of_no_declared_type(sessions: Open) -> None:
+    connection = sessions()
+    name = create(connection)
+    make = "SELECT accum.register_create_partitions(%s, %s)"
+    assert value(connection, make, name, "5") == 2
+    assert value(connection, make, name, None) == 0
+    assert value(connection, make, name, "6 months") == 1
+    assert sqlstate(connection, make, name, "-1") == "22023"
+    assert sqlstate(connection, make, name, "some") == "22007"
+
+
 def test_as_many_ahead_as_the_setting_says(sessions: Open) -> None:
     connection = sessions()
     connection.execute("SET pg_accumulator.partitions_ahead = 1")

@@ -144,6 +144,14 @@ BEGIN
 END $$;
 
 
+-- Either of them, for clients that bind parameters without types.
+CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p_ahead text) RETURNS integer
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN coalesce(p_ahead, '0') ~ '^\s*[-+]?\d+\s*$' THEN @extschema@.register_create_partitions(p_name, p_ahead::integer)
+                ELSE @extschema@.register_create_partitions(p_name, p_ahead::interval) END
+$$;
+
+
 -- Detach the partitions whose periods end before a day of UTC begins; they go on as tables by themselves. Totals and
 -- balances go on reflecting what is in them. Returns how many.
 CREATE OR REPLACE FUNCTION @extschema@.register_detach_partitions(p_name text, p_older_than date) RETURNS integer
