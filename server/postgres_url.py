@@ -108,7 +108,8 @@ class PostgresUrl:
         """Connect once; returns the server's version. Raises StartupError if it cannot be used."""
         shown = self.dsn(with_password=False)
         try:
-            with psycopg.connect(self.conninfo(), connect_timeout=10, autocommit=True) as connection:
+            # A database in SQL_ASCII would have us read bytes.
+            with psycopg.connect(self.conninfo(), connect_timeout=10, client_encoding="UTF8") as connection:
                 number = connection.info.server_version
                 row = connection.execute("SHOW server_version").fetchone()
         except psycopg.Error as error:

@@ -203,7 +203,11 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
 
     def connect(database: str) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(
-            conninfo(database), autocommit=True, connect_timeout=10, application_name="headwater status"
+            conninfo(database),
+            autocommit=True,
+            connect_timeout=10,
+            client_encoding="UTF8",  # a database in SQL_ASCII would have us read bytes
+            application_name="headwater status",
         )
 
     with closing(connect(running.database)) as connection:

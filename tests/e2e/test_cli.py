@@ -316,6 +316,22 @@ def test_server_in_front_of_another_postgres(serve: Serve, cluster: object, dsn:
     assert database in shown.stdout
 
 
+def test_database_without_an_encoding(serve: Serve, dsn: str) -> None:
+    parts = psycopg.conninfo.conninfo_to_dict(dsn)
+    with psycopg.connect(dsn, autocommit=True) as admin:
+        admin.execute("CREATE DATABASE plain_ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        try:
+            served = serve(
+                HEADWATER_POSTGRES=f"postgresql://postgres:{parts['password']}@/plain_ascii?host={parts['host']}"
+            )
+            shown = headwater("status", "--data", served.data, PGPASSWORD=str(parts["password"]))
+            assert (shown.returncode, shown.stderr) == (0, "")
+            assert "│ plain_ascii │" in shown.stdout
+            assert served.end() == 0
+        finally:
+            admin.execute("DROP DATABASE plain_ascii WITH (FORCE)")
+
+
 # psql, status, version
 
 
