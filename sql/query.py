@@ -127,6 +127,8 @@ def _parse_query(
     tree = first.query(ast, {}, output).operator
     by_number: dict[int, frozenset[str]] = {}
     for number, source in first.scans.items():
+        if not source.columns:
+            raise NotDifferentiable("a table without columns")
         # A relation without columns would have no width at all; its key or first column is as good as any.
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)

@@ -25,6 +25,9 @@ from .keyed import ID, Keyed
 from .root import above, hidden_keys, top
 from .touched import keys_as_stored, staged_keys
 
+MOST_COLUMNS = 800
+"""A row must fit into a page of PostgreSQL, 8 kB, where most of its values take 8 bytes and more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Groups(Keyed):
@@ -179,7 +182,7 @@ def groups(
         return None
     parts = [maintained(call, i) for i, call in enumerate(aggregate.calls, 1)]
     known = tuple(part for part in parts if part is not None)
-    if len(known) < len(parts):
+    if len(known) < len(parts) or len(output) + len(auxiliaries(known)) > MOST_COLUMNS:
         return None
     state = made_of(aggregate.keys, known, aggregate.input.new(Plan(frozenset())), grouped=aggregate.grouped)
     rows = _finished(root, aggregate, known, output, key, fields, state)

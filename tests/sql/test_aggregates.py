@@ -345,3 +345,10 @@ def test_having_keeps_what_satisfies_it_by_addition(workspace: Workspace) -> Non
         ways = streams[name].compiled.strategy.values()
         assert all("algebraic" in way for way in ways), (name, ways)
     refreshed(workspace, streams, seed=6, rounds=8)
+
+
+def test_aggregates_whose_parts_would_not_fit_into_a_row_are_computed_again(workspace: Workspace) -> None:
+    calls = ", ".join(f"sum(x + {n}) AS s{n}, min(y - {n}) AS m{n}" for n in range(180))
+    streams = {"wide": stream(workspace, "too wide", f"SELECT g, {calls} FROM sample GROUP BY g")}
+    assert len(streams["wide"].compiled.columns) < 400
+    refreshed(workspace, streams, seed=2)
