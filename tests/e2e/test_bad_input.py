@@ -14,7 +14,7 @@ CREATE FUNCTION roll() RETURNS int VOLATILE LANGUAGE sql AS 'SELECT 4';
 CREATE FUNCTION roll(int, int) RETURNS boolean VOLATILE LANGUAGE sql AS 'SELECT $1 = $2';
 CREATE OPERATOR === (LEFTARG = int, RIGHTARG = int, FUNCTION = roll);
 CREATE MATERIALIZED VIEW matview AS SELECT id FROM t;
-CREATE SEQUENCE seq;
+CREATE SEQUENCE seq; CREATE TABLE bare (); INSERT INTO bare DEFAULT VALUES;
 """
 
 
@@ -99,6 +99,8 @@ def test_wrong_query(db: Any, create: Callable[..., None], query: str, sqlstate:
         ("SELECT id, nextval('seq') AS n FROM t", "nextval"),
         ("SELECT id FROM matview", "matview"),
         ("SELECT id FROM ONLY t", "only"),
+        ("SELECT count(*) AS n FROM bare", "without columns"),
+        ("SELECT t.id FROM t, bare", "without columns"),
     ],
 )
 def test_differential_refuses_what_auto_computes_in_full(db: Any, query: str, named: str) -> None:
@@ -238,6 +240,26 @@ def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
         else:
             db.run(statement)
     db.assert_current("copy")
+
+
+@pytest.mark.parametrize(
+    "alteration",
+    [
+        "ADD COLUMN more int",
+        "DROP COLUMN k CASCADE",
+        "RENAME COLUMN k TO key",
+        "ALTER COLUMN k TYPE text",
+        "DROP COLUMN k, ADD COLUMN k int",
+        "ADD FOREIGN KEY (id) REFERENCES t",
+    ],
+)
+def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None:
+    db.create("copy", "SELECT id, k, v FROM t")
+    with pytest.raises(psycopg.errors.WrongObjectType, match='stream table "copy"'):
+        db.run(f"ALTER TABLE copy {alteration}")
+    # What a refresh does not mind is the owner's business.
+    db.run("ALTER TABLE copy ALTER COLUMN v SET STATISTICS 10, SET (fillfactor = 70); INSERT INTO t VALUES (8, 8, 'h')")
+    db.assert_refreshed("copy")
 
 
 def test_cycle_through_a_view(db: Any) -> None:

@@ -134,6 +134,17 @@ def test_quoted_names_and_schemas(db: Any) -> None:
     db.run("SELECT pgtrickle.drop_stream_table(%s)", '"My Schema"."View""s"')
 
 
+def test_renamed_schema_takes_its_stream_tables_along(db: Any) -> None:
+    db.run("CREATE SCHEMA shop; CREATE TABLE shop.t (id int PRIMARY KEY, v int); INSERT INTO shop.t VALUES (1, 1)")
+    db.create("shop.sums", "SELECT v, sum(id) AS s FROM shop.t GROUP BY v", refresh_mode="DIFFERENTIAL")
+    db.run("ALTER SCHEMA shop RENAME TO store; INSERT INTO store.t VALUES (2, 1), (3, 2)")
+    db.refresh("store.sums")
+    assert db.rows("SELECT v, s FROM store.sums ORDER BY v") == [(1, 3), (2, 3)]
+    assert db.value("SELECT name FROM pgtrickle.pgt_status()") == "store.sums"
+    db.run("SELECT pgtrickle.drop_stream_table('store.sums')")
+    assert db.value("SELECT to_regclass('store.sums')") is None
+
+
 def test_unqualified_source_is_found_along_the_callers_search_path(db: Any) -> None:
     db.run("CREATE SCHEMA shop; CREATE TABLE shop.items (id int PRIMARY KEY); INSERT INTO shop.items VALUES (1)")
     db.run("SET search_path = shop, public")

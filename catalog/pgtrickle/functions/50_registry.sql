@@ -83,6 +83,32 @@ BEGIN
 END $$;
 
 
+-- Refuses to give a storage table (known by that guard: after pg_restore its OID may be another table's) other columns
+-- than its query has, or a foreign key. What was retyped still has the names.
+CREATE OR REPLACE FUNCTION pgtrickle._refuse_alteration(relid oid, retyped boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    altered text;
+BEGIN
+    SELECT s.pgt_name INTO altered
+    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    WHERE s.pgt_relid = relid AND s.explain->'inputs' ? 'output' AND (
+        retyped
+        OR EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = relid AND c.contype = 'f')
+        OR ARRAY(SELECT o.value->>'name' FROM jsonb_array_elements(s.explain->'inputs'->'output') WITH ORDINALITY o
+                 ORDER BY o.ordinality)
+           <> ARRAY(SELECT a.attname::text FROM pg_attribute a
+                    WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname !~ '^__pgt_'
+                    ORDER BY a.attnum));
+    IF altered IS NOT NULL AND current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
+        RAISE EXCEPTION USING ERRCODE = '42809', MESSAGE = format('cannot alter stream table "%s" in this way', altered),
+            HINT = 'Its columns are those of its query, and foreign keys would make refreshes fail. '
+                   'Drop the stream table and create it again with another query.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_alteration(oid, boolean) FROM PUBLIC;
+
+
 -- Put that guard on a storage table of the caller's.
 CREATE OR REPLACE FUNCTION pgtrickle._install_guard(relid oid) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -71,13 +71,17 @@ BEGIN
                    OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls')
     ) AS affected
     WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
-    -- A storage table that was renamed, moved to another schema, or given to another owner.
+    PERFORM pgtrickle._refuse_alteration(e.objid)
+    FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass;
+    -- A storage table that was renamed or given to another owner, or moved to another schema, or the schema was renamed.
     UPDATE pgtrickle.pgt_stream_tables s
     SET pgt_name = c.relname, pgt_schema = n.nspname, pgt_owner = c.relowner,
         needs_reinit = s.needs_reinit OR s.pgt_owner <> c.relowner, updated_at = clock_timestamp()
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.oid = s.pgt_relid
-      AND c.oid IN (SELECT e.objid FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass)
+      AND EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
+                  WHERE e.classid = 'pg_class'::regclass AND e.objid = c.oid
+                     OR e.classid = 'pg_namespace'::regclass AND e.objid = n.oid)
       AND (s.pgt_name, s.pgt_schema, s.pgt_owner) IS DISTINCT FROM (c.relname::text, n.nspname::text, c.relowner);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_ddl_end() FROM PUBLIC;
@@ -98,10 +102,13 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_trigger() FROM PUBLIC;
 
 
--- A table is rewritten: ALTER COLUMN … TYPE … USING may change every value without a trigger's notice.
+-- A table is rewritten: ALTER COLUMN … TYPE … USING, reason 4, may change every value without a trigger's notice.
 CREATE OR REPLACE FUNCTION pgtrickle._on_rewrite() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pg_event_trigger_table_rewrite_reason() & 4 <> 0 THEN
+        PERFORM pgtrickle._refuse_alteration(pg_event_trigger_table_rewrite_oid(), true);
+    END IF;
     UPDATE pgtrickle.pgt_stream_tables s
     SET needs_reinit = true, updated_at = clock_timestamp()
     FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
@@ -147,7 +154,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
-    WHEN TAG IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY', 'REVOKE')
+    WHEN TAG IN ('ALTER TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY', 'REVOKE')
     EXECUTE FUNCTION pgtrickle._on_ddl_end();
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_trigger_tracker;
