@@ -33,11 +33,11 @@ def run(cluster: EmbeddedPostgres, target: str, examples: int, mode: str = "FULL
 
 
 def test_full_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -> None:
-    assert run(cluster, "sail", 6).get("spark", 0) > 0
+    assert run(cluster, "sail", 4).get("spark", 0) > 0
 
 
 def test_differential_refreshes_on_sail_equal_their_queries(cluster: EmbeddedPostgres) -> None:
-    assert run(cluster, "sail", 6, "DIFFERENTIAL").get("spark_delta", 0) > 0
+    assert run(cluster, "sail", 4, "DIFFERENTIAL").get("spark_delta", 0) > 0
 
 
 @pytest.mark.long

@@ -51,13 +51,13 @@ def hold(laboratory: Laboratory, example: Example) -> None:
     laboratory.do(run())
 
 
-@settings(max_examples=40)
+@settings(max_examples=28)
 @given(examples(depth=2, stream_tables=1, rounds=3))
 def test_stream_table_equals_its_query(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)
 
 
-@settings(max_examples=12)
+@settings(max_examples=9)
 @given(examples(depth=1, stream_tables=3, rounds=3))
 def test_stream_tables_over_stream_tables_equal_their_queries(laboratory: Laboratory, example: Example) -> None:
     hold(laboratory, example)

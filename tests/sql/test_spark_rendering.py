@@ -52,7 +52,7 @@ ALL = (pytest.mark.long, pytest.mark.timeout(3600))
         pytest.param("local[2]", "all", marks=ALL),
     ],
 )
-def test_every_entry_of_the_equality_list_gives_the_results_of_postgresql(
+def test_entries_of_the_equality_list_give_the_results_of_postgresql(
     target: str, extent: str, dsn: str, tmp_path: Path
 ) -> None:
     login = conninfo.conninfo_to_dict(dsn)
