@@ -112,19 +112,29 @@ def test_sixteen_writers_on_one_cell_in_every_snapshot(connections: Open) -> Non
     assert len(compared) > 1 and wrong(connection, name) == []
 
 
-def test_a_register_is_created_once(connections: Open) -> None:
+def test_a_register_is_created_and_dropped_once(connections: Open) -> None:
     name = f"once_{next(_numbers)}"
-    outcomes: list[str | None] = []
+    everybody = [connections() for _ in range(4)]
 
-    def creator(connection: Connection) -> None:
-        try:
-            connection.execute(f"SELECT accum.register_create('{name}', '{{}}', '{{\"n\": \"int\"}}')")
-            outcomes.append(None)
-        except psycopg.Error as error:
-            outcomes.append(error.diag.message_primary)
+    def outcomes(statement: str) -> list[str | None]:
+        found: list[str | None] = []
 
-    together([partial(creator, connections()) for _ in range(4)])
-    assert sorted(outcomes, key=str) == [None, *[f'register "{name}" already exists'] * 3]
+        def attempt(connection: Connection) -> None:
+            try:
+                connection.execute(statement.encode())
+                found.append(None)
+            except psycopg.Error as error:
+                found.append(error.diag.message_primary)
+
+        together([partial(attempt, connection) for connection in everybody])
+        return sorted(found, key=str)
+
+    created = outcomes(f"SELECT accum.register_create('{name}', '{{}}', '{{\"n\": \"int\"}}')")
+    assert created == [None, *[f'register "{name}" already exists'] * 3]
+    altered = outcomes(f"SELECT accum.register_alter('{name}', '{{\"a\": \"int\"}}')")
+    assert altered == [None, *[f'register "{name}" has a column "a" already'] * 3]
+    dropped = outcomes(f"SELECT accum.register_drop('{name}')")
+    assert dropped == [None, *[f'register "{name}" does not exist'] * 3]
 
 
 @pytest.mark.parametrize("kind", ["balance", "turnover"])

@@ -19,8 +19,7 @@ BEGIN
     PERFORM @extschema@._one_of('kind', kind, '{balance,turnover}');
     PERFORM @extschema@._one_of('totals_period', totals_period, '{day,month,year}');
     PERFORM @extschema@._one_of('partition_by', partition_by, '{day,month,quarter,year}');
-    -- One at a time of a name; who waits then sees what the other has made.
-    PERFORM pg_advisory_xact_lock('@extschema@._registers'::regclass::oid::int, hashtext(name));
+    PERFORM @extschema@._claim(name);
     IF EXISTS (SELECT FROM @extschema@._registers g WHERE g.name = name) THEN
         RAISE EXCEPTION 'register "%" already exists', name USING ERRCODE = '42710';
     ELSIF NOT has_schema_privilege('@extschema@'::regnamespace, 'CREATE') THEN
@@ -43,6 +42,13 @@ BEGIN
     PERFORM @extschema@._create_triggers(r);
     PERFORM @extschema@._create_partitions_for(r);
 END $$;
+
+
+-- One at a time makes, alters or drops a register of a name; who waits then sees what the other has done.
+CREATE OR REPLACE FUNCTION @extschema@._claim(name text) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_advisory_xact_lock('@extschema@._registers'::regclass::oid::int, hashtext(name))
+$$;
 
 
 CREATE OR REPLACE FUNCTION @extschema@._one_of(argument text, value text, choices text[]) RETURNS void

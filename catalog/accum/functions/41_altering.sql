@@ -9,19 +9,21 @@ CREATE OR REPLACE FUNCTION @extschema@.register_alter(
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    old @extschema@._registers := @extschema@._register(p_name);
-    new @extschema@._registers := old;
+    old @extschema@._registers;
+    new @extschema@._registers;
     plain @extschema@._registers;
     dimensions CONSTANT jsonb := @extschema@._columns('dimension', coalesce(add_dimensions, '{}'));
     resources CONSTANT jsonb := @extschema@._columns('resource', coalesce(add_resources, '{}'));
     name text;
 BEGIN
-    EXECUTE @extschema@._fill(old, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+    PERFORM @extschema@._claim(p_name);
     old := @extschema@._register(p_name);
+    EXECUTE @extschema@._fill(old, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
     FOR name IN SELECT k FROM jsonb_object_keys(dimensions || resources) AS k
                  WHERE old.dimensions ? k OR old.resources ? k LOOP
         RAISE EXCEPTION 'register "%" has a column "%" already', p_name, name USING ERRCODE = '42701';
     END LOOP;
+    new := old;
     new.dimensions := old.dimensions || dimensions;
     new.resources := old.resources || resources;
     new.high_write := coalesce(high_write, old.high_write);
@@ -83,11 +85,13 @@ END $$;
 CREATE OR REPLACE FUNCTION @extschema@.register_drop(p_name text, force boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r CONSTANT @extschema@._registers := @extschema@._register(p_name);
+    r @extschema@._registers;
     function text;
     relation text;
     used boolean;
 BEGIN
+    PERFORM @extschema@._claim(p_name);
+    r := @extschema@._register(p_name);
     IF to_regclass(@extschema@._fill(r, '{{movements}}')) IS NOT NULL THEN
         EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
         IF force IS NOT TRUE THEN
