@@ -37,6 +37,8 @@ RECENT = 5.0
 
 _REFUSED = frozenset({"deletionVectors", "columnMapping"})
 
+pycsv.field_size_limit(1 << 30)  # as large as a value of PostgreSQL's
+
 
 @dataclass(frozen=True, slots=True)
 class LakeFiles:
@@ -93,7 +95,11 @@ class Lake:
                 numbers = pa.array(range(first, first + rows.num_rows))
                 places = numbers.cast(pa.large_string()) if in_order else pa.nulls(rows.num_rows, pa.large_string())
                 rows = rows.append_column(ROW, places)
-                await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
+                try:
+                    await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
+                except SqlError as error:
+                    detail = _with_nul(rows, names, file) or error.detail
+                    raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
 
     async def _rows(
         self,
@@ -204,9 +210,11 @@ def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeT
         # Every column as text: which there are the first record says.
         first = next(pycsv.reader(io.StringIO(data.decode()), delimiter=table.delimiter))
         every = first if table.header else [f"f{number}" for number in range(len(first))]
+        _check_records(lines, len(first), table, file)
         reader = csv.read_csv(
             io.BytesIO(data),
-            read_options=csv.ReadOptions(autogenerate_column_names=not table.header),
+            # One thread, which knows the row that is wrong.
+            read_options=csv.ReadOptions(autogenerate_column_names=not table.header, use_threads=False),
             parse_options=csv.ParseOptions(
                 delimiter=table.delimiter, newlines_in_values=True, ignore_empty_lines=False, double_quote=True
             ),
@@ -217,7 +225,7 @@ def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeT
                 null_values=[""],
             ),
         )
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pycsv.Error) as error:
         raise SqlError("22P04", str(error), detail=f'file "{file.uri}"') from error
     if not table.header:
         if reader.num_columns != len(names):
@@ -227,7 +235,28 @@ def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeT
     for name in names:
         if name not in reader.column_names:
             raise _no_column(name, file)
+        if reader.column_names.count(name) > 1:
+            raise SqlError("42702", f'there are several columns "{name}" in the file', detail=f'file "{file.uri}"')
     return pa.table({name: pc.cast(reader.column(name), pa.large_string()) for name in names})
+
+
+def _check_records(lines: Sequence[str], columns: int, table: LakeTable, file: DataFile) -> None:
+    """An empty line is a value where there is one column, and else no record. Raises SqlError 22P04."""
+    if columns == 1 or not any(line in ("", "\r") for line in lines):
+        return
+    for number, record in enumerate(pycsv.reader((f"{line}\n" for line in lines), delimiter=table.delimiter), 1):
+        if not record:
+            raise SqlError("22P04", "empty line in a CSV file", detail=f'row {number} of file "{file.uri}"')
+
+
+def _with_nul(rows: pa.Table, names: Sequence[str], file: DataFile) -> str | None:
+    """Where a text has a NUL, which PostgreSQL does not store; None if none has."""
+    for name in names:
+        index = pc.index(pc.match_substring(rows.column(name), "\0"), True).as_py()
+        if index >= 0:
+            row = rows.column(ROW)[index].as_py()
+            return ("" if row is None else f"row {row} of ") + f'file "{file.uri}", column "{name}"'
+    return None
 
 
 def _no_column(name: str, file: DataFile) -> SqlError:

@@ -126,10 +126,10 @@ def test_csv_and_json_values_are_those_of_postgresql(db: Database, tmp_path: Pat
     assert db.rows("SELECT id, kind FROM everything ORDER BY id") == [(1, 'x, "y"'), (2, None), (3, "")]
     db.run("DROP FOREIGN TABLE events")
     db.run("SELECT pgtrickle.drop_stream_table('everything')")
-    (tmp_path / "b.csv").write_text("1;a\n2;b\n")
+    (tmp_path / "b.csv").write_text(f"1;{'a' * 200_000}\n2;b\n")
     foreign_table(db, "id int, kind text", "b.csv", "csv", ", header 'false', delimiter ';'")
     db.create("everything", "SELECT * FROM events")
-    assert db.rows("SELECT id, kind FROM everything ORDER BY id") == [(1, "a"), (2, "b")]
+    assert db.rows("SELECT id, kind FROM everything ORDER BY id") == [(1, "a" * 200_000), (2, "b")]
     db.run("DROP FOREIGN TABLE events")
     db.run("SELECT pgtrickle.drop_stream_table('everything')")
     (tmp_path / "c.json").write_text('{"id": 1, "tags": ["a", null], "price": 1.10, "doc": {"x": [1]}}\n{"id": null}\n')
@@ -139,6 +139,26 @@ def test_csv_and_json_values_are_those_of_postgresql(db: Database, tmp_path: Pat
         (1, "1.10", ["a", None], {"x": [1]}),
         (None, None, None, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message", "detail"),
+    [
+        ("id,kind\n1,a\n2\n", errors.BadCopyFileFormat, "Row #3", "file "),
+        ("id,kind\n1,a\n\n", errors.BadCopyFileFormat, "empty line", "row 3 of file "),
+        ("id,kind\n1,a\n2,b\0c\n", errors.CharacterNotInRepertoire, "0x00", 'row 3 of file ".*", column "kind"'),
+        ("id,kind,id\n1,a,2\n", errors.AmbiguousColumn, 'several columns "id"', "file "),
+    ],
+)
+def test_records_that_are_none_are_refused(
+    db: Database, tmp_path: Path, text: str, error: type[psycopg.Error], message: str, detail: str
+) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    foreign_table(db, "id int, kind text", "a.csv", "csv")
+    with pytest.raises(error, match=message) as raised:
+        db.create("everything", "SELECT * FROM events")
+    assert re.match(detail, raised.value.diag.message_detail or "")
+    assert f"{tmp_path}/a.csv" in (raised.value.diag.message_detail or "")
 
 
 @pytest.mark.parametrize(
