@@ -83,7 +83,8 @@ class Preparation:
         """Subscriptions that agree in this, and are written out in the same way, are one."""
         settings = tuple(sorted((k, v) for k, v in self.asked.settings.items() if k != "search_path"))
         envelope = self.asked.envelope
-        return self.canonical, self.role, envelope, self.order_by, self.asked.progress, self.sources, settings
+        rights = self.role, self.runs_as
+        return self.canonical, rights, envelope, self.order_by, self.asked.progress, self.sources, settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import asyncpg
+import pytest
 
 from catalog.install import install
+from catalog.session import SqlError
 from engine.pool import DatabasePool, PooledSession
 from engine.subscribe import AsOf, Batch, Envelope, EnvelopeKind, Output, RowOutput, Subscribe
 from engine.subscribe.feed import LiveFeed
@@ -190,3 +192,12 @@ class Subscriptions:
         while (found := await self.value(query)) != expected:
             assert asyncio.get_running_loop().time() < deadline, f"{found!r} instead of {expected!r}: {query}"
             await asyncio.sleep(0.02)
+
+
+async def ended(s: Subscriber) -> SqlError:
+    """The error that a subscription ends with."""
+    with pytest.raises(SqlError) as found:
+        while await s.take() is not None:
+            pass
+    await s.feed.close()
+    return found.value
