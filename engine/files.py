@@ -98,7 +98,9 @@ async def read_file(
 def read_parquet(spark: Session, uri: str) -> tuple[pa.Table, bool]:
     """The rows of a Parquet file, and whether they are in its order.
 
-    Sail reads the row groups of a file beside each other, in an order of its own that cannot be told from the rows.
+    Sail reads the row groups of a file beside each other, in an order of its own that cannot be told from the rows. And
+    it takes a column whose least and greatest value are equal for a constant, although NaN is no part of statistics:
+    such a file is read without it.
     """
     from pyspark.sql.connect.session import SparkSession
 
@@ -106,7 +108,21 @@ def read_parquet(spark: Session, uri: str) -> tuple[pa.Table, bool]:
     if rows.num_rows == 0 or not isinstance(spark, SparkSession):
         return rows, True
     system, path = fs.FileSystem.from_uri(uri)
-    return rows, pq.read_metadata(path, filesystem=system).num_row_groups == 1
+    footer = pq.read_metadata(path, filesystem=system)
+    if _seems_constant(footer):
+        return stored_parquet(uri), True
+    return rows, footer.num_row_groups == 1
+
+
+def _seems_constant(footer: pq.FileMetaData) -> bool:
+    """Whether the statistics of a column of floats have one value only."""
+    for number in range(footer.num_columns):
+        if footer.schema.column(number).physical_type in ("FLOAT", "DOUBLE"):
+            groups = (footer.row_group(group).column(number).statistics for group in range(footer.num_row_groups))
+            bounds = {bound for group in groups if group and group.has_min_max for bound in (group.min, group.max)}
+            if len(bounds) == 1:
+                return True
+    return False
 
 
 def stored_parquet(uri: str) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,21 @@ def test_rows_of_parquet_are_counted_in_the_files_order(db: Database, tmp_path: 
     with pytest.raises(errors.InvalidTextRepresentation) as raised:
         db.run(f"COPY orders FROM '{uri(tmp_path / 'x.parquet')}'")
     assert raised.value.diag.message_detail == f'row 457 of file "{uri(tmp_path / "x.parquet")}", column "id"'
+
+
+def test_not_a_number_is_not_taken_for_the_only_other_value(db: Database, tmp_path: Path) -> None:
+    """Statistics of Parquet leave NaN out; Sail takes a column whose bounds are equal for a constant."""
+    pq.write_table(pa.table({"id": [1, 2, 3], "extra": [math.nan, 5.0, math.inf]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"id": [4, 5], "extra": [math.nan, 5.0]}), tmp_path / "2.parquet")
+    db.run("DROP TABLE orders; CREATE TABLE orders (id int, extra float8)")
+    assert db.run(f"COPY orders FROM '{uri(tmp_path)}/*.parquet'").statusmessage == "COPY 5"
+    assert db.rows("SELECT id, extra::text FROM orders ORDER BY id") == [
+        (1, "NaN"),
+        (2, "5"),
+        (3, "Infinity"),
+        (4, "NaN"),
+        (5, "5"),
+    ]
 
 
 def test_load_is_part_of_its_transaction_and_reaches_stream_tables(db: Database, tmp_path: Path) -> None:
