@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from catalog.session import SqlError
 from engine.context import RefreshContext
+
+Number = TypeVar("Number", int, float)
 
 
 class Action(StrEnum):
@@ -139,21 +143,26 @@ def is_on(name: str, value: str) -> bool:
     raise SqlError("22023", f'parameter "pg_trickle.{name}" requires a Boolean value')
 
 
+def number(name: str, value: str, kind: Callable[[str], Number]) -> Number:
+    """A setting that is a number. Raises SqlError 22023."""
+    try:
+        return kind(value)
+    except ValueError:
+        raise SqlError("22023", f'invalid value for parameter "pg_trickle.{name}": "{value}"') from None
+
+
 def settings_of(context: RefreshContext) -> RefreshSettings:
     """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
     found = context.settings
-    try:
-        settings = RefreshSettings(
-            found["engine"].lower(),
-            int(found["spark_min_rows"]),
-            float(found["max_change_ratio"]),
-            found["spark_failure_policy"].lower(),
-            float(found["spark_timeout"]),
-            int(found["spark_parallel_rows"]),
-            is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
-        )
-    except ValueError as error:
-        raise SqlError("22023", f"invalid value of a pg_trickle setting: {error}") from error
+    settings = RefreshSettings(
+        found["engine"].lower(),
+        number("spark_min_rows", found["spark_min_rows"], int),
+        number("differential_max_change_ratio", found["max_change_ratio"], float),
+        found["spark_failure_policy"].lower(),
+        number("spark_timeout", found["spark_timeout"], float),
+        number("spark_parallel_rows", found["spark_parallel_rows"], int),
+        is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
+    )
     for name, value, allowed in (
         ("refresh_engine", settings.engine, ("auto", "spark", "postgres")),
         ("spark_failure_policy", settings.spark_failure_policy, ("retry", "postgres", "error")),

@@ -293,13 +293,15 @@ async def carry_out_all(
 
     Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
-    second fails (`undo_creation`).
+    second fails (`undo_creation`). A statement that drops stream tables, too, is carried out in one: it may be these.
     """
     requests = await take(session)
     if any(request.kind == "retain" for request in requests):
         expect()
-    two_steps = session.autocommit and any(
-        request.kind == "create" and request.arguments.get("initialize", True) for request in requests
+    two_steps = (
+        session.autocommit
+        and any(request.kind == "create" and request.arguments.get("initialize", True) for request in requests)
+        and all(request.kind != "drop" for request in requests)
     )
     alone = session.autocommit and len(requests) == 1
     created = []

@@ -262,6 +262,13 @@ def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None
     db.assert_refreshed("copy")
 
 
+@pytest.mark.parametrize("setting", ["spark_min_rows", "differential_max_change_ratio", "spark_timeout"])
+def test_setting_that_is_none_is_named(db: Any, setting: str) -> None:
+    db.run(f"SET pg_trickle.{setting} = 'x'")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match=f'"pg_trickle.{setting}"'):
+        db.create("copy", "SELECT id FROM t")
+
+
 def test_cycle_through_a_view(db: Any) -> None:
     db.run("CREATE VIEW door AS SELECT id FROM t")
     db.create("first", "SELECT id FROM door")

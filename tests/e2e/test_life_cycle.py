@@ -176,6 +176,16 @@ def test_drop_leaves_nothing_behind(db: Any) -> None:
     assert db.traces() == before
 
 
+def test_created_and_dropped_by_one_statement(db: Any) -> None:
+    before = db.traces()
+    created = "pgtrickle.create_stream_table('totals', %s), pgtrickle.create_stream_table('more', 'TABLE totals', '1d')"
+    dropped = "pgtrickle.drop_stream_table('more'), pgtrickle.drop_stream_table('totals')"
+    db.run(f"SELECT {created}, pgtrickle.refresh_stream_table('more'), {dropped}", TOTALS)
+    assert db.traces() == before
+    db.run(f"SELECT {created}, pgtrickle.drop_stream_table('more')", TOTALS)
+    db.assert_current("totals")
+
+
 def test_drop_keeps_capture_that_another_stream_table_needs(db: Any) -> None:
     db.create("totals", TOTALS)
     db.create("copy", "SELECT * FROM orders")
