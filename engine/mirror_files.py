@@ -1,6 +1,6 @@
 """One Delta Lake table of a mirror, on a local path or an object store: found whole, or not found at all.
 
-Every commit of ours carries metadata under the key ``headwater2`` and goes in only as the successor of the version that
+Every commit of ours carries metadata under the key ``headwater`` and goes in only as the successor of the version that
 its writer has read (no retries): so of two writers, in this process or another, one fails, and nothing is in twice.
 Commits that move rows without changing them (OPTIMIZE, VACUUM) carry none. A table whose last other commit is not
 ours, or that misses a file or has one of another size, is not whole.
@@ -30,8 +30,7 @@ from engine.storage import storage_message
 log = structlog.get_logger(__name__)
 
 ROW_GROUP_ROWS = 128 * 1024
-METADATA = "headwater2"
-"""The key of our metadata. Under the first one, `headwater`, floats had statistics: such mirrors are made anew."""
+METADATA = "headwater"
 SHARED_RETENTION_HOURS = 1
 """How long files that no version needs any more stay where other servers may be reading them."""
 

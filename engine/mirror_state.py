@@ -32,7 +32,7 @@ from sql.spark_types import NotExpressible, column_type
 
 log = structlog.get_logger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Raised when the way values are stored changes: older mirrors are made anew."""
 
 PRESENCE = "__headwater_row"

@@ -70,6 +70,26 @@ def test_enums_domains_and_infinity_on_spark_are_what_they_are_in_postgresql(db:
         db.run("SELECT pgtrickle.drop_stream_table(%s)", name)
 
 
+def test_not_a_number_beside_one_other_value(db: Database) -> None:
+    """Statistics of Parquet leave NaN out: a file must not be taken for all 5, nor for one without what is above 5."""
+    db.run("CREATE TABLE readings (id int PRIMARY KEY, at float8, low float4)")
+    db.run("INSERT INTO readings SELECT n, 5, 5 FROM generate_series(1, 9) n")
+    db.run("UPDATE readings SET at = 'NaN' WHERE id = 3")
+    queries = (
+        "SELECT id, at, low FROM readings",
+        "SELECT id, at FROM readings WHERE at > 5",
+    )
+    for number, query in enumerate(queries):
+        db.create(f"readings_{number}", query, schedule="1h", refresh_mode="FULL", engine="spark")
+        db.assert_current(f"readings_{number}")
+    db.run("INSERT INTO readings VALUES (10, 'NaN', 'NaN'), (11, 5, 5), (12, '-0', '-Infinity')")
+    for number in range(len(queries)):
+        db.assert_refreshed(f"readings_{number}")
+        last = db.history(f"readings_{number}")[-1]
+        assert (last["status"], last["executor"]) == ("COMPLETED", "spark"), last["executor_reason"]
+        db.run("SELECT pgtrickle.drop_stream_table(%s)", f"readings_{number}")
+
+
 @pytest.mark.parametrize(
     ("query", "reason"),
     [
