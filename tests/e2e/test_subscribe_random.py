@@ -1,10 +1,13 @@
-"""Random queries through the wire: what a client folds becomes what the query gives; no row goes that was not there."""
+"""Random queries through the wire: what a client folds becomes what the query gives; no row goes that was not there.
+
+Whoever asks for the past then is told the same, each at its time where the query allows that, and otherwise the sum.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -21,6 +24,11 @@ from tests.property.laboratory import EXPECTED, LOCK_TIMEOUT, NOT_MAINTAINED, SE
 from tests.property.test_random_subscriptions import Example, examples
 
 PATIENCE = 90.0
+
+Update = tuple[int, int | None, tuple[Any, ...]]
+"""Its timestamp, what has become of a row (None: nothing, the time is closed), and the row."""
+
+HELD = "SELECT bool_and(held_from IS NOT NULL) FROM pgtrickle.history_status()"
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +63,32 @@ def play(sessions: Sequence[psycopg.Connection[Any]], steps: Sequence[Step]) -> 
             session.execute("COMMIT")
 
 
-def fetch(client: psycopg.Connection[Any], folded: Folded, example: Example) -> None:
+def fetch(client: psycopg.Connection[Any], folded: Folded, told: list[Update], example: Example) -> None:
     for timestamp, progressed, diff, *values in texts(client.execute("FETCH ALL c WITH (timeout = '100ms')")):
         row = _plain(tuple(values), exact=example.query.exact)
         folded.take((int(timestamp or 0), progressed == "t", int(diff or 0), *row))
+        told.append((int(timestamp or 0), None if progressed == "t" else int(diff or 0), row))
+
+
+def check_past(database: Database, example: Example, told: list[Update], closed: int) -> None:
+    """What a client was told up to a closed timestamp is what history tells of it."""
+    begun = told[0][0]
+    asked = f"SUBSCRIBE ({example.query.text}) WITH (SNAPSHOT = false) AS OF {begun} UP TO {closed}"
+    found = [
+        (int(timestamp or 0), int(diff or 0), _plain(tuple(values), exact=example.query.exact))
+        for timestamp, diff, *values in texts(database.connection.execute(asked.encode()))
+    ]
+    since = [(at, diff, row) for at, diff, row in told if diff is not None and begun < at < closed]
+    if {at for at, _, _ in found} <= {closed - 1}:
+        found, since = ([(0, diff, row) for _, diff, row in updates] for updates in (found, since))
+    assert summed(found) == summed(since)
+
+
+def summed(updates: Iterable[tuple[int, int, tuple[Any, ...]]]) -> dict[tuple[Any, ...], int]:
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for at, diff, row in updates:
+        sums[at, row] += diff
+    return {update: diff for update, diff in sums.items() if diff}
 
 
 def hold(database: Database, example: Example) -> None:
@@ -75,11 +105,17 @@ def hold(database: Database, example: Example) -> None:
         client = stack.enter_context(psycopg.connect(database.server.dsn(database.name)))
         for statement in (*(table.ddl for table in example.tables), *example.rows):
             database.connection.execute(statement.encode())
+        for table in example.tables:
+            database.run("SELECT pgtrickle.retain_history(%s, '1 hour')", table.name)
+        deadline = time.monotonic() + PATIENCE
+        while not database.value(HELD):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         try:
             sessions[0].execute(query)
         except psycopg.Error:
             reject()
-        folded = Folded()
+        folded, told = Folded(), list[Update]()
         try:
             client.execute(b"DECLARE c CURSOR FOR SUBSCRIBE (" + query + b") WITH (PROGRESS)")
             play(sessions, example.steps)
@@ -87,7 +123,9 @@ def hold(database: Database, example: Example) -> None:
             truth = Counter(_plain(row, exact=example.query.exact) for row in found)
             deadline = time.monotonic() + PATIENCE
             while (not folded.closed or folded.rows != truth) and time.monotonic() < deadline:
-                fetch(client, folded, example)
+                fetch(client, folded, told, example)
+            assert folded.rows == truth
+            check_past(database, example, told, folded.closed)
         except psycopg.Error as error:
             refused = error.sqlstate == "0A000" and (error.diag.message_primary or "").startswith(
                 (*NOT_MAINTAINED, NOT_FOLLOWED)
@@ -95,7 +133,6 @@ def hold(database: Database, example: Example) -> None:
             if refused or (error.sqlstate or "").startswith(DATA_ERRORS):
                 reject()
             raise
-        assert folded.rows == truth
 
 
 @settings(max_examples=5)
