@@ -243,6 +243,17 @@ class TestTables:
         else:
             assert db.value("SELECT count(*) FROM copy") == 11
 
+    def test_another_table_takes_the_sources_name(self, db: Any) -> None:
+        db.create("sums", "SELECT k, count(*) AS n FROM t GROUP BY k", refresh_mode="DIFFERENTIAL")
+        db.create("copy", "SELECT t.id, u.v FROM t JOIN t u USING (k)", refresh_mode="DIFFERENTIAL")
+        db.run("CREATE TABLE next (LIKE t INCLUDING ALL); INSERT INTO next VALUES (1, 1, 'n'), (2, 1, 'm')")
+        db.run("BEGIN; ALTER TABLE t RENAME TO former; ALTER TABLE next RENAME TO t; COMMIT")
+        db.run("INSERT INTO former VALUES (66, 0, 'x'); INSERT INTO t VALUES (3, 2, 'l')")
+        db.assert_refreshed("sums", "copy")
+        db.run("DELETE FROM former; INSERT INTO t VALUES (4, 2, 'k'); DELETE FROM t WHERE id = 1")
+        db.assert_differential("sums")
+        db.assert_differential("copy")
+
     def test_source_dropped(self, db: Any) -> None:
         db.create("copy", "SELECT id, v FROM t")
         db.run("DROP TABLE t CASCADE")

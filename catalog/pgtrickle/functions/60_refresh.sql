@@ -193,6 +193,7 @@ BEGIN
     FOR d IN
         SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
                p.capture_generation, n.nspname, c.relname, c.relpersistence, c.reltuples, c.relhassubclass,
+               quote_ident(p.column_snapshot->>'schema') || '.' || quote_ident(p.column_snapshot->>'name') AS named,
                quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified,
                k.generation, k.relations, k.trigger_state,
                to_regclass('pgtrickle_changes.changes_' || p.source_relid)::oid AS buffer,
@@ -242,6 +243,10 @@ BEGIN
         END IF;
         IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used) THEN
             broken := broken || format('definition of %s has changed', d.qualified);
+        END IF;
+        -- The query finds its tables by name, their changes are known by OID.
+        IF d.named <> d.qualified AND to_regclass(d.named) <> d.oid THEN
+            broken := broken || format('%s is another relation now', d.named);
         END IF;
         IF st.polled AND d.source_type = 'FOREIGN_TABLE' THEN
             CONTINUE;  -- It is read in its copy.
