@@ -101,7 +101,7 @@ class Followed:
         delta = netted(root.delta(plan), [*self._root_columns, TIMESTAMP], [*self._internals, AT])
         if not self.keys:
             return plan.statement(self._weighted(delta, dated=True))
-        return plan.statement(self._by_key(self._counted(f"({delta}) AS d"), dated=True))
+        return plan.statement(self._by_key(self._counted(derived(delta, "d")), dated=True))
 
     def between(self, changed: frozenset[int]) -> str:
         """What has happened since the frontier until another one, after both of which these sources may have changed.

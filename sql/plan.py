@@ -19,8 +19,6 @@ DATES = "__pgt_dates"
 AT = "__pgt_at"
 """The column that holds the timestamp of a dated change."""
 
-DATE_PARAMETERS = {"after": "bigint", "until": "bigint", "rest": "boolean"}
-
 FRONTIER = "($1->>'snapshot')::pg_catalog.pg_snapshot"
 """The snapshot of the frontier, in statements."""
 
@@ -92,12 +90,9 @@ def pending_dates(sources: Sequence[Source]) -> str:
     The parameters have those between which they are (``after``, ``until``), and ``rest``, whether a transaction that
     none of these sees has the latter. Without ``rest`` it does not count.
     """
-    xids = [
-        select(['c."__pgt_xid"'], f"{buffer(source.oid)} AS c", where=[*PENDING, 'c."__pgt_w" <> 0'])
-        for source in sources
-    ]
-    parameters = [f"($1->>'{name}')::{type_}" for name, type_ in DATE_PARAMETERS.items()]
-    dates = f"pgtrickle._dates({', '.join(parameters)}, ARRAY({' UNION '.join(xids)}))"
+    xids = " UNION ".join(pending_changes(source, ['c."__pgt_xid"']) for source in sources)
+    period = "($1->>'after')::bigint, ($1->>'until')::bigint, ($1->>'rest')::boolean"
+    dates = f"pgtrickle._dates({period}, ARRAY({xids}))"
     return select(["d.xid", "d.mz_timestamp"], f"{dates} AS d")
 
 
