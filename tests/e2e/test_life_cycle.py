@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import xxhash
 
 ORDERS = """
 CREATE TABLE orders (id int PRIMARY KEY, region text, amount numeric(10, 2));
@@ -380,8 +381,6 @@ def test_unknown_stream_table_is_reported(db: Any, call: str) -> None:
 
 
 def test_hashes_are_xxhash64(db: Any) -> None:
-    xxhash = pytest.importorskip("xxhash")
-
     def expected(data: bytes) -> int:
         value = xxhash.xxh64_intdigest(data, seed=0x517CC1B727220A95)
         return value - (1 << 64) if value >> 63 else value
