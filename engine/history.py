@@ -94,12 +94,6 @@ async def begin_at(session: SqlSession, subscription_id: int, as_of: int, *, at_
     return None if timestamp is None or snapshot is None else Past(int(timestamp), str(snapshot))
 
 
-async def snapshot_at(session: SqlSession, timestamp: int) -> str | None:
-    """The snapshot that a timestamp in the past stands for, if any is known; `begin_at` says whether changes are."""
-    ((snapshot,),) = await session.fetch("SELECT pgtrickle._snapshot_at($1::bigint)", timestamp)
-    return None if snapshot is None else str(snapshot)
-
-
 @dataclass(slots=True)
 class HistoryClock(Candidate):
     """Keeps the history of one database going while it is elected."""

@@ -11,6 +11,7 @@ from .operators.bound import Bound
 from .plan import DATES, Plan, Stage, delta_name, pending_dates, source_delta
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
+from .versions import changes_at
 
 PLAN_FORMAT = 2
 """Raised when the compiler asks other probes or lays storage tables out in another way than before. What was planned by
@@ -87,6 +88,8 @@ class Compiled:
     """The operator tree, None for a query that is only ever evaluated in full."""
     fields: tuple[tuple[str, Field], ...] = ()
     """By the query's names, the root's columns that it gives out."""
+    versioned: bool = False
+    """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
     _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
 
     @property
@@ -201,7 +204,10 @@ class Compiled:
         for source in used:
             if source.oid not in plan.streamed:
                 used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
-                net = source_delta(source, used_columns, condition, dated=dated)
+                if self.versioned:
+                    net = changes_at(source, used_columns)
+                else:
+                    net = source_delta(source, used_columns, condition, dated=dated)
                 # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
                 # the reader must not move below OFFSET: they can raise errors for rows that came and went.
                 plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)

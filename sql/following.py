@@ -8,9 +8,9 @@ them changes, whatever time the others come from.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .columns import Column, Field
+from .columns import Column, Field, Source
 from .compiled import Compiled
 from .dating import TIMESTAMP, with_timestamp
 from .errors import NotDifferentiable
@@ -18,10 +18,11 @@ from .identity import content_groups
 from .netting import W, netted
 from .operators import Operator, Restriction
 from .operators.operator import names, restricted
-from .plan import AT, FRONTIER, Plan
+from .plan import AT, Plan
 from .render import derived, quote, select, union_all
 from .storage import KeyedRows, Recomputed, Shape
 from .storage.keyed import Keyed
+from .versioned import versioned
 
 KIND = "__pgt_kind"
 """The column before the query's own: mz_diff, or with a key mz_state."""
@@ -92,7 +93,7 @@ class Followed:
         """What has happened since the frontier, after which these sources have changed, each timestamp's changes apart.
 
         Rows have their timestamp in the column `AT`; the parameters are those of `pending_dates` as well. None if
-        the query, or the key, asks for more than the changes themselves.
+        the query, or the key, asks for more than the changes themselves: see `at_timestamps`.
         """
         root = with_timestamp(self._root)
         if root is None or not changed or (self.keys and not self._unique):
@@ -103,30 +104,16 @@ class Followed:
             return plan.statement(self._weighted(delta, dated=True))
         return plan.statement(self._by_key(self._counted(derived(delta, "d")), dated=True))
 
-    def between(self, changed: frozenset[int]) -> str:
-        """What has happened since the frontier until another one, after both of which these sources may have changed.
+    # -- at timestamps in the past ----------------------------------------------------------------------------------
 
-        The later one is the snapshot ``until`` of the parameters. Both states are computed in full.
-        """
-        plan = self.compiled.following(changed, streamed=frozenset())
-        old = plan.statement(netted(self._root.old(plan), self._root_columns, self._internals))
-        new = old.replace(FRONTIER, FRONTIER.replace("'snapshot'", "'until'"))
-        columns = [f"s.{quote(name)}" for name in self._internals]
-        rows = union_all(
-            [
-                select([*columns, f"s.{W} AS n", "0::bigint AS o"], derived(new, "s")),
-                select([*columns, "0::bigint AS n", f"s.{W} AS o"], derived(old, "s")),
-            ]
-        )
-        content = self._summed(rows)
-        if not self.keys:
-            weighted = select([*columns, f"(s.n - s.o) AS {W}"], derived(content, "s"), where=["s.n <> s.o"])
-            return self._weighted(weighted)
-        keys = ", ".join(f"s.{quote(self._internal(name))}" for name in self.keys)
-        marked = select(
-            ["s.*", f"pg_catalog.bool_or(s.n <> s.o) OVER (PARTITION BY {keys}) AS touched"], derived(content, "s")
-        )
-        return self._by_key(select([*columns, "s.n", "s.o"], derived(marked, "s"), where=["s.touched"]))
+    def at_timestamps(self) -> Followed:
+        """What gives by `changes` those of a timestamp, ``at`` in ``$1``. The sources' `versions` must be there."""
+        return replace(self, compiled=versioned(self.compiled))
+
+    @property
+    def sources(self) -> tuple[tuple[Source, tuple[str, ...]], ...]:
+        """The sources, each with the columns that are read."""
+        return tuple((source, self.compiled.used_columns[source.oid]) for source in self.compiled.sources)
 
     # -- the query --------------------------------------------------------------------------------------------------
 

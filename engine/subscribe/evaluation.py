@@ -13,6 +13,7 @@ from engine.pool import PooledSession
 from engine.subscribe.feed import SLOW_SECONDS, LiveFeed
 from engine.subscribe.interface import Batch
 from engine.subscribe.rendering import Rendering
+from engine.subscribe.replay import Replay
 from engine.transactions import acting_as
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ TURN = 64
 
 PIECE = 1 << 16
 """Bytes of changes that are handed out at once; less waits for the end of the timestamp."""
+
+LONG = 1.0
+"""Seconds after which who is told of the past hears how far that has got."""
 
 PATIENT = 3600.0
 """Seconds for which a snapshot waits for a client that goes on reading, if slowly: nobody else waits for it."""
@@ -136,24 +140,27 @@ class Evaluation:
         query = self.preparation.followed.past(self._sources)
         await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
 
-    async def since(
-        self, session: PooledSession, past: Past, timestamp: int, until: str | None, feed: LiveFeed
-    ) -> None:
-        """Give a feed what has happened since a time, until now or another frontier. Raises SqlError.
+    async def since(self, session: PooledSession, past: Past, until: int, now: int, feed: LiveFeed) -> None:
+        """Give a feed what has happened since a time, at the timestamps at which it happened. Raises SqlError.
 
-        Changes have the timestamps at which they happened, or, where only their sum is to be had, the last.
+        ``now`` is the timestamp of the session's snapshot, ``until`` the last that is wanted.
         """
-        followed, dated = self.preparation.followed, True
-        parameters: dict[str, Any] = {"snapshot": past.snapshot}
-        query = followed.history(self._sources)
+        give = patiently(feed)
+        period: dict[str, Any] = {"snapshot": past.snapshot, "after": past.timestamp}
+        query = self.preparation.followed.history(self._sources)
         if query is not None:
-            parameters |= {"after": past.timestamp, "until": timestamp, "rest": until is None}
-        elif until is None:
-            query, dated = followed.changes(self._sources), False
-        else:
-            query, dated = followed.between(self._sources), False
-            parameters["until"] = until
-        await self._copy(session, query, timestamp, parameters, patiently(feed), small=False, dated=dated)
+            parameters = period | {"until": until, "rest": until == now}
+            await self._copy(session, query, until, parameters, give, small=False, dated=True)
+            return
+        replay = await Replay.of(session, self.preparation, period | {"until": now}, self._engine_role)
+        told = time.monotonic()
+        for timestamp, changed in await replay.timestamps(session, until):
+            if feed.over:
+                raise SqlError("57014", "nobody reads the history")
+            await self._copy(session, replay.changes(changed), timestamp, {"at": timestamp}, give, small=True)
+            if self.asks_progress and timestamp < until and time.monotonic() - told > LONG:
+                await give(Batch(timestamp + 1, await self.progress(session, timestamp + 1), 1))
+                told = time.monotonic()
 
     @property
     def _sources(self) -> frozenset[int]:
@@ -174,7 +181,7 @@ class Evaluation:
         small: bool,
         dated: bool = False,
     ) -> None:
-        """Give out the rows of a query, which have this timestamp, or (`dated`) their own."""
+        """Give out the rows of a query, which have this timestamp, or (`dated`) their own until then."""
         framer = self.rendering.framer()
 
         async def sink(piece: bytes) -> None:

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from catalog.session import SqlError
-from engine.history import Past, begin_at, snapshot_at
+from engine.history import Past, begin_at
 from engine.pool import PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
@@ -57,14 +57,11 @@ class Beginning:
             return True
         if feed.asked.snapshot:
             await evaluation.past(session, past.timestamp, past.snapshot, feed)
-        until = None
-        if feed.up_to is not None and feed.up_to <= timestamp:
-            until = await snapshot_at(session, feed.up_to - 1)
-        closed = timestamp if until is None or feed.up_to is None else feed.up_to - 1
-        await evaluation.since(session, past, closed, until, feed)
+        closed = timestamp if feed.up_to is None else min(timestamp, feed.up_to - 1)
+        await evaluation.since(session, past, closed, timestamp, feed)
         if feed.asked.progress:
             feed.put(Batch(closed + 1, await evaluation.progress(session, closed + 1), 1), snapshot=True)
-        if until is not None or evaluation.is_constant:
+        if closed < timestamp or evaluation.is_constant:
             feed.end()
         return True
 

@@ -7,6 +7,7 @@ tree the old rows are in storage and are not computed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -19,6 +20,7 @@ from ..render import derived, quote, select, union_all
 from .fixpoint import Fixpoint
 from .operator import Operator, Restriction, W, names
 from .scan import Scan
+from .version_scan import VersionScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +50,16 @@ class Recursion(Operator):
         return False
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return select(names(self.columns), derived(generate(self.query), "r"))
+        return self._over({scan: now(plan, scan) for scan in self.scans if isinstance(scan, VersionScan)})
 
     def _before(self, plan: Plan) -> str:
-        tables = {
-            (scan.source.schema, scan.source.name): before(plan, scan) for scan in self.scans if scan.changed(plan)
-        }
+        then = {scan: now(plan, scan) for scan in self.scans if isinstance(scan, VersionScan)}
+        return self._over(then | {scan: before(plan, scan) for scan in self.scans if scan.changed(plan)})
 
-        query = self.query.copy()
+    def _over(self, relations: Mapping[Scan, str]) -> str:
+        """The query over other relations in the place of its sources."""
+        tables = {(scan.source.schema, scan.source.name): name for scan, name in relations.items()}
+        query = self.query.copy() if tables else self.query
         for node in list(query.find_all(exp.Table)):
             table = tables.get((node.db, node.name)) if node.db else None
             if table is not None:
@@ -90,19 +94,32 @@ class Recursion(Operator):
         return "\n".join(["  " * depth + self.describe(), *(term.tree(depth + 1) for term in terms)])
 
 
+def now(plan: Plan, scan: VersionScan) -> str:
+    """The name of a CTE with the rows of a source at the timestamp, in the columns that the scan reads."""
+    name = f"__pgt_now_{scan.number}"
+    if name not in plan.named:
+        plan.named.add(name)
+        columns = [f"s.{quote(f.name)} AS {quote(f.origin[1])}" for f in scan.columns if f.origin]
+        plan.cte(name, select(columns, derived(scan.new(plan), "s")))
+    return name
+
+
 def before(plan: Plan, scan: Scan) -> str:
     """The name of a CTE with the rows of a source as they were, in the columns that the scan reads."""
     name = f"__pgt_before_{scan.number}"
     if name not in plan.named:
+        source = scan.source
+        table = quote(now(plan, scan)) if isinstance(scan, VersionScan) else quote(source.schema, source.name)
+        rows = _rows_before(source, table, [f.origin[1] for f in scan.columns if f.origin])
         plan.named.add(name)
-        plan.cte(name, _rows_before(scan.source, [f.origin[1] for f in scan.columns if f.origin]))
+        plan.cte(name, rows)
     return name
 
 
-def _rows_before(source: Source, used: list[str]) -> str:
+def _rows_before(source: Source, relation: str, used: list[str]) -> str:
     columns = [column for column in source.columns if column.name in used]
     quoted = [quote(column.name) for column in columns]
-    table, delta = f"{quote(source.schema, source.name)} AS t", f"{delta_name(source.oid)} AS d"
+    table, delta = f"{relation} AS t", f"{delta_name(source.oid)} AS d"
     key = [column for column in columns if column.name in source.key]
     if key and all("." not in column.type for column in key):
         same = [f"d.{quote(column.name)} = t.{quote(column.name)}" for column in key]
