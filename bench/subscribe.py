@@ -1,20 +1,22 @@
 """What SUBSCRIBE costs and how soon it tells: latency, rows a second, many subscribers.
 
-    python bench/subscribe.py [latency] [rates] [subscribers] [--seconds 10] [--rows 300000] [--subscribers 1 100]
-                              [--queries one distinct] [--commits 50]
+    python bench/subscribe.py [latency] [rates] [history] [subscribers] [--seconds 10] [--rows 300000]
+                              [--subscribers 1 100] [--queries one distinct] [--commits 50]
 
 Latency is from a commit's return at the writer to the row at the reader, on an idle database and while pgbench commits
 1 000 rows a second beside it. Rates are of one client that reads COPY: the snapshot, and the changes of one large
-transaction, of a table and of a join with an aggregate. For subscribers the CPU time of the server's process is
-measured, and its memory, while the same number of commits is followed by more and more clients: of one query, and
-each of its own. PostgreSQL's processes are not in that. The engine's part of it is measured by itself: a hub whose
-feeds are read in its own process.
+transaction, of a table and of a join with an aggregate. History is told, without a snapshot, of what four clients have
+changed for some time, a row at a time, and compared with the query itself. For subscribers the CPU time of the server's
+process is measured, and its memory, while the same number of commits is followed by more and more clients: of one
+query, and each of its own. PostgreSQL's processes are not in that. The engine's part of it is measured by itself: a hub
+whose feeds are read in its own process.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import random
 import selectors
 import statistics
 import subprocess
@@ -52,6 +54,15 @@ IDLE = 5.0
 
 SPARE = 50
 """Connections that PostgreSQL has to have beside those of the subscribers."""
+
+
+HISTORIES = {
+    "table": "SELECT * FROM past",
+    "join": "SELECT id, region, amount FROM past JOIN past_kinds USING (kind)",
+    "join, sums of 50 groups": "SELECT region, count(*), sum(amount) FROM past JOIN past_kinds USING (kind) GROUP BY 1",
+    "extrema of groups of 100": "SELECT kind, min(amount), max(amount) FROM past GROUP BY 1",
+    "medians of groups of 100": "SELECT kind, percentile_cont(0.5) WITHIN GROUP (ORDER BY amount) FROM past GROUP BY 1",
+}
 
 
 class Reader(threading.Thread):
@@ -190,6 +201,63 @@ def measure_rates(server: Served, rows: int, console: Console) -> None:
             change = factor * rows / (reader.wait(rows + factor * rows) - began)
             reader.stop()
             table.add_row(name, str(rows), f"{snapshot:,.0f}", f"{change:,.0f}")
+    console.print(table)
+
+
+def change(dsn: str, rows: int, seed: int, until: float) -> None:
+    """Change rows of `past`, one in each transaction, 200 a second."""
+    chance = random.Random(seed)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        while time.perf_counter() < until:
+            if chance.random() < 0.5:
+                added = "INSERT INTO past (kind, amount) VALUES (%s, %s)"
+                connection.execute(added, [chance.randrange(rows // 100), chance.randrange(1000)])
+            else:
+                connection.execute("UPDATE past SET amount = amount + 1 WHERE id = %s", [chance.randint(1, rows)])
+            time.sleep(0.005)
+
+
+def measure_history(server: Served, rows: int, seconds: float, console: Console) -> None:
+    title = f"What {seconds:.0f} s have changed in {rows:,} rows"
+    table = Table("query", "s to tell", "ms for each timestamp", "ms of the query itself", title=title)
+    with psycopg.connect(server.dsn, autocommit=True) as connection, ThreadPoolExecutor(4) as pool:
+        connection.execute(
+            "CREATE TABLE past (id serial PRIMARY KEY, kind int NOT NULL, amount numeric(9, 2) NOT NULL)"
+        )
+        connection.execute("CREATE TABLE past_kinds (kind int PRIMARY KEY, region text)")
+        connection.execute("CREATE INDEX ON past (kind)")
+        kinds = rows // 100
+        connection.execute(
+            f"INSERT INTO past_kinds SELECT n, 'r' || n %% 50 FROM generate_series(0, {kinds} - 1) n", []
+        )
+        fill = f"INSERT INTO past (kind, amount) SELECT n %% {kinds}, n %% 977 FROM generate_series(1, {rows}) n"
+        connection.execute(fill, [])
+        connection.execute("VACUUM ANALYZE past, past_kinds")
+        for name in ("past", "past_kinds"):
+            connection.execute(f"ALTER TABLE {name} SET (RETAIN HISTORY FOR '1h')")
+        while not connection.execute("SELECT bool_and(held_from > 0) FROM pgtrickle.history_status()").fetchall()[0][0]:
+            time.sleep(0.1)
+        # Somebody listens, so that there is a timestamp every few milliseconds.
+        with reading(server, "past", rows):
+            begin = int(time.time() * 1000)
+            until = time.perf_counter() + seconds
+            for done in [pool.submit(change, server.dsn, rows, seed, until) for seed in range(4)]:
+                done.result()
+        time.sleep(2)
+        end = int(time.time() * 1000) - 1000
+        timestamps = 0
+        for name, query in HISTORIES.items():
+            began = time.perf_counter()
+            told = connection.execute(
+                f"SUBSCRIBE ({query}) WITH (SNAPSHOT = false) AS OF {begin} UP TO {end}"
+            ).fetchall()
+            took = time.perf_counter() - began
+            began = time.perf_counter()
+            connection.execute(f"SELECT count(*) FROM ({query} OFFSET 0) AS q")
+            once = time.perf_counter() - began
+            timestamps = timestamps or len({row[0] for row in told})
+            table.add_row(name, f"{took:.1f}", f"{took / timestamps * 1000:.1f}", f"{once * 1000:.0f}")
+        table.title = f"{table.title}, at {timestamps} timestamps"
     console.print(table)
 
 
@@ -372,7 +440,7 @@ def measure_subscribers(server: Served, kinds: list[str], numbers: list[int], co
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("parts", nargs="*", default=["latency", "rates", "subscribers"])
+    parser.add_argument("parts", nargs="*", default=["latency", "rates", "history", "subscribers"])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rows", type=int, default=300_000)
     parser.add_argument("--subscribers", type=int, nargs="+", default=[1, 10, 50])
@@ -386,6 +454,8 @@ def main() -> None:
             measure_latency(server, options.seconds, console)
         if "rates" in options.parts:
             measure_rates(server, options.rows, console)
+        if "history" in options.parts:
+            measure_history(server, options.rows, options.seconds, console)
         if "subscribers" in options.parts:
             measure_subscribers(server, options.queries, options.subscribers, options.commits, console)
             if "one" in options.queries:

@@ -9,6 +9,7 @@ from .columns import Column, Field, Source
 from .operators import Operator, Scan
 from .operators.bound import Bound
 from .plan import DATES, Plan, Stage, delta_name, pending_dates, source_delta
+from .running import Running
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 from .versions import changes_at
@@ -90,6 +91,8 @@ class Compiled:
     """By the query's names, the root's columns that it gives out."""
     versioned: bool = False
     """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
+    running: tuple[Running, ...] = ()
+    """Aggregates whose groups are kept from one such timestamp to the next, each after those that it reads."""
     _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
 
     @property
@@ -192,7 +195,14 @@ class Compiled:
 
         If they are ``dated`` it has each with its timestamp.
         """
-        plan = Plan(changed, streamed, bounds=self.bounds, whole=self.whole, narrowed=self.narrowed)
+        plan = Plan(
+            changed,
+            streamed,
+            bounds=self.bounds,
+            whole=self.whole,
+            narrowed=self.narrowed,
+            running={id(kept.aggregate): kept.groups for kept in self.running},
+        )
         self._with_changes(plan, dated=dated)
         return plan
 

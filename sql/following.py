@@ -7,8 +7,9 @@ them changes, whatever time the others come from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from .columns import Column, Field, Source
 from .compiled import Compiled
@@ -106,9 +107,21 @@ class Followed:
 
     # -- at timestamps in the past ----------------------------------------------------------------------------------
 
-    def at_timestamps(self) -> Followed:
-        """What gives by `changes` those of a timestamp, ``at`` in ``$1``. The sources' `versions` must be there."""
-        return replace(self, compiled=versioned(self.compiled))
+    def at_timestamps(self, keys: Mapping[int, Sequence[str]]) -> Followed:
+        """What gives by `changes` those of a timestamp, ``at`` in ``$1``, where the sources' `versions` are there.
+
+        ``keys``: further columns of sources, by which their rows are told apart.
+        """
+        return replace(self, compiled=versioned(self.compiled, keys))
+
+    def running(self, changed: frozenset[int]) -> list[tuple[str, str]]:
+        """What is done, in this order, before `changes` is asked for those of a timestamp.
+
+        The second statement of each is for what the first one leaves, of which it returns the number.
+        """
+        plans = partial(self.compiled.following, changed, streamed=frozenset())
+        kept = [kept for kept in self.compiled.running if kept.aggregate.sources & changed]
+        return [(each.advance(plans()), each.complete(plans())) for each in kept]
 
     @property
     def sources(self) -> tuple[tuple[Source, tuple[str, ...]], ...]:

@@ -142,6 +142,8 @@ class Plan:
     """For aggregates, by `id`, the common table expressions that hold their touched groups."""
     stored: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For aggregates, by `id`, what is stored of their groups, see `operators.addition`."""
+    running: Mapping[int, str] = field(default_factory=dict)
+    """For aggregates, by `id`, queries of what touched groups are made of, and were, see `running`."""
     groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
     """What `operators.addition` has put into common table expressions."""
     sums: dict[int, tuple[str, str]] = field(default_factory=dict)

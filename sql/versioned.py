@@ -6,32 +6,59 @@ these were of now.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from .bounds import bounds
 from .compiled import Compiled
 from .narrowing import narrowed
-from .operators import Operator, Scan
+from .operators import Aggregate, Operator, Recursion, Scan
 from .operators.given import substituted
 from .operators.version_scan import VersionScan
+from .running import Running, running
 
 
-def versioned(compiled: Compiled) -> Compiled:
-    """The query for whoever has filled its sources' `versions`, to be followed and nothing else."""
+def versioned(compiled: Compiled, keys: Mapping[int, Sequence[str]]) -> Compiled:
+    """The query for whoever has filled its sources' `versions`, to be followed and nothing else.
+
+    ``keys``: further columns of sources, by which their rows are told apart.
+    """
     assert compiled.root is not None
+    used = {
+        source.oid: tuple(
+            column.name
+            for column in source.columns
+            if column.name in compiled.used_columns[source.oid] or column.name in keys.get(source.oid, ())
+        )
+        for source in compiled.sources
+    }
     made: dict[int, Operator] = {}
-    root = _versioned(compiled.root, compiled.used_columns, made)
+    root = _versioned(compiled.root, used, made)
+    bounding, whole = bounds(root), frozenset(id(made[known]) for known in compiled.whole)
     return replace(
         compiled,
+        used_columns=used,
         root=root,
-        bounds=bounds(root),
-        whole=frozenset(id(made[known]) for known in compiled.whole),
+        bounds=bounding,
+        whole=whole,
         narrowed=narrowed(root),
         netted_later=frozenset(),
         versioned=True,
+        running=_running(compiled.root, made, whole | bounding.keys()),
         _cache={},
     )
+
+
+def _running(root: Operator, made: Mapping[int, Operator], others: Set[int]) -> tuple[Running, ...]:
+    """The aggregates whose groups are kept, each after those that it reads; not ``others``, which know only some."""
+    if any(isinstance(operator, Recursion) for operator in root.walk()):
+        return ()
+    pairs: dict[int, tuple[Aggregate, Aggregate]] = {}
+    for original in reversed(list(root.walk())):
+        aggregate = made[id(original)]
+        if isinstance(original, Aggregate) and isinstance(aggregate, Aggregate) and id(aggregate) not in others:
+            pairs.setdefault(id(aggregate), (aggregate, original))
+    return running([*pairs.values()])
 
 
 def _versioned(operator: Operator, used: Mapping[int, tuple[str, ...]], made: dict[int, Operator]) -> Operator:

@@ -152,12 +152,14 @@ class Evaluation:
             parameters = period | {"until": until, "rest": until == now}
             await self._copy(session, query, until, parameters, give, small=False, dated=True)
             return
-        replay = await Replay.of(session, self.preparation, period | {"until": now}, self._engine_role)
+        period |= {"until": now, "rest": True}
+        replay = await Replay.of(session, self.preparation, self.subscription_id, period, self._engine_role)
         told = time.monotonic()
-        for timestamp, changed in await replay.timestamps(session, until):
+        for timestamp, changed in await replay.timestamps(until):
             if feed.over:
                 raise SqlError("57014", "nobody reads the history")
-            await self._copy(session, replay.changes(changed), timestamp, {"at": timestamp}, give, small=True)
+            query = await replay.changes(timestamp, changed)
+            await self._copy(session, query, timestamp, {"at": timestamp}, give, small=True)
             if self.asks_progress and timestamp < until and time.monotonic() - told > LONG:
                 await give(Batch(timestamp + 1, await self.progress(session, timestamp + 1), 1))
                 told = time.monotonic()

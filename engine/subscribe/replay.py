@@ -16,55 +16,68 @@ from engine.subscribe.preparation import Preparation
 from sql import Followed
 from sql.versions import create_versions, fill_versions, index_versions, timestamps
 
-SEARCHED = """
-    SELECT DISTINCT i.indrelid::bigint, a.attname::text
-    FROM pg_catalog.pg_index i
-    JOIN pg_catalog.pg_opclass o ON o.oid = i.indclass[0]
-    JOIN pg_catalog.pg_am m ON m.oid = o.opcmethod
-    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-    WHERE i.indrelid = ANY ($1::bigint[]::oid[]) AND i.indisvalid AND o.opcdefault AND m.amname = 'btree'
-"""
-"""The columns that an index of a source begins with."""
-
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     """A subscription's query over the versions of its sources, which its session holds."""
 
+    session: PooledSession
     followed: Followed
+    runs_as: str
+    engine_role: str
     after: int
-    _statements: dict[frozenset[int], str] = field(default_factory=dict)
+    _statements: dict[frozenset[int], tuple[list[tuple[str, str]], str]] = field(default_factory=dict)
 
     @classmethod
     async def of(
-        cls, session: PooledSession, preparation: Preparation, period: Mapping[str, Any], engine_role: str
+        cls,
+        session: PooledSession,
+        preparation: Preparation,
+        subscription_id: int,
+        period: Mapping[str, Any],
+        engine_role: str,
     ) -> Replay:
         """Find out what has changed in a period, whose parameters are those of `sql.versions.fill_versions`.
 
         It takes the rights of whoever the subscription reads as. Raises SqlError.
         """
-        followed = preparation.followed
-        searched: dict[int, list[str]] = {}
-        oids = [source.oid for source, _ in followed.sources]
-        for oid, column in await session.fetch(SEARCHED, oids):
-            searched.setdefault(int(oid), []).append(column)
-        for source, used in followed.sources:
-            for statement in create_versions(source, used, preparation.runs_as):
+        found = await session.fetch(
+            "SELECT relid, row_key, searched FROM pgtrickle._replayed_sources($1::bigint, $2::bigint)",
+            subscription_id,
+            period["after"],
+        )
+        keys = {int(relid): list(key) for relid, key, _ in found}
+        searched = {int(relid): list(columns) for relid, _, columns in found}
+        self = cls(session, preparation.followed.at_timestamps(keys), preparation.runs_as, engine_role, period["after"])
+        for source, used in self.followed.sources:
+            for statement in create_versions(source, used, self.runs_as):
                 await session.execute(statement)
-            fill = fill_versions(source, used)
-            await run_as_owner(session, preparation.runs_as, fill, dict(period), current=engine_role)
-            for statement in index_versions(source, used, searched.get(source.oid, ())):
+            await self._run(fill_versions(source, used), period)
+            for statement in index_versions(source, used, searched[source.oid]):
                 await session.execute(statement)
-        return cls(followed.at_timestamps(), period["after"])
+        for kept in self.followed.compiled.running:
+            for statement in kept.create(self.runs_as):
+                await session.execute(statement)
+        return self
 
-    async def timestamps(self, session: PooledSession, until: int) -> list[tuple[int, frozenset[int]]]:
+    async def timestamps(self, until: int) -> list[tuple[int, frozenset[int]]]:
         """The timestamps at which sources changed, in order, and the oids of these. Raises SqlError."""
-        found = await session.fetch(timestamps([source for source, _ in self.followed.sources]), self.after, until)
+        query = timestamps([source for source, _ in self.followed.sources])
+        found = await self.session.fetch(query, self.after, until)
         return [(int(timestamp), frozenset(map(int, changed))) for timestamp, changed in found]
 
-    def changes(self, changed: frozenset[int]) -> str:
-        """What happens at a timestamp, given as ``at``, at which these sources change."""
-        query = self._statements.get(changed)
-        if query is None:
-            query = self._statements[changed] = self.followed.changes(changed)
+    async def changes(self, timestamp: int, changed: frozenset[int]) -> str:
+        """The query for what happens at a timestamp, given to it as ``at``, at which these sources change.
+
+        To be asked for one timestamp after the other, without leaving out any. Raises SqlError.
+        """
+        if changed not in self._statements:
+            self._statements[changed] = self.followed.running(changed), self.followed.changes(changed)
+        running, query = self._statements[changed]
+        for advance, complete in running:
+            if await self._run(advance, {"at": timestamp}):
+                await self._run(complete, {"at": timestamp})
         return query
+
+    async def _run(self, statement: str, parameters: Mapping[str, Any]) -> Any:
+        return await run_as_owner(self.session, self.runs_as, statement, dict(parameters), current=self.engine_role)

@@ -41,7 +41,9 @@ def addable(aggregate: Aggregate) -> tuple[Maintained, ...] | None:
 def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> str:
     """The aggregate's delta; ``parts`` are what `addable` says."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
-    changes, summed = _sums(aggregate, parts, plan)
+    if id(aggregate) in plan.running:
+        return union_all(_difference(aggregate, parts, _touched_groups(aggregate, plan, plan.running[id(aggregate)])))
+    changes, summed = sums(aggregate, parts, plan)
     doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
     members = before = None
     if reads_all(aggregate, plan):
@@ -64,18 +66,8 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     if before:
         condition = known(plan.remembered[id(aggregate)])
         doubt, was = f"NOT {condition} AND {doubt}", (select(["*"], before), condition)
-    both = plan.cte(plan.fresh("groups"), _beside(keys, made_of, now, summed, doubt, was))
-    if keys and all(key.not_null and key.builtin for key in keys) and not (plan.elsewhere or plan.stages):
-        plan.touched[id(aggregate)] = both
-    sure = ["NOT __pgt_doubt"]
-    old_size = f"coalesce({both}.{_old(Auxiliary.size())}, 0)"
-    alive, lived = ([f"{quote(COUNT)} > 0"], [f"{old_size} > 0"]) if aggregate.grouped else ([], [])
-    if not aggregate.calls and aggregate.grouped:
-        # A row that was there and still is has not changed.
-        alive, lived = [*alive, f"{old_size} <= 0"], [*lived, f"coalesce({quote(COUNT)}, 0) <= 0"]
-    new = select(names(keys) + [quote(a.name) for a in made_of], both, where=[*sure, *alive])
-    old = select(names(keys) + [f"{_old(a)} AS {quote(a.name)}" for a in made_of], both, where=[*sure, *lived])
-    branches = [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
+    both = _touched_groups(aggregate, plan, _beside(keys, made_of, now, summed, doubt, was))
+    branches = _difference(aggregate, parts, both)
     if doubts and not before and not any(a.netted for a in made_of) and not (plan.elsewhere or plan.stages):
         plan.alarms.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
     # What is remembered leaves no doubt, and a usual statement is not valid without.
@@ -88,6 +80,29 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
         again = select(["*"], plan.cte(plan.fresh("members"), members))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
+
+
+def _touched_groups(aggregate: Aggregate, plan: Plan, groups: str) -> str:
+    """A CTE of touched groups: what they are made of, and were, and whether the latter is in doubt."""
+    both = plan.cte(plan.fresh("groups"), groups)
+    keys = aggregate.keys
+    if keys and all(key.not_null and key.builtin for key in keys) and not (plan.elsewhere or plan.stages):
+        plan.touched[id(aggregate)] = both
+    return both
+
+
+def _difference(aggregate: Aggregate, parts: Sequence[Maintained], both: str) -> list[str]:
+    """The rows of touched groups that are not in doubt: those of now, and those of before."""
+    keys, made_of = aggregate.keys, auxiliaries(parts)
+    sure = ["NOT __pgt_doubt"]
+    old_size = f"coalesce({both}.{former(Auxiliary.size())}, 0)"
+    alive, lived = ([f"{quote(COUNT)} > 0"], [f"{old_size} > 0"]) if aggregate.grouped else ([], [])
+    if not aggregate.calls and aggregate.grouped:
+        # A row that was there and still is has not changed.
+        alive, lived = [*alive, f"{old_size} <= 0"], [*lived, f"coalesce({quote(COUNT)}, 0) <= 0"]
+    new = select(names(keys) + [quote(a.name) for a in made_of], both, where=[*sure, *alive])
+    old = select(names(keys) + [f"{former(a)} AS {quote(a.name)}" for a in made_of], both, where=[*sure, *lived])
+    return [results(keys, parts, new, [f"1::bigint AS {W}"]), results(keys, parts, old, [f"-1::bigint AS {W}"])]
 
 
 def known_groups(
@@ -165,7 +180,7 @@ def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) ->
             now = state(keys, parts, rows, grouped=aggregate.grouped)
         else:
             before = plan.recalled[id(aggregate)] = recalled(plan, name, keys, made_of)
-            summed = _sums(aggregate, parts, plan)[1] if aggregate.changed(plan) else None
+            summed = sums(aggregate, parts, plan)[1] if aggregate.changed(plan) else None
             now = brought_forward(plan, name, before, summed, aggregate, parts, rows)
         every = plan.cte(plan.fresh("all"), now)
         if name is not None:
@@ -174,7 +189,7 @@ def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) ->
     return done
 
 
-def _sums(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
+def sums(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
     """The changes of the input, a query that is cheap to repeat, and a CTE of what they add up to by group."""
     done = plan.sums.get(id(aggregate))
     if done is None:
@@ -237,7 +252,7 @@ def _beside(
     return select(
         [f"g.{name}" for name in names(keys)]
         + [f"n.{name}" for name in here]
-        + [f"{_was(a, before and before[1])} AS {_old(a)}" for a in made_of]
+        + [f"{_was(a, before and before[1])} AS {former(a)}" for a in made_of]
         + [f"{doubt} AS __pgt_doubt"],
         " CROSS JOIN ".join([derived(grouped, "g"), *laterals]),
         where=[f"d.{quote(COUNT)} IS NOT NULL"],
@@ -254,5 +269,6 @@ def _was(auxiliary: Auxiliary, condition: str | None) -> str:
     return f"CASE WHEN {condition} THEN b.{quote(auxiliary.name)} ELSE {computed} END" if condition else computed
 
 
-def _old(auxiliary: Auxiliary) -> str:
+def former(auxiliary: Auxiliary) -> str:
+    """The column of what a part of a group was."""
     return quote(f"{auxiliary.name}_before")

@@ -68,11 +68,13 @@ def rows_at(
     """
     graph = JoinGraph(inputs, conditions)
     plain = [i for i, operator in enumerate(inputs) if not operator.barrier]
-    grouped = [i for i, operator in enumerate(inputs) if operator.barrier]
+    # Where all of them are such, the first that the restriction speaks of is.
+    plain = plain or [i for i, operator in enumerate(inputs) if only.to(operator.columns)][:1]
     inside, given = frozenset(plain), {f.name for f in columns}
     known = [f for i in plain for f in inputs[i].columns if f.name in given]
     below = only.to(known)
-    if not (plain and grouped) or below is None or not all(graph.links(inside, j) for j in grouped):
+    grouped = graph.linked(inside)
+    if not plain or below is None or len(inside) + len(grouped) < len(inputs) or not grouped:
         return None
     chains = _Chains(plan, graph, [f.name for f in columns], {})
     states = {i: inputs[i].new(plan, below.to(inputs[i].columns)) for i in plain}

@@ -22,6 +22,8 @@ from ..render import quote
 from ..same import Same
 from .filter import Filter
 from .operator import Operator
+from .project import Project
+from .scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,11 @@ class JoinGraph:
 
     def order(self, start: int) -> list[int]:
         """The other inputs in the order in which they are joined with one."""
-        inside, found = {start}, list[int]()
+        return self.order_from({start})
+
+    def order_from(self, some: Set[int]) -> list[int]:
+        """The other inputs in the order in which they are joined with some."""
+        inside, found = {*some}, list[int]()
         while len(inside) < len(self.inputs):
             rest = [j for j in range(len(self.inputs)) if j not in inside]
             chosen = min(rest, key=lambda j: (*self._rank(inside, j), j))
@@ -172,11 +178,18 @@ class JoinGraph:
             found.append(chosen)
         return found
 
+    def linked(self, inside: Set[int]) -> list[int]:
+        """The other inputs to which equalities lead from some of them, one after the other."""
+        found: list[int] = []
+        while following := [j for j in self.order_from(inside | set(found)) if self.links(inside | set(found), j)]:
+            found.append(following[0])
+        return found
+
     def _rank(self, inside: Set[int], j: int) -> tuple[int, int]:
         if not any(link.other in inside for link in self._links[j]):
             related = any(j in c.inputs and c.inputs & inside and c.inputs <= inside | {j} for c in self.conditions)
             return (5 if related else 6), 0
-        if self.inputs[j].barrier:
+        if any(o.barrier and not isinstance(o, Scan | Filter | Project) for o in self.inputs[j].walk()):
             return 4, 0
         reached = self.reached[j] - inside
         if self._determined(inside, j):

@@ -28,6 +28,12 @@ QUESTIONS = {
     "a key with what was before": "t ENVELOPE DEBEZIUM (KEY (id))",
     "an order": "t WITHIN TIMESTAMP ORDER BY n DESC, id, mz_diff",
     "an aggregate": "(SELECT n % 3 AS rest, count(*) AS many FROM t GROUP BY 1)",
+    "groups of several columns": "(SELECT word, n, count(*) AS many, bool_and(id > 9) AS late FROM t GROUP BY 1, 2)",
+    "extrema": "(SELECT word, min(n) AS least, max(id) AS last, avg(n) AS mean FROM t GROUP BY 1)",
+    "the extremum of groups": "(SELECT max(many) AS most FROM (SELECT word, count(*) AS many FROM t GROUP BY 1) AS s)",
+    "groups of groups": "(SELECT many, count(*) AS words FROM (SELECT word, count(*) AS many FROM t GROUP BY 1) AS s"
+    " GROUP BY 1)",
+    "some groups": "(SELECT word, sum(n) AS total FROM t JOIN kinds USING (word) GROUP BY 1 HAVING count(*) > 4)",
     "one row": "(SELECT max(n) AS most, array_agg(word ORDER BY id) FILTER (WHERE n = 1) AS words FROM t)",
     "a join": "(SELECT a.id, b.word FROM t AS a JOIN t AS b ON b.n = a.n + 1)",
     "a join with a table without key": "(SELECT id, kind FROM t LEFT JOIN kinds USING (word))",

@@ -330,6 +330,46 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._as_of(bigint, bigint, boolean) FROM PUBLIC;
 
 
+-- The sources of a subscription that is told of the past since a moment, after _as_of: the columns (none, if that is not held or
+-- the reader has not the right) by which a source's rows can be told apart, and those that its indexes begin with. For the engine.
+CREATE OR REPLACE FUNCTION pgtrickle._replayed_sources(
+    subscription_id bigint, moment bigint, OUT relid bigint, OUT row_key text[], OUT searched text[]
+) RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    reader oid := (SELECT s.runs_as FROM pgtrickle.pgt_subscriptions s
+                   WHERE s.subscription_id = _replayed_sources.subscription_id);
+    u record;
+BEGIN
+    FOR u IN
+        SELECT DISTINCT s.source_relid, s.capture_generation, s.columns_used FROM pgtrickle.pgt_subscription_sources s
+        WHERE s.subscription_id = _replayed_sources.subscription_id AND s.capture_generation IS NOT NULL
+    LOOP
+        relid := u.source_relid::bigint;
+        row_key := coalesce(pgtrickle._row_key(u.source_relid), '{}');
+        IF pgtrickle._read_obstacle(reader, u.source_relid, row_key) IS NULL AND EXISTS (
+            SELECT FROM pgtrickle.pgt_subscription_sources x
+            JOIN pgtrickle.pgt_history h ON h.subscription_id = x.subscription_id AND h.error IS NULL
+            WHERE x.source_relid = u.source_relid AND x.capture_generation = u.capture_generation
+              AND x.columns_used @> (u.columns_used || row_key) AND h.held_from <= moment)
+        THEN
+            PERFORM pgtrickle._grant_buffer(u.source_relid, reader, row_key);
+        ELSE
+            row_key := '{}';
+        END IF;
+        searched := ARRAY(
+            SELECT DISTINCT a.attname::text
+            FROM pg_index i
+            JOIN pg_opclass o ON o.oid = i.indclass[0] AND o.opcdefault
+            JOIN pg_am m ON m.oid = o.opcmethod AND m.amname = 'btree'
+            JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+            WHERE i.indrelid = u.source_relid AND i.indisvalid);
+        RETURN NEXT;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._replayed_sources(bigint, bigint) FROM PUBLIC;
+
+
 -- Note why a relation's history is not held. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._fail_history(relation oid, message text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
