@@ -17,6 +17,9 @@ from catalog.session import SqlSession
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, column
 from sql import Column, Compiled, NotDifferentiable, Source, View
 
+MOST = 1_000_000
+"""The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
@@ -133,7 +136,13 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
         await guard(session, text)
     types = tuple((await _described(session, parsed)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
-    compiled(inputs)
+    length = compiled(inputs).complexity
+    if length > MOST:
+        raise NotDifferentiable(
+            "a query of this complexity",
+            "Use refresh_mode => 'FULL', or stream tables of its parts.",
+            f"A refresh would be a statement of {length / 1e6:.1f} MB, for whose plan PostgreSQL would need gigabytes.",
+        )
     return inputs
 
 

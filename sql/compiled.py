@@ -9,6 +9,7 @@ from .columns import Column, Field, Source
 from .operators import Operator, Scan
 from .operators.bound import Bound
 from .plan import DATES, Plan, Stage, delta_name, pending_dates, source_delta
+from .render import quote
 from .running import Running
 from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
@@ -157,6 +158,11 @@ class Compiled:
         if cached is None:
             cached = self._cache[key] = self._refresh(storage, changed, usual)
         return cached
+
+    @property
+    def complexity(self) -> int:
+        """The length of the statement that a refresh takes after changes of all sources."""
+        return len(self._refresh(quote("storage"), frozenset(source.oid for source in self.sources), usual=False))
 
     def remembers(self, memory: Mapping[str, object]) -> bool:
         """Whether what a refresh has returned as ``memory`` is all that a usual statement builds on."""

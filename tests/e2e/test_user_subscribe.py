@@ -106,6 +106,21 @@ def test_what_cannot_be_followed_is_named(numbers: Database, query: str, message
     assert diag.message_hint == "Subscribe to a stream table of this query that is refreshed in FULL mode."
 
 
+def test_query_that_would_take_too_large_a_statement(numbers: Database) -> None:
+    """PostgreSQL would need gigabytes to plan it, be it for three rows."""
+    other = "SELECT d.n, e.n FROM numbers d RIGHT JOIN numbers e ON d.n = e.n WHERE NOT (a.n = 1)"
+    query = (
+        f"SELECT (SELECT max(c.n) FROM numbers c WHERE (a.n, b.n) NOT IN ({other}) OR c.n > 1 GROUP BY c.n ORDER BY 1"
+        " LIMIT 1) AS most FROM numbers a FULL JOIN numbers b ON a.n = b.n"
+    )
+    with pytest.raises(errors.FeatureNotSupported, match="a query of this complexity is not supported in SUBSCRIBE"):
+        numbers.run(f"SUBSCRIBE ({query})")
+    numbers.run("SELECT pgtrickle.create_stream_table('intricate', %s, refresh_mode => 'AUTO')", query)
+    assert numbers.rows("SELECT most FROM intricate") == numbers.rows(query)
+    mode = "SELECT refresh_mode FROM pgtrickle.pgt_stream_tables WHERE pgt_name = 'intricate'"
+    assert numbers.value(mode) == "FULL"
+
+
 def test_stream_table_in_full_mode_follows_what_cannot_be_followed_itself(numbers: Database) -> None:
     numbers.run("CREATE MATERIALIZED VIEW old AS TABLE numbers")
     numbers.run("SELECT pgtrickle.create_stream_table('fresh', 'TABLE old', refresh_mode => 'FULL')")
