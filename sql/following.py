@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .columns import Column, Field, Source
+from .columns import ENUM, Column, Field, Source
 from .compiled import Compiled
 from .dating import TIMESTAMP, with_timestamp
 from .errors import NotDifferentiable
@@ -192,7 +192,11 @@ class Followed:
             return self._weighted(rows)
         if self._unique:
             state = "'insert'" if self.before else "'upsert'"
-            types = {name: column.type for name, column, _ in self.columns}
+            # A domain may not allow NULL.
+            types = {
+                c: column.type if column.carrier == ENUM else column.carrier or column.type
+                for c, column, _ in self.columns
+            }
             columns = [
                 f"NULL::{types[name]} AS {quote(name)}" if prefix == "before_" else f"r.{quote(name)}"
                 for name, _, prefix in self.columns

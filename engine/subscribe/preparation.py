@@ -306,7 +306,9 @@ def _output(
     for name, column, prefix in followed.columns:
         described, function, type_ = types[column.name]
         output = None if described.oid == TEXT.oid else function
-        found.append(OutputColumn(replace(described, name=prefix + column.name), f"q.{quoted(name)}", type_, output))
+        # CASE makes of a domain what that is made of.
+        value = f"q.{quoted(name)}::{type_}"
+        found.append(OutputColumn(replace(described, name=prefix + column.name), value, type_, output))
     return tuple(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from itertools import islice
 
 import asyncpg
@@ -104,6 +105,24 @@ def test_what_cannot_be_followed_is_named(numbers: Database, query: str, message
     diag = caught.value.diag
     assert (diag.message_primary, diag.message_detail) == (message, detail)
     assert diag.message_hint == "Subscribe to a stream table of this query that is refreshed in FULL mode."
+
+
+def test_domains(numbers: Database) -> None:
+    """That do not allow NULL, which is what was before; in both formats."""
+    numbers.run("CREATE DOMAIN amount AS numeric(8, 2) CHECK (VALUE > 0); CREATE DOMAIN price AS amount NOT NULL")
+    numbers.run("CREATE TABLE goods (id int PRIMARY KEY, name text, price price)")
+    numbers.run("INSERT INTO goods VALUES (1, 'bolt', 2.50)")
+    for binary in (False, True):
+        for key, others in (("id", ("bolt", Decimal("2.50"))), ("price", (1, "bolt")), ("name", (1, Decimal("2.50")))):
+            first = {"id": 1, "price": Decimal("2.50"), "name": "bolt"}[key]
+            asked = f"SUBSCRIBE goods ENVELOPE DEBEZIUM (KEY ({key}))"
+            with numbers.connect() as connection, connection.cursor(binary=binary) as cursor:
+                rows = cursor.stream(asked)
+                assert next(rows)[1:] == ("insert", first, None, None, *others)
+                numbers.run("DELETE FROM goods")
+                assert next(rows)[1:] == ("delete", first, *others, None, None)
+                rows.close()
+                numbers.run("INSERT INTO goods VALUES (1, 'bolt', 2.50)")
 
 
 def test_query_that_would_take_too_large_a_statement(numbers: Database) -> None:

@@ -66,17 +66,23 @@ END $$;
 
 
 -- The columns of a relation as the protocol describes them, and the functions that make text of their values: an array of
--- [name, type OID, length of the type, type modifier, the output function, the type (both qualified)].
+-- [name, type OID, length of the type, type modifier, the output function, the type or, of a domain, what it is made of (both
+-- qualified)].
 CREATE OR REPLACE FUNCTION pgtrickle._column_types(relid oid) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(jsonb_agg(jsonb_build_array(
         a.attname, a.atttypid::bigint, t.typlen, a.atttypmod, format('%I.%I', n.nspname, p.proname),
-        format('%I."%s"', y.nspname, replace(t.typname, '"', '""'))) ORDER BY a.attnum), '[]')
+        format('%I."%s"', y.nspname, replace(b.typname, '"', '""'))) ORDER BY a.attnum), '[]')
     FROM pg_attribute a
     JOIN pg_type t ON t.oid = a.atttypid
     JOIN pg_proc p ON p.oid = t.typoutput
     JOIN pg_namespace n ON n.oid = p.pronamespace
-    JOIN pg_namespace y ON y.oid = t.typnamespace
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE made_of(type, base) AS (
+            SELECT t.oid, t.typbasetype
+            UNION ALL SELECT d.oid, d.typbasetype FROM made_of m JOIN pg_type d ON d.oid = m.base)
+        SELECT o.typname, o.typnamespace FROM made_of m JOIN pg_type o ON o.oid = m.type WHERE m.base = 0) AS b
+    JOIN pg_namespace y ON y.oid = b.typnamespace
     WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped
 $$;
 

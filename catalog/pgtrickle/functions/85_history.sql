@@ -281,7 +281,9 @@ BEGIN
         LEFT JOIN pgtrickle.pgt_subscription_sources x
                ON x.source_relid = s.source_relid AND x.capture_generation = s.capture_generation
               AND x.columns_used @> s.columns_used
-        LEFT JOIN pgtrickle.pgt_history h ON h.subscription_id = x.subscription_id AND h.error IS NULL
+        -- One that is just beginning holds nothing, of which greatest() would take no notice.
+        LEFT JOIN pgtrickle.pgt_history h
+               ON h.subscription_id = x.subscription_id AND h.error IS NULL AND h.held_from IS NOT NULL
         WHERE s.subscription_id = _held_from.subscription_id AND s.capture_generation IS NOT NULL
         GROUP BY s.source_relid
         ORDER BY s.source_relid
