@@ -136,14 +136,18 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
         await guard(session, text)
     types = tuple((await _described(session, parsed)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
-    length = compiled(inputs).complexity
+    check_length(compiled(inputs).complexity)
+    return inputs
+
+
+def check_length(length: int) -> None:
+    """Refuse what takes a statement of this length. Raises NotDifferentiable."""
     if length > MOST:
         raise NotDifferentiable(
             "a query of this complexity",
             "Use refresh_mode => 'FULL', or stream tables of its parts.",
-            f"A refresh would be a statement of {length / 1e6:.1f} MB, for whose plan PostgreSQL would need gigabytes.",
+            f"Its changes take a statement of {length / 1e6:.1f} MB, for whose plan PostgreSQL would need gigabytes.",
         )
-    return inputs
 
 
 def opaque(definition: Definition) -> PlanInputs:

@@ -16,7 +16,7 @@ import sql
 from catalog.session import SqlError, SqlSession
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
 from engine.locking import LOCK_PATIENCE
-from engine.plans import compiled, plan
+from engine.plans import check_length, compiled, plan
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
 from engine.subscribe.coalescing import Coalescing
@@ -148,6 +148,8 @@ async def _prepare(pool: DatabasePool, question: Question, asked: Subscribe) -> 
                     _keys(asked, definition),
                     asked.envelope.kind is EnvelopeKind.DEBEZIUM,
                 )
+                if followed.sources:
+                    check_length(len(followed.changes(frozenset(source.oid for source, _ in followed.sources))))
             except NotDifferentiable as reason:
                 raise SqlError(
                     "0A000", f"{reason.construct} is not supported in SUBSCRIBE", detail=reason.detail, hint=FULLY

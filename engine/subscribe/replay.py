@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from catalog.session import SqlError
+from engine.plans import MOST
 from engine.pool import PooledSession
 from engine.refresh import run_as_owner
 from engine.subscribe.preparation import Preparation
 from sql import Followed
 from sql.versions import create_versions, fill_versions, index_versions, timestamps
+
+OTHERWISE = "Retain the history of a stream table of this query, and subscribe to that."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,10 @@ class Replay:
         To be asked for one timestamp after the other, without leaving out any. Raises SqlError.
         """
         if changed not in self._statements:
-            self._statements[changed] = self.followed.running(changed), self.followed.changes(changed)
+            running, query = self.followed.running(changed), self.followed.changes(changed)
+            if max(map(len, (query, *(statement for both in running for statement in both)))) > MOST:
+                raise SqlError("0A000", "a query of this complexity cannot be followed in the past", hint=OTHERWISE)
+            self._statements[changed] = running, query
         running, query = self._statements[changed]
         for advance, complete in running:
             if await self._run(advance, {"at": timestamp}):
