@@ -200,3 +200,7 @@ class Plan:
     def statement(self, final: str) -> str:
         """The whole statement."""
         return f"WITH {', '.join(self.ctes)} {final}" if self.ctes else final
+
+
+NOTHING = Plan(frozenset())
+"""For rows as they are, which need no common table expressions where nothing has changed."""

@@ -14,7 +14,7 @@ from .dialect import generate
 from .errors import NotDifferentiable
 from .expressions import returns_set
 from .operators import Distinct, Operator, Project, ProjectSet
-from .plan import Plan
+from .plan import NOTHING
 from .relations import Relation
 from .render import aliased, derived, select
 from .subplan import has_placeholder
@@ -22,8 +22,6 @@ from .types import expression_scale, result_type
 
 if TYPE_CHECKING:
     from .build import Builder
-
-NOTHING = Plan(frozenset())
 
 
 def projected(

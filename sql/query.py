@@ -34,7 +34,7 @@ from .operators.auxiliaries import rescan_strategy
 from .operators.bound import Bound
 from .operators.memory import memory_name
 from .operators.unchanged import Unchanged
-from .plan import Plan
+from .plan import NOTHING
 from .pushdown import pushed_conditions
 from .relations import Relation
 from .render import derived, quote, select
@@ -46,8 +46,6 @@ from .storage.top import maintainable
 from .streaming import netted_later
 from .types import Types
 from .views import View, inline_views
-
-NOTHING = Plan(frozenset())
 
 
 @dataclass(frozen=True, slots=True)

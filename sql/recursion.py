@@ -17,10 +17,8 @@ from .functions import AGGREGATES, WINDOW_FUNCTIONS
 from .operators import Recursion, Scan
 from .operators.fixpoint import Fixpoint, Term, WorkingTable
 from .own_parts import output_names
-from .plan import Plan
+from .plan import NOTHING
 from .relations import CommonTable, Relation
-
-NOTHING = Plan(frozenset())
 
 
 @dataclass(frozen=True, slots=True)

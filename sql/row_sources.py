@@ -16,12 +16,10 @@ from .errors import NotDifferentiable
 from .operators import Constants, Join, Operator, SetReturning
 from .operators.set_returning import ROW
 from .own_parts import output_names
-from .plan import Plan
+from .plan import NOTHING
 from .projection import projected
 from .relations import Binding, FromClause
 from .render import derived, quote, select
-
-NOTHING = Plan(frozenset())
 
 ARGUMENTS = "__pgt_arguments"
 

@@ -17,11 +17,9 @@ from .operators import Aggregate
 from .operators.addition import addable, former, sums
 from .operators.auxiliaries import Maintained, auxiliaries, state
 from .operators.operator import names
-from .plan import AT, Plan
+from .plan import AT, NOTHING, Plan
 from .render import any_of, derived, quote, select, union_all
 from .versions import BUCKET, NOW
-
-NOTHING = Plan(frozenset())
 
 
 @dataclass(frozen=True, slots=True)

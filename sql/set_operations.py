@@ -15,12 +15,11 @@ from .dialect_rows import ValuesQuery
 from .errors import NotDifferentiable
 from .expressions import check
 from .operators import Constants, Operator, Project, SetOperation, UnionAll
-from .plan import Plan
+from .plan import NOTHING
 from .projection import distinct_rows, require_groupable
 from .relations import CommonTable, Relation
 
 Scope = Mapping[str, CommonTable]
-NOTHING = Plan(frozenset())
 
 
 def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:
