@@ -1,10 +1,11 @@
-"""Files in a directory or an object store, listed by Arrow and read by Spark, one file at a time."""
+"""Files in a directory or an object store: listed by Arrow; of Parquet read by Spark, of lines as they stand."""
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote as percent
@@ -131,10 +132,34 @@ def stored_parquet(uri: str) -> pa.Table:
     return pq.read_table(path, filesystem=system)
 
 
-def read_lines(spark: Session, uri: str) -> Sequence[str]:
-    """The lines of a text file, in its order, without their ends."""
-    # The parts of a large file come as they are ready; the ids are in the order of the parts, and of their lines.
-    parts = spark.read.option("lineSep", "\n").text(uri)
-    rows = parts.selectExpr("value", "monotonically_increasing_id() AS place").toArrow().sort_by("place")
-    lines: list[str] = rows.column("value").to_pylist()
-    return lines
+async def read_bytes(file: DataFile) -> bytes:
+    """What a file of lines says, in its order, decompressed as its name's ending tells. Raises SqlError 58030.
+
+    Without Spark, which reads the parts of a large file beside each other: Sail then gives them in any order, and
+    tells of no row where in the file it stood.
+    """
+
+    def read() -> bytes:
+        system, path = fs.FileSystem.from_uri(file.uri)
+        with system.open_input_stream(path) as stream:
+            return bytes(stream.read())
+
+    try:
+        return await asyncio.to_thread(read)
+    except (OSError, pa.ArrowException) as error:
+        raise SqlError("58030", f'could not read file "{file.uri}"', detail=storage_message(error)) from error
+
+
+def lines_of(content: bytes, file: DataFile) -> list[str]:
+    """The lines of a text in UTF-8, without their ends. Raises SqlError 22021."""
+    try:
+        lines = content.decode().split("\n")
+    except UnicodeDecodeError as error:
+        row = content.count(b"\n", 0, error.start) + 1
+        wrong = " ".join(f"0x{byte:02x}" for byte in content[error.start : error.end])
+        raise SqlError(
+            "22021",
+            f'invalid byte sequence for encoding "UTF8": {wrong}',
+            detail=f'row {row} of file "{file.uri}"',
+        ) from error
+    return lines if lines[-1] else lines[:-1]

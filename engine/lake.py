@@ -24,7 +24,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow import csv
 
 from catalog.session import SqlError, SqlSession
-from engine.files import DataFile, list_files, read_file, read_lines, read_parquet
+from engine.files import DataFile, lines_of, list_files, read_bytes, read_file, read_parquet
 from engine.lake_options import LakeTable
 from engine.lake_polls import FILE, ROW
 from engine.loading import json_value, value_texts
@@ -110,11 +110,10 @@ class Lake:
         name: str,
     ) -> tuple[pa.Table, bool]:
         """The texts of a file's rows, and whether they are in its order."""
-        description = f"poll of {name}: {file.uri}"
         if table.format in ("parquet", "delta"):
-            rows, in_order = await read_file(self._sessions, file, read_parquet, description)
+            rows, in_order = await read_file(self._sessions, file, read_parquet, f"poll of {name}: {file.uri}")
             return _parquet(rows, columns, given, file), in_order
-        lines = await read_file(self._sessions, file, read_lines, description)
+        lines = lines_of(await read_bytes(file), file)
         return (_json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)), True
 
 

@@ -1,6 +1,6 @@
-"""`COPY table FROM 'scheme://…'`: files that Spark reads, loaded by COPY, one COPY a file.
+"""`COPY table FROM 'scheme://…'`: files loaded by COPY, one COPY a file. Parquet is read by Spark.
 
-CSV and text files go to PostgreSQL line by line as they are, so that what they mean is what PostgreSQL's COPY says they
+CSV and text files go to PostgreSQL as they are, so that what they mean is what PostgreSQL's COPY says they
 mean. Of Parquet and JSON files, whose values have names, each value goes into the column of its name.
 """
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from catalog.session import RequestSession, SqlError
-from engine.files import DataFile, list_files, read_file, read_lines, read_parquet, stored_parquet
+from engine.files import DataFile, lines_of, list_files, read_bytes, read_file, read_parquet, stored_parquet
 from engine.spark_sessions import SparkSessions
 from engine.transactions import local_setting
 from sql.load import Load, LoadError, parse_load
@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 
 CHUNK_ROWS = 16384
 """Rows in one piece of COPY data."""
+
+CHUNK_BYTES = 1 << 20
+"""Bytes in one piece of a file that is COPY data as it is."""
 
 _JSON_LIST = msgspec.json.Decoder(list[Any], float_hook=Decimal)
 _JSON_ENCODER = msgspec.json.Encoder(decimal_format="number")
@@ -85,16 +88,16 @@ class FileLoader:
         return rows
 
     async def _load_file(self, session: RequestSession, load: Load, target: Target, file: DataFile) -> int:
-        content: _Parquet | _Json | _Lines
+        content: _Parquet | _Json | _Text
         unordered: _Parquet | None = None
-        description = f"COPY {target.name} FROM {file.uri}"
         if load.format == "parquet":
+            description = f"COPY {target.name} FROM {file.uri}"
             table, in_order = await read_file(self._sessions, file, read_parquet, description)
             content = _Parquet(table, target, file)
             unordered = None if in_order else content
         else:
-            lines = await read_file(self._sessions, file, read_lines, description)
-            content = _Json(lines, target, file) if load.format == "json" else _Lines(lines, load.columns)
+            text = await read_bytes(file)
+            content = _Json(lines_of(text, file), target, file) if load.format == "json" else _Text(text, load.columns)
         names = f" ({', '.join(quote(name) for name in content.columns)})" if content.columns else ""
         if not content.columns and load.format in ("parquet", "json"):
             return 0  # not one value in it
@@ -154,16 +157,16 @@ async def _target(session: RequestSession, load: Load, search_path: str) -> Targ
     return Target(quote(schema, name), columns, load.columns)
 
 
-class _Lines:
+class _Text:
     """A CSV or text file, as it is."""
 
-    def __init__(self, lines: Sequence[str], columns: tuple[str, ...]):
-        self._lines = lines
+    def __init__(self, content: bytes, columns: tuple[str, ...]):
+        self._content = content
         self.columns = columns
 
     def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self._lines), CHUNK_ROWS):
-            yield "".join(f"{line}\n" for line in self._lines[start : start + CHUNK_ROWS]).encode()
+        for start in range(0, len(self._content), CHUNK_BYTES):
+            yield self._content[start : start + CHUNK_BYTES]
 
 
 class _Json:

@@ -1,9 +1,10 @@
-"""COPY table FROM 'file://…': Parquet, CSV and JSON files that Spark reads, loaded by PostgreSQL's COPY."""
+"""COPY table FROM 'file://…': Parquet, CSV and JSON files, loaded by PostgreSQL's COPY."""
 
 from __future__ import annotations
 
 import datetime
 import decimal
+import gzip
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_error_names_file_and_row_and_nothing_is_loaded(
 
 
 def test_lines_of_a_large_file_come_in_its_order(db: Database, tmp_path: Path) -> None:
-    """Sail reads what is over 10 MB in parts beside each other: records of two lines must not be torn."""
+    """Spark reads what is over 10 MB in parts beside each other: records of two lines must not be torn."""
     records = [f'{number},"{"x" * 40}\n{number}"\n' for number in range(250_000)]
     (tmp_path / "large.csv").write_text("id,name\n" + "".join(records))
     copy = f"COPY orders (id, name) FROM '{uri(tmp_path / 'large.csv')}' (HEADER match)"
@@ -151,6 +152,29 @@ def test_lines_of_a_large_file_come_in_its_order(db: Database, tmp_path: Path) -
     with pytest.raises(errors.InvalidTextRepresentation) as raised:
         db.run(copy)
     assert "row 500002 of file" in (raised.value.diag.message_detail or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("bad.csv", b"1,one\n2,tw\xff\n"), ("bad.json", b'{"id": 1}\n{"id": 2, "name": "tw\xff"}\n')],
+)
+def test_what_is_not_utf_8_is_refused(db: Database, tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    columns = " (id, name)" if name.endswith("csv") else ""
+    with pytest.raises(errors.CharacterNotInRepertoire, match=r'for encoding "UTF8": 0xff') as raised:
+        db.run(f"COPY orders{columns} FROM '{uri(tmp_path / name)}'")
+    assert f'row 2 of file "{uri(tmp_path / name)}"' in (raised.value.diag.message_detail or "")
+
+
+def test_a_compressed_file_that_was_cut_off_is_refused(db: Database, tmp_path: Path) -> None:
+    whole = gzip.compress(b"1,one\n2,two\n")
+    path = tmp_path / "orders.csv.gz"
+    path.write_bytes(whole)
+    copy = f"COPY orders (id, name) FROM '{uri(path)}' (FORMAT csv)"
+    assert db.run(copy).statusmessage == "COPY 2"
+    path.write_bytes(whole[:-12])
+    with pytest.raises(errors.IoError, match=f'could not read file "{uri(path)}"'):
+        db.run(copy)
 
 
 @pytest.mark.parametrize("groups", [1, 100])

@@ -1,4 +1,4 @@
-"""Lake tables: foreign tables over Parquet, Delta, CSV and JSON files, which Spark reads for stream tables."""
+"""Lake tables: foreign tables over Parquet, Delta, CSV and JSON files, which refreshes of stream tables read."""
 
 from __future__ import annotations
 
