@@ -40,6 +40,11 @@ class SqlError(Exception):
         self.context = context
         """Where PostgreSQL was, such as the line of a COPY."""
 
+    @property
+    def is_of_connection(self) -> bool:
+        """Whether the connection, or PostgreSQL itself, has gone: nothing more can be done in this session."""
+        return self.sqlstate.startswith(("08", "57P"))
+
 
 class SqlSession(Protocol):
     """A connection to one database, inside a transaction or in autocommit."""

@@ -155,7 +155,7 @@ class HistoryClock(Candidate):
                     session, "SELECT pgtrickle._follow_for_history($1::bigint::oid)::text", relid, patience=5.0
                 )
             except SqlError as error:
-                if error.sqlstate[:2] in ("08", "57"):
+                if error.is_of_connection:
                     raise
                 self._troubles.note(str(relid), self.clock())
                 logger.warning("history is not retained", relation=relid, sqlstate=error.sqlstate, error=error.message)

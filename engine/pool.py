@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -206,7 +206,8 @@ class DatabasePool:
         try:
             yield PooledSession(connection)
         finally:
-            await pool.release(connection)
+            with suppress(asyncpg.PostgresError, *BROKEN):  # a connection that is lost only now, and given up then
+                await pool.release(connection)
 
     async def _opened(self) -> asyncpg.Pool:
         async with self._opening:

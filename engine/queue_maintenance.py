@@ -143,7 +143,7 @@ class QueueMaintenance:
         try:
             await session.execute(statement, *args)
         except SqlError as error:
-            if error.sqlstate[:2] in ("08", "57"):
+            if error.is_of_connection:
                 raise
             pause = self._troubles.note(what, self.clock())
             logger.warning(

@@ -258,7 +258,7 @@ class RegisterMaintenance(Candidate):
 
     def _failed(self, name: str, what: str, error: SqlError) -> None:
         """Leave it alone for a while. Raises the error where the connection is lost."""
-        if error.sqlstate.startswith(("08", "57P")):
+        if error.is_of_connection:
             raise error
         pause = self._troubles.note(name, self.clock())
         logger.warning(

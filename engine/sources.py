@@ -153,7 +153,7 @@ class SourceClock(Candidate):
                         await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                         await tick(session, source, ticks)
                 except SqlError as error:
-                    if error.sqlstate[:2] in ("08", "57"):
+                    if error.is_of_connection:
                         raise
                     self._troubles.note(str(source), now)
                     logger.warning("source not ticked", source=source, sqlstate=error.sqlstate, error=error.message)

@@ -74,7 +74,7 @@ async def savepoint(session: SqlSession) -> AsyncIterator[None]:
     try:
         yield
     except SqlError as error:
-        if not error.sqlstate.startswith(("08", "57P")):
+        if not error.is_of_connection:
             await session.execute("ROLLBACK TO SAVEPOINT __pgt_savepoint")
             await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
         raise

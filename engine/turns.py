@@ -104,7 +104,7 @@ async def carry_out_strays(pool: DatabasePool, spark: Spark) -> None:
                 if created is not None:
                     await refresh(session, created, Initiator.INITIAL, spark)
             except SqlError as error:
-                if request is None or error.sqlstate[:2] in ("08", "57"):
+                if request is None or error.is_of_connection:
                     raise
                 logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
                 await _fail(session, request, error)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession
 from engine.locking import patiently
@@ -16,7 +17,7 @@ from engine.pool import DatabasePool
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.interface import Output, Prepared, Subscribe
-from engine.subscribe.joining import Joining
+from engine.subscribe.joining import Interrupted, Joining
 from engine.subscribe.past import Beginning
 from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
@@ -33,6 +34,9 @@ TIDY_INTERVAL = 5.0
 """Seconds between two attempts to end captures that nobody needs and whose tables were locked."""
 
 SNAPSHOT_SESSIONS = 12
+
+PATIENCE = 10.0
+"""Seconds for which a subscription that is interrupted before its first row is begun again."""
 
 NOT_LATER = 1000
 """Milliseconds in the past that AS OF may be and still mean now."""
@@ -80,15 +84,23 @@ class Hub:
         up_to = None if asked.up_to is None else await milliseconds(session, asked.up_to, path, "UP TO")
         if as_of is not None and up_to is not None and up_to < as_of:
             raise too_early(up_to, as_of)
-        feed = LiveFeed(asked, written, self._left)
-        feed.as_of, feed.up_to = as_of, up_to
         if self._task is None:
             self._task = asyncio.create_task(self._ticker.run(), name=f"headwater subscriptions {self._pool.database}")
-        try:
-            await self._begin(session, prepared, written, feed)
-        except BaseException:
-            await feed.close()
-            raise
+        async for attempt in AsyncRetrying(
+            # The client's session may be younger than a crash of PostgreSQL that is only now noticed here.
+            retry=retry_if_exception_type(Interrupted),
+            wait=wait_random_exponential(multiplier=0.05, max=1.0),
+            stop=stop_after_delay(PATIENCE),
+            reraise=True,
+        ):
+            with attempt:
+                feed = LiveFeed(asked, written, self._left)
+                feed.as_of, feed.up_to = as_of, up_to
+                try:
+                    await self._begin(session, prepared, written, feed)
+                except BaseException:
+                    await feed.close()
+                    raise
         return feed
 
     async def close(self) -> None:
@@ -143,7 +155,7 @@ class Hub:
                 self._ticker.join(start.joining)
                 await start.joining.joined
             except SqlError as error:
-                start.joining.fail(error)
+                start.joining.fail(Interrupted.if_of_connection(error))
             finally:
                 start.joining.joined.cancel()
                 await start.release_unless_begun()
@@ -191,10 +203,16 @@ class Hub:
                 for source in json.loads(prepared.sources)
             ],
         }
-        async with self._pool.session() as own:
-            answer = await patiently(
-                own, "SELECT pgtrickle._subscribe($1::int, $2::text::jsonb)::text", server, json.dumps(definition)
-            )
+        try:
+            async with self._pool.session() as own:
+                answer = await patiently(
+                    own, "SELECT pgtrickle._subscribe($1::int, $2::text::jsonb)::text", server, json.dumps(definition)
+                )
+        except SqlError as error:
+            if error.is_of_connection or error.sqlstate == "23503":  # the server's own row has gone in a crash
+                self._ticker.doubt()
+                raise Interrupted from error
+            raise
         evaluation = Evaluation(written, int(answer["id"]), self._ticker.role)
         evaluation.key = key
         self._ticker.evaluations[evaluation.subscription_id] = evaluation

@@ -12,6 +12,18 @@ from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
 
 
+class Interrupted(SqlError):
+    """The engine's own connection was lost, or PostgreSQL has forgotten the subscriptions in a crash."""
+
+    def __init__(self) -> None:
+        super().__init__("57P01", "the subscription was interrupted", hint="Subscribe again.")
+
+    @staticmethod
+    def if_of_connection(error: SqlError) -> SqlError:
+        """What an error of the engine's own session means to the clients."""
+        return Interrupted() if error.is_of_connection else error
+
+
 class TooLate(Exception):
     """A table was emptied or rewritten after the snapshot was taken, which sees neither old rows nor new ones."""
 

@@ -120,13 +120,15 @@ class Preparing:
 
 
 @retry(
-    retry=retry_if_exception(lambda error: isinstance(error, SqlError) and error.sqlstate == DEADLOCK),
+    retry=retry_if_exception(
+        lambda error: isinstance(error, SqlError) and (error.sqlstate == DEADLOCK or error.is_of_connection)
+    ),
     wait=wait_random_exponential(multiplier=0.05, max=1.0),
     stop=stop_after_delay(LOCK_PATIENCE),
     reraise=True,
 )
 async def _prepare(pool: DatabasePool, question: Question, asked: Subscribe) -> Preparation:
-    """Analyse a query. It changes nothing, and is done again where others' locks were in its way."""
+    """Analyse a query. It changes nothing, and is done again where others' locks or a crash were in its way."""
     role, role_oid, names = question.role, question.role_oid, dict(question.names)
     path = names.get("search_path", "public")
     async with pool.session() as own, own.transaction("read_committed"):

@@ -22,7 +22,7 @@ from catalog.session import SqlError
 from engine.pool import DatabasePool, PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
-from engine.subscribe.joining import Joining, TooLate
+from engine.subscribe.joining import Interrupted, Joining, TooLate
 from engine.subscribe.pace import PROGRESS, Pace, milliseconds
 
 logger = structlog.get_logger(__name__)
@@ -65,6 +65,11 @@ class Ticker:
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
+        self._pace.wake()
+
+    def doubt(self) -> None:
+        """PostgreSQL does not know this server any more: connect again. Without subscriptions nothing would show it."""
+        self._ready.clear()
         self._pace.wake()
 
     def join(self, joining: Joining) -> None:
@@ -129,7 +134,7 @@ class Ticker:
             )
             if there and system == self._system:
                 return
-            self.fail(INTERRUPTED)
+            self.fail(Interrupted())
         self._system, self._frontier, self._kept = system, None, None
         await session.fetch("SELECT pgtrickle._remove_lost_subscriptions()")
         self.server = secrets.randbelow(2**31 - 1) + 1
@@ -141,10 +146,12 @@ class Ticker:
     async def _wait(self, session: PooledSession) -> None:
         """Until there is something to tick for. Raises SqlError."""
         pace = self._pace
-        while not pace.is_due():
-            woken = await pace.rest()
+        while self._ready.is_set():
             if pace.is_due():
                 return
+            woken = await pace.rest()
+            if pace.is_due() or not self._ready.is_set():
+                continue
             if not self.evaluations:
                 pace.calm()
                 continue
@@ -154,6 +161,7 @@ class Ticker:
                 await self._keep(session)
             if await pace.has_moved(session, woken=woken):
                 return
+        raise Interrupted
 
     async def _tick(self, session: PooledSession) -> None:
         """Move on by one timestamp. Raises SqlError if the connection is lost."""
@@ -184,10 +192,10 @@ class Ticker:
                 for imported in imports:
                     await imported.wait()
         except BaseException as error:
-            failure = error if isinstance(error, SqlError) else INTERRUPTED
+            failure = Interrupted.if_of_connection(error) if isinstance(error, SqlError) else Interrupted()
             for evaluation in self.evaluations.values():
                 if evaluation.given_in_part:
-                    evaluation.fail(INTERRUPTED)
+                    evaluation.fail(Interrupted())
             for each in joining:
                 if not each.joined.done():
                     each.fail(failure)
@@ -227,7 +235,7 @@ class Ticker:
             except TooLate:
                 joining.again = True
             except SqlError as error:
-                joining.fail_feeds(error)
+                joining.fail_feeds(Interrupted.if_of_connection(error))
             except Exception as error:
                 logger.exception("snapshot failed", database=self.pool.database)
                 joining.fail_feeds(SqlError("XX000", f"internal error of the engine: {error!r}"))
@@ -257,14 +265,14 @@ class Ticker:
                 if await evaluation.changes(session, timestamp, evaluation.frontier or "", sources):
                     evaluation.frontier = snapshot
             except SqlError as error:
-                lost = error.sqlstate.startswith(("08", "57P"))
+                lost = error.is_of_connection
                 if not lost:
                     await session.execute("ROLLBACK TO SAVEPOINT __pgt_evaluation")
                 if error.sqlstate in CONTENTION and not evaluation.given_in_part:
                     self._lag(id_)
                     continue
                 if evaluation.given_in_part or not lost:
-                    evaluation.fail(CHANGED if error.sqlstate in DDL else error)
+                    evaluation.fail(CHANGED if error.sqlstate in DDL else Interrupted.if_of_connection(error))
                 if lost:
                     raise
             except asyncpg.PostgresError as error:
@@ -322,8 +330,6 @@ CONTENTION = frozenset({"55P03", "40P01", "40001"})
 
 DDL = frozenset({"42703", "42P01", "42704", "42883", "42804", "42846"})
 """What a statement meets that was made for tables and columns which are others now."""
-
-INTERRUPTED = SqlError("57P01", "the subscription was interrupted", hint="Subscribe again.")
 
 CHANGED = SqlError("55000", "what the subscription reads was dropped or changed", hint="Subscribe again.")
 

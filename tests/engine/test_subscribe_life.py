@@ -213,6 +213,43 @@ def test_lost_connection_is_made_again_and_nothing_is_missed(subscriptions: Subs
     lab.do(run())
 
 
+def test_who_comes_while_the_connection_is_lost_waits_for_another(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE cut_early (a int)", "INSERT INTO cut_early VALUES (1)")
+        hub = lab.another_hub()
+        first = await lab.subscribe("TABLE cut_early", hub=hub)
+        await first.until(1)
+        await lab.value(LOSE_CONNECTION)
+        second = await lab.subscribe("SELECT a + 1 AS b FROM cut_early", hub=hub)
+        assert await second.until(1) == [("1", "2")]
+        await lab.run("INSERT INTO cut_early VALUES (2)")
+        hub.committed()
+        assert await first.until(2) == [("1", "1"), ("1", "2")]
+        await hub.close()
+
+    lab.do(run())
+
+
+def test_what_a_crash_has_made_postgresql_forget_is_noticed_without_subscriptions(subscriptions: Subscriptions) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE forgotten (a int)", "INSERT INTO forgotten VALUES (1)")
+        hub = lab.another_hub()
+        before = await lab.subscribe("TABLE forgotten", hub=hub)
+        await before.until(1)
+        await before.feed.close()
+        await lab.becomes("SELECT count(*) FROM pgtrickle.pgt_subscriptions", 0)
+        await lab.run("DELETE FROM pgtrickle.pgt_subscription_servers WHERE server > 0")  # they are unlogged
+        after = await lab.subscribe("TABLE forgotten", hub=hub)
+        assert await after.until(1) == [("1", "1")]
+        await hub.close()
+
+    lab.do(run())
+
+
 def test_connection_lost_at_the_end_of_a_tick_takes_nothing_back(
     subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
