@@ -34,19 +34,23 @@ class Beginning:
     found: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """Done once it is known that the subscription can begin; its exception says why not."""
 
+    def settle(self, error: BaseException | None = None) -> None:
+        """Nothing more will be found out."""
+        if self.found.done():
+            return
+        if error is None:
+            self.found.set_result(None)
+        else:
+            self.found.set_exception(error)
+            self.found.exception()  # it is raised elsewhere as well
+
     async def give(self, session: PooledSession, evaluation: Evaluation, feed: LiveFeed, timestamp: int) -> bool:
         """Give a client all that there is at `timestamp`, whose snapshot the session has. Raises SqlError.
 
         False if the subscription is to begin now.
         """
-        try:
-            past = await self._find(session, evaluation)
-        except BaseException as error:
-            if not self.found.done():
-                self.found.set_exception(error)
-                self.found.exception()  # it is raised here as well
-            raise
-        self.found.set_result(None)
+        past = await self._find(session, evaluation)
+        self.settle()
         if past is None:
             return False
         feed.as_of = past.timestamp

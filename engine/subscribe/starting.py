@@ -18,7 +18,7 @@ from engine.pool import DatabasePool, PooledSession
 from engine.subscribe.evaluation import PATIENT, Evaluation, patiently
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.interface import Batch
-from engine.subscribe.joining import Joining, TooLate
+from engine.subscribe.joining import Interrupted, Joining, TooLate
 from engine.subscribe.past import Beginning
 
 SHARED = 1 << 20
@@ -55,6 +55,18 @@ class Start:
 
     async def _begin(self, timestamp: int, exported: str, imported: asyncio.Event) -> None:
         """Give them what the exported snapshot has. Raises SqlError."""
+        try:
+            await self._give_beginning(timestamp, exported, imported)
+        except TooLate:
+            raise
+        except BaseException as error:
+            if self._past is not None:
+                self._past.settle(Interrupted.if_of_connection(error) if isinstance(error, SqlError) else error)
+            raise
+        if self._past is not None:
+            self._past.settle()  # where the client had an end before its beginning
+
+    async def _give_beginning(self, timestamp: int, exported: str, imported: asyncio.Event) -> None:
         feeds = [feed for feed in self.joining.feeds if not feed.over]
         if not feeds:
             return

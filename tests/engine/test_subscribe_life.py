@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine.pool import PooledSession
+from engine.subscribe import AsOf, starting
 from engine.subscribe.evaluation import Evaluation
 from tests.engine.subscription_laboratory import PATIENCE, Row, Subscriptions, ended
 
@@ -228,6 +230,31 @@ def test_who_comes_while_the_connection_is_lost_waits_for_another(subscriptions:
         hub.committed()
         assert await first.until(2) == [("1", "1"), ("1", "2")]
         await hub.close()
+
+    lab.do(run())
+
+
+def test_snapshot_of_the_past_whose_connection_is_lost_is_begun_again(
+    subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = subscriptions
+    imported, to_be_lost = starting._import, True
+
+    async def lose_and_import(session: PooledSession, exported: str) -> None:
+        nonlocal to_be_lost
+        if to_be_lost:
+            to_be_lost = False
+            session._connection.terminate()
+        await imported(session, exported)
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE cut_past (a int)", "INSERT INTO cut_past VALUES (1)")
+        monkeypatch.setattr(starting, "_import", lose_and_import)
+        async with asyncio.timeout(PATIENCE):
+            s = await lab.subscribe("TABLE cut_past", as_of=AsOf("now()", at_least=True))
+        assert await s.until(1) == [("1", "1")]
+        assert not to_be_lost
+        await s.feed.close()
 
     lab.do(run())
 
