@@ -111,7 +111,7 @@ def test_ordinary_role_installs_without_event_triggers(dsn: str, database: str, 
     assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (0,)
     # A superuser's server adds what was missing; the ordinary one is content with that.
     assert install_into(dsn).changed
-    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (4,)
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (5,)
     assert not install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD)).changed
 
 

@@ -251,6 +251,7 @@ def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
         "ALTER COLUMN k TYPE text",
         "DROP COLUMN k, ADD COLUMN k int",
         "ADD FOREIGN KEY (id) REFERENCES t",
+        "DROP COLUMN __pgt_row_id",
     ],
 )
 def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None:
@@ -259,6 +260,21 @@ def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None
         db.run(f"ALTER TABLE copy {alteration}")
     # What a refresh does not mind is the owner's business.
     db.run("ALTER TABLE copy ALTER COLUMN v SET STATISTICS 10, SET (fillfactor = 70); INSERT INTO t VALUES (8, 8, 'h')")
+    db.assert_refreshed("copy")
+
+
+def test_reference_to_a_stream_table(db: Any) -> None:
+    db.create("copy", "SELECT id, k FROM t")
+    db.run("CREATE UNIQUE INDEX ON copy (id); CREATE TABLE child (id int)")
+    for statement in (
+        "ALTER TABLE child ADD FOREIGN KEY (id) REFERENCES copy (id)",
+        "CREATE TABLE another (id int REFERENCES copy (id))",
+        "CREATE TABLE another (id int REFERENCES copy (id)) PARTITION BY HASH (id)",
+        "CREATE SCHEMA apart CREATE TABLE another (id int REFERENCES public.copy (id))",
+    ):
+        with pytest.raises(psycopg.errors.WrongObjectType, match='cannot reference stream table "copy"'):
+            db.run(statement)
+    db.run("CREATE TABLE another (id int REFERENCES t); DROP TABLE another, child; DELETE FROM t")
     db.assert_refreshed("copy")
 
 

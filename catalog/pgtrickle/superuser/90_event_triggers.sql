@@ -102,6 +102,27 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_trigger() FROM PUBLIC;
 
 
+-- A table comes to refer to a stream table, whose rows a refresh takes out and puts in again as it likes.
+CREATE OR REPLACE FUNCTION pgtrickle._on_reference() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    reference record;
+BEGIN
+    SELECT c.conname, s.pgt_name INTO reference
+    FROM pg_event_trigger_ddl_commands() e
+    JOIN pg_constraint c ON c.conrelid = e.objid AND c.contype = 'f'
+    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.confrelid
+    WHERE e.classid = 'pg_class'::regclass
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42809',
+            MESSAGE = format('foreign key "%s" cannot reference stream table "%s"', reference.conname, reference.pgt_name),
+            HINT = 'Refreshes would fail. Reference the tables that the stream table is computed from.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_reference() FROM PUBLIC;
+
+
 -- A table is rewritten: ALTER COLUMN … TYPE … USING, reason 4, may change every value without a trigger's notice.
 CREATE OR REPLACE FUNCTION pgtrickle._on_rewrite() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -130,6 +151,9 @@ DECLARE
     policies text[] := ARRAY(SELECT o.address_names[1] || '.' || o.address_names[2]
                              FROM pg_event_trigger_dropped_objects() o WHERE o.object_type = 'policy');
 BEGIN
+    PERFORM pgtrickle._refuse_alteration(o.objid, true)
+    FROM pg_event_trigger_dropped_objects() o
+    WHERE o.object_type = 'table column' AND o.address_names[3] ~ '^__pgt_';
     IF cardinality(policies) > 0 THEN
         UPDATE pgtrickle.pgt_stream_tables s SET needs_reinit = true, updated_at = clock_timestamp()
         FROM pgtrickle.pgt_dependencies d
@@ -162,6 +186,11 @@ CREATE EVENT TRIGGER pg_trickle_trigger_tracker ON ddl_command_end
     WHEN TAG IN ('CREATE TRIGGER', 'CREATE RULE')
     EXECUTE FUNCTION pgtrickle._on_trigger();
 
+DROP EVENT TRIGGER IF EXISTS pg_trickle_reference_tracker;
+CREATE EVENT TRIGGER pg_trickle_reference_tracker ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'ALTER TABLE', 'CREATE SCHEMA')
+    EXECUTE FUNCTION pgtrickle._on_reference();
+
 DROP EVENT TRIGGER IF EXISTS pg_trickle_rewrite_tracker;
 CREATE EVENT TRIGGER pg_trickle_rewrite_tracker ON table_rewrite
     WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER MATERIALIZED VIEW')
@@ -170,5 +199,5 @@ CREATE EVENT TRIGGER pg_trickle_rewrite_tracker ON table_rewrite
 DROP EVENT TRIGGER IF EXISTS pg_trickle_drop_tracker;
 CREATE EVENT TRIGGER pg_trickle_drop_tracker ON sql_drop
     WHEN TAG IN ('DROP TABLE', 'DROP VIEW', 'DROP MATERIALIZED VIEW', 'DROP FOREIGN TABLE', 'DROP SCHEMA', 'DROP OWNED',
-                 'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION')
+                 'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION', 'ALTER TABLE')
     EXECUTE FUNCTION pgtrickle._on_sql_drop();
