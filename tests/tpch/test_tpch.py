@@ -42,7 +42,7 @@ def run(
 
 @pytest.fixture(scope="module")
 def small(fresh_database: FreshDatabase) -> dict[str, Course]:
-    return run(fresh_database, 0.01, cycles=10, apart=0)
+    return run(fresh_database, 0.01, cycles=5, apart=0)
 
 
 @pytest.mark.parametrize("name", QUERIES)
