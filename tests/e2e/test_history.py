@@ -112,6 +112,30 @@ def test_a_gap_in_the_capture_ends_what_is_held(past: Database, eventually: Even
     past.run("DROP TABLE gap")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ALTER TABLE other ALTER v TYPE int USING v * 10",
+        "BEGIN; ALTER TABLE other DROP v; ALTER TABLE other ADD v int DEFAULT 7; COMMIT",
+        "BEGIN; ALTER TABLE other RENAME v TO w; ALTER TABLE other RENAME id TO v;"
+        " ALTER TABLE other RENAME w TO id; COMMIT",
+    ],
+)
+def test_columns_that_have_become_others_end_what_is_held(past: Database, eventually: Eventually, change: str) -> None:
+    past.run("CREATE TABLE other (id int, v int); INSERT INTO other VALUES (1, 1)")
+    past.run("SELECT pgtrickle.retain_history('other', '1 day')")
+    first = eventually(lambda: held(past, "public.other"))
+    subscription = f"SUBSCRIBE other AS OF {first} UP TO {first + 1}"
+    assert [row[1:] for row in past.rows(subscription)] == [(1, 1, 1)]
+    past.run(change)
+    with pytest.raises(errors.InvalidParameterValue):
+        past.rows(subscription)
+    eventually(lambda: (found := held(past, "public.other")) and found > first and found)
+    with pytest.raises(errors.InvalidParameterValue):
+        past.rows(subscription)
+    past.run("DROP TABLE other")
+
+
 def test_a_part_of_the_transaction(past: Database) -> None:
     past.run("CREATE TABLE later (id int)")
     connection = past.connect(autocommit=False)

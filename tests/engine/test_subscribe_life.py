@@ -19,6 +19,43 @@ LOSE_CONNECTION = (
 """Ends the connection by which a hub moves subscriptions on."""
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "BEGIN; ALTER TABLE seen RENAME a TO c; ALTER TABLE seen RENAME b TO a; ALTER TABLE seen RENAME c TO b; COMMIT",
+        "BEGIN; ALTER TABLE seen DROP b CASCADE; ALTER TABLE seen ADD b int DEFAULT 7; COMMIT",
+        "ALTER TABLE seen ALTER a TYPE int USING a * 10",
+        "BEGIN; SAVEPOINT s; ALTER TABLE seen ALTER a TYPE int USING a * 10; COMMIT",
+        "BEGIN; ALTER TABLE seen RENAME TO kept; CREATE TABLE seen (LIKE kept); COMMIT",
+        "ALTER TYPE pair ADD ATTRIBUTE z int",
+        "ALTER VIEW seen_by SET (security_invoker)",
+        "ALTER VIEW seen_by OWNER TO pg_monitor",
+    ],
+)
+def test_what_is_read_has_become_another_thing(subscriptions: Subscriptions, change: str) -> None:
+    """Its names and types may be the same, but not what was captured of it."""
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run(
+            "DROP TABLE IF EXISTS seen, kept CASCADE; DROP TYPE IF EXISTS pair CASCADE",
+            "CREATE TYPE pair AS (x int, y int); CREATE TABLE seen (a int, b int, p pair)",
+            "INSERT INTO seen VALUES (1, 2, (3, 4))",
+        )
+        if "VIEW" in change:
+            await lab.run("CREATE VIEW seen_by AS SELECT a, p FROM seen")
+        s = await lab.subscribe("TABLE seen_by" if "VIEW" in change else "TABLE seen")
+        await s.until(1)
+        then = int(s.rows[0][0] or 0)
+        await lab.run(change)
+        await lab.run("INSERT INTO seen (a) VALUES (5)")
+        error = await ended(s)
+        assert error.sqlstate == "55000"
+        assert [row[0] for row in s.rows] == [str(then)]
+
+    lab.do(run())
+
+
 def test_truncate_is_deletions(subscriptions: Subscriptions) -> None:
     lab = subscriptions
 

@@ -138,9 +138,10 @@ BEGIN
 END $$;
 
 
--- SHA-256 of what the columns of a source and its primary key, or the text of a view, are now. It differs as soon as a
--- column was dropped, renamed, retyped, or is generated otherwise, or an enum has other labels. (PL/pgSQL keeps its plans
--- from call to call: each refresh asks this.)
+-- SHA-256 of what the columns of a source and its primary key, or the text of a view and whose rights it has, are now. It
+-- differs as soon as a column was dropped, also if there is another of its name, renamed, retyped, or is generated
+-- otherwise, an enum has other labels or a composite type other attributes. (PL/pgSQL keeps its plans from call to call:
+-- each refresh asks this.)
 CREATE OR REPLACE FUNCTION pgtrickle._fingerprint(source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -150,7 +151,7 @@ DECLARE
     kind "char";
     key text;
 BEGIN
-    SELECT string_agg(concat_ws(' ', a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
+    SELECT string_agg(concat_ws(' ', a.attname, a.attnum, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
            bool_or(a.attgenerated <> ''), bool_or(a.atttypid >= 16384), (SELECT c.relkind FROM pg_class c WHERE c.oid = source),
            (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = source AND i.indisprimary)
     INTO description, generated, labelled, kind, key
@@ -175,15 +176,28 @@ BEGIN
                               SELECT f.atttypid FROM pg_attribute f
                               WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) AS m(typid)
                 WHERE m.typid <> 0)
-            SELECT string_agg(format(' %s %L', e.oid, e.enumlabel), ',' ORDER BY e.oid)
-            FROM reached r JOIN pg_enum e ON e.enumtypid = r.typid));
+            SELECT concat(
+                (SELECT string_agg(format(' %s %L', e.oid, e.enumlabel), ',' ORDER BY e.oid)
+                 FROM reached r JOIN pg_enum e ON e.enumtypid = r.typid),
+                (SELECT string_agg(format(' %s %s %s', f.attrelid, f.attnum, f.atttypid), ',' ORDER BY f.attrelid, f.attnum)
+                 FROM reached r JOIN pg_type t ON t.oid = r.typid AND t.typtype = 'c'
+                 JOIN pg_attribute f ON f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped))));
     END IF;
     description := concat(description, ' key ', key);
     IF kind IN ('v', 'm') THEN
-        description := coalesce(description, '') || pg_get_viewdef(source);
+        description := concat(description, pg_get_viewdef(source),
+                              (SELECT concat_ws(' ', c.relowner, c.reloptions) FROM pg_class c WHERE c.oid = source));
     END IF;
     RETURN encode(sha256(convert_to(coalesce(description, ''), 'UTF8')), 'hex');
 END $$;
+
+
+-- What a subscription reads: its statements know a source by its name, too, which may go to another relation.
+CREATE OR REPLACE FUNCTION pgtrickle._reading(source oid, columns text[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._qualified(source) || ' ' || pgtrickle._fingerprint(source, columns)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._reading(oid, text[]) FROM PUBLIC;
 
 
 -- Why a role may not read some columns of a source as its defining query must, or NULL if it may.

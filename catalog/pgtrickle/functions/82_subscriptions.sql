@@ -88,7 +88,7 @@ BEGIN
     LOOP
         -- First: what roles without a subscription can read of a buffer is taken from them at the next ALTER TABLE.
         INSERT INTO pgtrickle.pgt_subscription_sources
-        SELECT id, s.relid, s.columns, reader, pgtrickle._fingerprint(s.relid, s.columns), NULL
+        SELECT id, s.relid, s.columns, reader, pgtrickle._reading(s.relid, s.columns), NULL
         FROM unnest(s.readers) AS reader;
         IF s.captured THEN
             generation := (pgtrickle._capture_source((definition->>'runs_as')::oid, s.relid, s.columns, false, NULL)
@@ -204,7 +204,7 @@ BEGIN
     IF pgtrickle._qualified(source) IS NULL THEN
         code := '55000';
         message := 'a relation that the subscription reads was dropped';
-    ELSIF fingerprint <> pgtrickle._fingerprint(source, columns) THEN
+    ELSIF fingerprint IS DISTINCT FROM pgtrickle._reading(source, columns) THEN
         code := '55000';
         message := format('definition of "%s" has changed', pgtrickle._qualified(source));
     ELSIF generation IS NOT NULL THEN

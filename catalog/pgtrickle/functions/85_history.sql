@@ -281,6 +281,9 @@ BEGIN
         LEFT JOIN pgtrickle.pgt_subscription_sources x
                ON x.source_relid = s.source_relid AND x.capture_generation = s.capture_generation
               AND x.columns_used @> s.columns_used
+              AND x.schema_fingerprint = pgtrickle._reading(x.source_relid, x.columns_used)
+              AND EXISTS (SELECT FROM pgtrickle.pgt_captures k
+                          WHERE k.source_relid = x.source_relid AND k.generation = x.capture_generation)
         -- One that is just beginning holds nothing, of which greatest() would take no notice.
         LEFT JOIN pgtrickle.pgt_history h
                ON h.subscription_id = x.subscription_id AND h.error IS NULL AND h.held_from IS NOT NULL

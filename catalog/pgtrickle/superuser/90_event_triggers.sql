@@ -129,6 +129,13 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pg_event_trigger_table_rewrite_reason() & 4 <> 0 THEN
         PERFORM pgtrickle._refuse_alteration(pg_event_trigger_table_rewrite_oid(), true);
+        -- A captured column that looks as before, but whose description this transaction has written, has other values.
+        UPDATE pgtrickle.pgt_captures k SET generation = gen_random_uuid()
+        WHERE pg_event_trigger_table_rewrite_oid() = ANY (k.relations)
+          AND k.fingerprint = pgtrickle._fingerprint(k.source_relid, k.captured_columns)
+          AND EXISTS (SELECT FROM pg_attribute a
+                      WHERE a.attrelid = pg_event_trigger_table_rewrite_oid() AND a.attname = ANY (k.captured_columns)
+                        AND age(a.xmin) <= age(pg_current_xact_id()::xid));
     END IF;
     UPDATE pgtrickle.pgt_stream_tables s
     SET needs_reinit = true, updated_at = clock_timestamp()
