@@ -20,7 +20,7 @@ from pathlib import Path
 
 import structlog
 
-from catalog.session import SqlError, SqlSession
+from catalog.session import ScriptSession, SqlError, SqlSession
 
 log = structlog.get_logger(__name__)
 
@@ -193,7 +193,7 @@ def quoted(schema: str) -> str:
 
 
 async def install(
-    session: SqlSession,
+    session: ScriptSession,
     scripts: Scripts | None = None,
     *,
     system: System = STREAM_TABLES,
@@ -251,7 +251,7 @@ async def _present_state(session: SqlSession, schema: str) -> tuple[str, bool, s
 
 
 async def install_in_transaction(
-    session: SqlSession,
+    session: ScriptSession,
     scripts: Scripts | None = None,
     *,
     system: System = STREAM_TABLES,
@@ -293,10 +293,10 @@ async def install_in_transaction(
     _check_not_newer(applied, scripts, system)
     for script in scripts.migrations:
         if script.version not in applied:
-            await session.execute(script.placed(extschema))
+            await session.run_script(script.placed(extschema))
             await _record(session, versions, script.version, script.description)
     for script in scripts.functions + (scripts.superuser if superuser else ()):
-        await session.execute(script.placed(extschema))
+        await session.run_script(script.placed(extschema))
     state = scripts.state(superuser=superuser)
     await _record(session, versions, "functions", state)
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")

@@ -54,11 +54,22 @@ class SqlSession(Protocol):
         ...
 
     async def execute(self, sql: str, *args: Value) -> str:
-        """Run one statement and return its command tag. Raises SqlError."""
+        """Run one statement and return its command tag. Raises SqlError, 42601 for several statements."""
         ...
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         """COPY CSV bytes (no header, NULL an unquoted empty field) into a table; returns the rows written."""
+        ...
+
+
+class ScriptSession(SqlSession, Protocol):
+    """The session of an installation."""
+
+    async def run_script(self, script: str) -> None:
+        """Run the statements of a script that comes with the server: nothing that is read from a database may be in it.
+
+        Raises SqlError.
+        """
         ...
 
 

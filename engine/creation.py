@@ -13,7 +13,7 @@ from catalog.session import SqlError, SqlSession
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.plans import ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
-from engine.refresh import run_as_owner
+from engine.refresh import execute_as_owner
 from engine.stored import track
 from engine.transactions import acting_as, local_setting, meanwhile, quoted, savepoint
 from sql import NotDifferentiable
@@ -53,10 +53,9 @@ async def create(
     storage = target.storage
     # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
     rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
-    statements = {"statements": [rights, *compiled(inputs).create_storage_sql(storage)]}
-    execute = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
+    statements = [rights, *compiled(inputs).create_storage_sql(storage)]
     _, explained = await meanwhile(
-        run_as_owner(session, owner, execute, statements, current=target.caller),
+        execute_as_owner(session, owner, statements, current=target.caller),
         lambda: explanation(inputs, definition, storage),
     )
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]

@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from sql.render import quote
-from sql.spark_types import INFINITE_DAYS, SparkType
+from sql.spark_types import INFINITE_DAYS, SparkType, column_type
 
 T = TypeVar("T")
 
@@ -50,9 +49,15 @@ def arrow_type(type_: SparkType) -> pa.DataType:
     return _ARROW[type_.name]
 
 
-def copied(name: str, type_: SparkType) -> str:
-    """How a column is selected for COPY. A char(n) loses its padding, which means nothing and is put back later."""
-    return f"{quote(name)}::pg_catalog.text" if type_.name == "character" else quote(name)
+def padded(columns: Mapping[str, str]) -> frozenset[str]:
+    """The columns, by name and type, whose values lose their padding, which means nothing and is put back later.
+
+    It is taken off here: a cast in PostgreSQL could be one that a user has made.
+
+    >>> sorted(padded({"code": "character(5)", "name": "text"}))
+    ['code']
+    """
+    return frozenset(name for name, type_ in columns.items() if column_type(type_).name == "character")
 
 
 class PipeBroken(Exception):
@@ -144,7 +149,7 @@ def _moments(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     return pc.if_else(infinite, ends, finite)
 
 
-def _parsed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _parsed(batch: pa.RecordBatch, schema: pa.Schema, padded: Iterable[str]) -> pa.RecordBatch:
     """The batch with the schema's types. Raises pyarrow.ArrowInvalid, which names the column as the parser does."""
     columns = []
     for number, (column, field) in enumerate(zip(batch.columns, schema, strict=True)):
@@ -152,10 +157,13 @@ def _parsed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             columns.append(column if column.type == field.type else _moments(column, field.type))
         except pa.ArrowInvalid as error:
             raise pa.ArrowInvalid(f"In CSV column #{number}: {error}") from error
+    for name in padded:
+        number = schema.get_field_index(name)
+        columns[number] = pc.utf8_rtrim(columns[number], characters=" ")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def record_batches(pipe: BytePipe, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def record_batches(pipe: BytePipe, schema: pa.Schema, padded: Iterable[str] = ()) -> Iterator[pa.RecordBatch]:
     """Parse COPY CSV without a header. Raises pyarrow.ArrowInvalid where a value does not fit its type."""
     if pipe.at_end():
         return
@@ -173,30 +181,74 @@ def record_batches(pipe: BytePipe, schema: pa.Schema) -> Iterator[pa.RecordBatch
         ),
     )
     for batch in batches:
-        yield _parsed(batch, schema)
+        yield _parsed(batch, schema, padded)
 
 
-async def copy_out(
+async def copy_query(
     connection: asyncpg.Connection,
     query: str,
     schema: pa.Schema,
     consume: Callable[[Iterator[pa.RecordBatch]], T],
+    *,
+    padded: Iterable[str] = (),
 ) -> T:
-    """COPY a query's rows to `consume`, which runs in a thread and may read them in parts.
+    """COPY the rows of a query to `consume`, which runs in a thread and may read them in parts.
+
+    Only for queries over relations of the engine's own: a query over a user's table runs code of that user, with the
+    rights of the session. (The planner evaluates what it can of the expressions of indexes and statistics.)
 
     Raises pyarrow.ArrowInvalid where a value does not fit its type, asyncpg.PostgresError, and what `consume` raises.
     """
+
+    async def start(write: Callable[[bytes], Awaitable[None]]) -> None:
+        await connection.copy_from_query(query, output=write, format="csv", encoding="utf8")
+
+    return await _copied(connection, start, schema, padded, consume)
+
+
+async def copy_table(
+    connection: asyncpg.Connection,
+    table: tuple[str, str],
+    columns: Sequence[str],
+    schema: pa.Schema,
+    consume: Callable[[Iterator[pa.RecordBatch]], T],
+    *,
+    padded: Iterable[str] = (),
+) -> T:
+    """COPY a table's own rows (without its children's) to `consume`; without `columns`, all that are not generated.
+
+    PostgreSQL plans nothing for that, and evaluates no code of users; what is not a table it refuses. It takes the
+    table by its name: the caller finds out afterwards which one it was. Raises what `copy_query` raises.
+    """
+    schema_name, name = table
+
+    async def start(write: Callable[[bytes], Awaitable[None]]) -> None:
+        arguments: dict[str, Any] = {"columns": list(columns)} if columns else {}
+        await connection.copy_from_table(
+            name, schema_name=schema_name, output=write, format="csv", encoding="utf8", **arguments
+        )
+
+    return await _copied(connection, start, schema, padded, consume)
+
+
+async def _copied(
+    connection: asyncpg.Connection,
+    start: Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]],
+    schema: pa.Schema,
+    padded: Iterable[str],
+    consume: Callable[[Iterator[pa.RecordBatch]], T],
+) -> T:
     pipe = BytePipe()
 
     def work() -> T:
         try:
-            return consume(record_batches(pipe, schema))
+            return consume(record_batches(pipe, schema, padded))
         finally:
             pipe.abandon()
 
     reader = asyncio.ensure_future(asyncio.to_thread(work))
     try:
-        await connection.copy_from_query(query, output=pipe.write, format="csv", encoding="utf8")
+        await start(pipe.write)
     except PipeBroken:
         connection.terminate()  # in the middle of a COPY that nobody reads
     except BaseException:

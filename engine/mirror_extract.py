@@ -1,4 +1,4 @@
-"""The first copy of a source: parallel COPY over several connections that share one snapshot."""
+"""The first copy of a source: COPY of its tables, over several connections that share one snapshot."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ import pyarrow as pa
 import structlog
 
 from catalog.session import SqlError
-from engine.mirror_copy import copied, copy_out
+from engine.mirror_copy import copy_table, padded
 from engine.mirror_source import Connect, Snapshot, snapshot_of
-from engine.mirror_state import arrow_schema
+from engine.mirror_state import PRESENCE, arrow_schema
+from engine.relations import check_opened, locked, relation
 from sql.columns import Source
-from sql.render import quote
-from sql.spark_types import column_type
+from sql.spark_types import NotExpressible
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 CONNECTIONS = max(1, min(4, (os.cpu_count() or 1)))
-PART_PAGES = 8192
-"""Pages (8 KiB) that one COPY reads of a table that is copied by several connections."""
 
 PROGRESS_SECONDS = 10.0
 BATCHES_IN_FLIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A query, and how many pages it reads."""
+class Tables:
+    """The tables that hold a source's rows, of which each is copied by itself, and what is copied of them."""
 
-    query: str
-    pages: int
+    oids: tuple[int, ...]
+    rows: int
+    """How many there are about, as PostgreSQL knows."""
+    columns: tuple[str, ...]
 
 
 # Whether the table, or a partition or child of it, was rewritten or truncated after the snapshot: then the snapshot
@@ -63,37 +64,48 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN tree t ON c.oid = t.relid
 _LEAVES_SQL = (
     _TREE
     + """
-SELECT n.nspname::text, c.relname::text, c.relkind = 'r' AND a.amname = 'heap'
-           AND pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_schema_privilege(n.oid, 'USAGE'),
-       pg_catalog.pg_relation_size(c.oid) / pg_catalog.current_setting('block_size')::bigint
-FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_catalog.pg_am a ON a.oid = c.relam
-WHERE c.relkind <> 'p' ORDER BY c.oid
+SELECT c.oid::bigint, c.relkind = 'p', c.relname::text,
+       c.relkind = 'r' AND pg_catalog.has_schema_privilege(c.relnamespace, 'USAGE')
+           AND pg_catalog.has_any_column_privilege(c.oid, 'SELECT'),
+       greatest(c.reltuples, 0)::bigint
+FROM tree t JOIN pg_catalog.pg_class c ON c.oid = t.relid
+ORDER BY c.oid
 """
 )
+# Those of which COPY gives the stored values, the ones that are quick to read first.
+_STORED_SQL = """
+SELECT a.attname::text FROM pg_catalog.pg_attribute a
+WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ORDER BY a.attlen < 0, a.attnum
+"""
 
 
 async def lock(connection: asyncpg.Connection, source: Source) -> None:
-    """Keep DDL away from a source until the transaction ends. Raises SqlError 40001 if the snapshot sees it empty."""
-    await connection.execute(f"LOCK TABLE {quote(source.schema, source.name)} IN ACCESS SHARE MODE")
+    """Keep DDL away from a source until the transaction ends. Raises SqlError 40001 if the snapshot sees it empty, or
+    it is not there any more.
+    """
+    await locked(connection, source.oid, source.name)
+    await _check_not_rewritten(connection, source)
+
+
+async def _check_not_rewritten(connection: asyncpg.Connection, source: Source) -> None:
     if await connection.fetchval(_REWRITTEN_SQL, source.oid):
         raise SqlError("40001", f'table "{source.name}" was rewritten or truncated during the refresh')
 
 
-async def parts(connection: asyncpg.Connection, source: Source, columns: Mapping[str, str]) -> list[Part]:
-    """Queries that give all rows of a locked source between them, each once."""
-    items = ", ".join(copied(name, column_type(type_)) for name, type_ in columns.items()) or "true"
+async def tables(connection: asyncpg.Connection, source: Source, columns: Mapping[str, str]) -> Tables:
+    """What to copy of a locked source. Raises NotExpressible where COPY does not give it."""
+    stored = [name for (name,) in await connection.fetch(_STORED_SQL, source.oid)]
+    for name in columns:
+        if name not in stored:
+            raise NotExpressible(f'column "{name}" of table "{source.name}", which is not stored or generated')
     leaves = await connection.fetch(_LEAVES_SQL, source.oid)
-    if sum(pages for _, _, _, pages in leaves) <= PART_PAGES or not all(direct for _, _, direct, _ in leaves):
-        return [Part(f"SELECT {items} FROM {quote(source.schema, source.name)}", 1)]
-    found = []
-    for schema, name, _, pages in leaves:
-        for first in range(0, max(pages, 1), PART_PAGES):
-            # The last part is open, for the table may have grown since.
-            last = f" AND ctid < '({first + PART_PAGES},0)'" if first + PART_PAGES < pages else ""
-            query = f"SELECT {items} FROM ONLY {quote(schema, name)} WHERE ctid >= '({first},0)'{last}"
-            found.append(Part(query, min(pages - first, PART_PAGES)))
-    return found
+    for _, partitioned, name, readable, _ in leaves:
+        if not partitioned and not readable:
+            raise NotExpressible(f'table "{name}", which is no plain table or one that the server may not read')
+    oids = tuple(oid for oid, partitioned, *_ in leaves if not partitioned)
+    # Any column tells how many rows there are.
+    return Tables(oids, sum(rows for *_, rows in leaves), tuple(columns) or tuple(stored[:1]))
 
 
 async def extract(
@@ -106,39 +118,54 @@ async def extract(
 ) -> T:
     """Give all rows of a source as of a snapshot to `consume`, which runs in a thread.
 
-    `connection` is in a transaction with that snapshot, and has locked the source. Raises pyarrow.ArrowInvalid where a
-    value does not fit its type, asyncpg.PostgresError, and what `consume` raises.
+    `connection` is in a transaction with that snapshot, and has locked the source. What `consume` was given is to be
+    believed only when this has returned. Raises pyarrow.ArrowInvalid where a value does not fit its type, SqlError
+    40001, NotExpressible, asyncpg.PostgresError, and what `consume` raises.
     """
     schema = arrow_schema(columns, source.name)
-    work = await parts(connection, source, columns)
-    if len(work) == 1:
-        return await copy_out(connection, work[0].query, schema, lambda batches: consume(schema, batches))
+    work = await tables(connection, source, columns)
+    read_schema = schema if columns else pa.schema([(PRESENCE, pa.string())])
+    blank = padded(columns)
+    progress = _Progress(source.name, work.rows)
     channel = _Channel()
-    progress = _Progress(source.name, sum(part.pages for part in work))
-    todo = iter(work)
+    todo = iter(work.oids)
+
+    def given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            progress.add(batch.num_rows)
+            yield batch if columns else pa.RecordBatch.from_arrays([pa.repeat(True, batch.num_rows)], schema=schema)
 
     def forward(batches: Iterator[pa.RecordBatch]) -> None:
-        for batch in batches:
-            progress.rows += batch.num_rows
+        for batch in given(batches):
             channel.put(batch)
 
-    async def copy(own: asyncpg.Connection) -> None:
-        for part in todo:
-            await copy_out(own, part.query, schema, forward)
-            progress.done(part.pages)
+    async def copy(own: asyncpg.Connection, take: Callable[[Iterator[pa.RecordBatch]], R]) -> list[R]:
+        taken = []
+        for oid in todo:
+            found = await relation(own, oid)
+            if found is None:
+                raise SqlError("40001", f'a partition of table "{source.name}" was dropped during the refresh')
+            place = (found.schema, found.name)
+            taken.append(await copy_table(own, place, work.columns, read_schema, take, padded=blank))
+        await check_opened(own, (source.oid, *work.oids), source.name)
+        await _check_not_rewritten(own, source)
+        return taken
 
+    if len(work.oids) == 1:
+        (result,) = await copy(connection, lambda batches: consume(schema, given(batches)))
+        return result
     reader = asyncio.ensure_future(asyncio.to_thread(channel.consumed, lambda batches: consume(schema, batches)))
     try:
         async with AsyncExitStack() as stack:
             connections = [connection]
-            for _ in range(min(CONNECTIONS, len(work)) - 1):
+            for _ in range(min(CONNECTIONS, len(work.oids)) - 1):
                 own = await connect()
                 stack.callback(own.terminate)
                 await stack.enter_async_context(snapshot_of(own, snapshot))
                 connections.append(own)
             async with asyncio.TaskGroup() as group:
                 for each in connections:
-                    group.create_task(copy(each))
+                    group.create_task(copy(each, forward))
     except BaseException as error:
         await asyncio.shield(asyncio.to_thread(channel.end, failed=True))
         await asyncio.wait({reader})
@@ -202,13 +229,13 @@ class _Channel:
 class _Progress:
     """Says in the log how far a long copy has come."""
 
-    def __init__(self, table: str, pages: int):
-        self._table, self._pages, self._read = table, pages, 0
+    def __init__(self, table: str, expected: int):
+        self._table, self._expected = table, expected
         self._said = time.monotonic()
-        self.rows = 0
+        self._rows = 0
 
-    def done(self, pages: int) -> None:
-        self._read += pages
+    def add(self, rows: int) -> None:
+        self._rows += rows
         if time.monotonic() - self._said >= PROGRESS_SECONDS:
             self._said = time.monotonic()
-            log.info("mirroring", table=self._table, rows=self.rows, part=round(self._read / self._pages, 3))
+            log.info("mirroring", table=self._table, rows=self._rows, expected=self._expected)

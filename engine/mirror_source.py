@@ -10,12 +10,11 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.mirror_copy import copied, copy_out
+from engine.mirror_copy import copy_query, padded
 from engine.mirror_sql import CHANGE_ID, WEIGHT, XID
 from engine.mirror_state import CHANGE_FIELDS, arrow_schema
 from engine.snapshots import PgSnapshot
 from sql.render import quote
-from sql.spark_types import column_type
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
 
@@ -101,7 +100,7 @@ async def snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot | None)
     await connection.execute("BEGIN TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         if snapshot is not None:
-            await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
+            await connection.fetch(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
         # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
         await connection.execute(
             "SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD';"
@@ -155,7 +154,7 @@ async def read_changes(
     schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(columns, str(source))])
     xid = f"{quote(XID)}::pg_catalog.text::pg_catalog.int8"
     items = [xid, quote(CHANGE_ID), quote(WEIGHT)]
-    items += [copied(name, column_type(type_)) for name, type_ in columns.items()] or ["true"]
+    items += [quote(name) for name in columns] or ["true"]
     condition = f"NOT pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{after}')"
     if before is not None:
         condition += (
@@ -170,7 +169,7 @@ async def read_changes(
     def collect(batches: Iterator[pa.RecordBatch]) -> pa.Table:
         return pa.Table.from_batches(batches, schema)
 
-    table = await copy_out(connection, query, schema, collect)
+    table = await copy_query(connection, query, schema, collect, padded=padded(columns))
     return None if table.num_rows > MOST_CHANGES else table
 
 

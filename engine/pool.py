@@ -45,6 +45,11 @@ SESSION_SETTINGS = {
     "default_transaction_read_only": "off",
 }
 
+_BEGIN = {
+    isolation: f"BEGIN ISOLATION LEVEL {isolation.replace('_', ' ')}"
+    for isolation in ("read_committed", "repeatable_read", "serializable")
+}
+
 DEADLOCK_TIMEOUT = "100ms"
 """Where the role may set it, so that of the engine and a user who wait for each other the engine gives way, and tries
 again: PostgreSQL aborts whoever looks for a deadlock first, after 1 s by default."""
@@ -93,9 +98,18 @@ class PooledSession:
             return [tuple(record) for record in await self._connection.fetch(sql, *args)]
 
     async def execute(self, sql: str, *args: Value) -> str:
-        """See `SqlSession.execute`. Without arguments the text may be a script of several statements."""
+        """See `SqlSession.execute`. Always one statement, in the extended protocol."""
+        if self.lost:
+            raise SqlError("08006", LOST)
         with self.as_sql_errors():
-            return str(await self._connection.execute(sql, *args))
+            # The public method takes a text without arguments for a script.
+            _, tag, _ = await self._connection._execute(sql, args, 0, None, return_status=True)
+        return str(tag.decode())
+
+    async def run_script(self, script: str) -> None:
+        """See `ScriptSession.run_script`."""
+        with self.as_sql_errors():
+            await self._connection.execute(script)
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         """See `SqlSession.copy_in`."""
@@ -148,9 +162,11 @@ class PooledSession:
         forgotten, and says so in the log.
         """
         try:
-            await self.execute(f"BEGIN ISOLATION LEVEL {isolation.replace('_', ' ')}")
+            with self.as_sql_errors():
+                await self._connection.execute(_BEGIN[isolation])
             yield
-            answer = await self.execute("COMMIT")
+            with self.as_sql_errors():
+                answer = await self._connection.execute("COMMIT")
         except BaseException:
             await self._roll_back()
             raise

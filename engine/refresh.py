@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -324,3 +325,11 @@ async def run_as_owner(
         rows = await session.fetch(call, statement, dumps(parameters))
     text = rows[0][0]
     return None if text is None else json.loads(text)
+
+
+async def execute_as_owner(
+    session: SqlSession, owner: str, statements: Sequence[str], *, current: str | None = None
+) -> None:
+    """Execute statements one after the other, as `run_as_owner` does."""
+    call = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
+    await run_as_owner(session, owner, call, {"statements": list(statements)}, current=current)

@@ -13,7 +13,7 @@ from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
 from engine.plans import PlanInputs, captured_columns, compiled, plan
 from engine.polling import begin_polls
-from engine.refresh import run_as_owner
+from engine.refresh import execute_as_owner
 from engine.stored import load_plan, track
 from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted
 from sql import Column, NotDifferentiable
@@ -179,12 +179,8 @@ async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInput
         if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quoted(name)})") for name in added)
     ]
     async with local_setting(session, "pgtrickle.maintenance", "on"):
-        await run_as_owner(
-            session,
-            context.owner,
-            "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)",
-            {"statements": [f"ALTER TABLE {context.storage} {', '.join(changes)}", *indexes]},
-        )
+        alter = f"ALTER TABLE {context.storage} {', '.join(changes)}"
+        await execute_as_owner(session, context.owner, [alter, *indexes])
 
 
 def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:

@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from catalog.session import SqlSession
+from catalog.session import SqlError, SqlSession
 from engine import spark_writer
 from engine.mirror_copy import arrow_type
 from engine.spark_backends import rows_of
 from engine.spark_sessions import SparkJobFailed
 from engine.spark_staging import Connect, StagingArea
-from engine.spark_writer import Fields, checked, writer
+from engine.spark_writer import ONLY_PLAIN_TYPES, OTHER_TYPES, Fields, checked, writer
 from sql.columns import Column
 from sql.render import quote
 from sql.spark import SparkQuery
-from sql.spark_types import column_type
+from sql.spark_types import CARRIED, base_type, column_type
 
 PARTS = "part string, rows bigint"
 """What executors give to the driver: the names of the tables that they have filled, and their rows."""
@@ -92,7 +93,7 @@ class Loading:
 
     async def _area(self, columns: Sequence[Column]) -> StagingArea:
         area = await StagingArea.open(
-            self.connect, quote(self.owner), [column.name for column in columns], _declared(columns)
+            self.connect, quote(self.owner), [column.name for column in columns], declared(columns)
         )
         self.areas.append(area)
         return area
@@ -101,7 +102,10 @@ class Loading:
         """A temporary table with the rows, dropped at the end of the transaction."""
         name = f"__headwater_staging_{next(_staging_numbers)}"
         staging = quote("pg_temp", name)
-        await session.execute(f"CREATE TEMPORARY TABLE {staging} ({_declared(columns)}) ON COMMIT DROP")
+        await session.execute(f"CREATE TEMPORARY TABLE {staging} ({declared(columns)}) ON COMMIT DROP")
+        ((plain,),) = await session.fetch(ONLY_PLAIN_TYPES.format("$1::pg_catalog.text"), staging)
+        if not plain:
+            raise SqlError("40001", OTHER_TYPES)
         await session.execute(f"GRANT SELECT ON {staging} TO {quote(self.owner)}")
         if columns and table.num_rows:
             await session.copy_in("pg_temp", name, [column.name for column in columns], csv_chunks(table))
@@ -121,13 +125,33 @@ class Loading:
             await area.drop()
 
 
-def _declared(columns: Sequence[Column]) -> str:
+def declared(columns: Sequence[Column]) -> str:
+    """Columns with their types as SQL. Raises SqlError 42704 for what is no type that Spark gives.
+
+    The types can come from a kept plan, which its owner can write. So they are read by a grammar that has nothing but
+    names in it, and what a table made with them has is looked at before anything is put into it (`ONLY_PLAIN_TYPES`).
+
+    >>> declared([Column("a", "numeric(10,2)"), Column("b", "text[]"), Column("c", 'public."Mood"', carrier="enum")])
+    '"a" numeric(10,2), "b" pg_catalog.text[], "c" public."Mood"'
+    """
     return ", ".join(f"{quote(column.name)} {_qualified(column.type)}" for column in columns)
 
 
+_IDENTIFIER = r'(?:"(?:[^"\0]|"")+"|[a-z_][a-z0-9_]*)'
+_ENUM = re.compile(rf"{_IDENTIFIER}\.{_IDENTIFIER}")
+_BUILT_IN = re.compile(r"([a-z][a-z0-9]*(?: [a-z]+)*)(\(\d+(?:,-?\d+)?\))?( with(?:out)? time zone)?((?:\[\])?)")
+
+
 def _qualified(type_: str) -> str:
-    """A type's name that no search_path can redirect; the others are keywords."""
-    return f"pg_catalog.{type_}" if type_.removesuffix("[]") in _NAMES else type_
+    """A type's name that no search_path can redirect; the ones without a schema are keywords."""
+    found = _BUILT_IN.fullmatch(type_)
+    if found is not None:
+        name, modifier, zone, array = found[1], found[2] or "", found[3] or "", found[4]
+        if base_type(name + zone) in CARRIED and (not zone or name in ("time", "timestamp")):
+            return f"pg_catalog.{type_}" if name in _NAMES and not modifier else f"{name}{modifier}{zone}{array}"
+    elif _ENUM.fullmatch(type_):
+        return type_
+    raise SqlError("42704", f'type "{type_}" is none that Spark gives')
 
 
 _NAMES = frozenset(("text", "date", "uuid", "bytea", "bpchar", "json", "jsonb", "inet", "cidr", "macaddr"))

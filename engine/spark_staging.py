@@ -17,7 +17,8 @@ import pyarrow as pa
 import structlog
 
 from catalog.session import SqlError
-from engine.spark_writer import LOCK_CLASS, STAGING_SCHEMA, Part, csv_chunks
+from engine.spark_writer import LOCK_CLASS, ONLY_PLAIN_TYPES, OTHER_TYPES, STAGING_SCHEMA, Part, csv_chunks
+from sql.render import quote
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +81,9 @@ class StagingArea:
         try:
             async with connection.transaction():
                 for statement in self.part.create(name):
-                    await connection.execute(statement)
+                    await connection.fetch(statement)  # one statement, by the extended protocol
+                if not await connection.fetchval(ONLY_PLAIN_TYPES.format("$1::pg_catalog.text"), self.part.table(name)):
+                    raise SqlError("40001", OTHER_TYPES)
                 table = f"{self.part.number}_{name}"
                 await connection.copy_to_table(
                     *(table,),
@@ -90,7 +93,7 @@ class StagingArea:
                     format="csv",
                     freeze=True,
                 )
-                await connection.execute(f"ANALYZE {self.part.table(name)}")
+                await connection.fetch(f"ANALYZE {self.part.table(name)}")
         except asyncpg.PostgresError as error:
             raise SqlError(error.sqlstate or "XX000", error.message or str(error)) from error
         except (asyncpg.InterfaceError, OSError) as error:
@@ -134,4 +137,4 @@ WHERE n.nspname = $1 AND c.relkind = 'r' AND pg_catalog.split_part(c.relname, '_
 
 async def _drop(connection: asyncpg.Connection, number: int) -> None:
     for (name,) in await connection.fetch(_TABLES, STAGING_SCHEMA, str(number)):
-        await connection.execute(f'DROP TABLE IF EXISTS {STAGING_SCHEMA}."{name}"')
+        await connection.fetch(f"DROP TABLE IF EXISTS {quote(STAGING_SCHEMA, name)}")

@@ -41,8 +41,8 @@ class Running:
         """A query: the groups touched at the timestamp."""
         return select(["g.*", "FALSE AS __pgt_doubt"], f"{self.table} AS g", where=[f"g.{quote(AT)} = {NOW}"])
 
-    def create(self, role: str) -> tuple[str, ...]:
-        """Statements that create the table, empty, to be filled and read by a role."""
+    def create(self) -> tuple[str, ...]:
+        """Statements that create the table, empty. For the role that is to fill and read it."""
         aggregate = self.original
         rows = state(aggregate.keys, self.parts, aggregate.input.new(NOTHING), grouped=aggregate.grouped)
         before = [f"q.{part} AS {name}" for part, name in zip(*self._columns, strict=True)]
@@ -51,7 +51,6 @@ class Running:
         )
         return (
             f"CREATE TEMPORARY TABLE {self.table} ON COMMIT DROP AS {empty} WITH NO DATA",
-            f"GRANT SELECT, INSERT ON {self.table} TO {quote(role)}",
             f"CREATE INDEX ON {self.table} ({quote(BUCKET)}, {quote(AT)})",
             f"CREATE INDEX ON {self.table} ({quote(AT)})",
         )

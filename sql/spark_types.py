@@ -137,6 +137,9 @@ arrays of the types that are carried."""
 
 _SPARK_NAMES.update(dict.fromkeys((*OPAQUE, "bytea"), "STRING"))
 
+CARRIED = frozenset(_SPARK_NAMES) - {"numeral"} | {"numeric"}
+"""The names of PostgreSQL's own types that are carried, without modifier, as `base_type` gives them."""
+
 NUMERAL = SparkType("numeral", equatable=False, ordered=False, groupable=False)
 """A numeric written as text: one without precision, or beyond Spark's decimals. Passed through, too."""
 

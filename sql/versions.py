@@ -26,15 +26,12 @@ def versions(source: Source) -> str:
     return quote("pg_temp", f"__pgt_versions_{source.oid}")
 
 
-def create_versions(source: Source, used: Sequence[str], role: str) -> tuple[str, ...]:
-    """Statements that create the table, empty, to be filled and read by a role. For who owns the buffers."""
+def create_versions(source: Source, used: Sequence[str]) -> tuple[str, ...]:
+    """Statements that create the table, empty. For the role that is to fill and read it."""
     columns = [f"{recorded(f'c.{quote(c.name)}', c.type)} AS {quote(c.name)}" for c in _content(source, used)]
     own = [f"NULL::bigint AS {quote(name)}" for name in (COPIES, SINCE, UNTIL, *[BUCKET] * (not _key(source, used)))]
     empty = select([*columns, *own], f"{buffer(source.oid)} AS c")
-    return (
-        f"CREATE TEMPORARY TABLE {versions(source)} ON COMMIT DROP AS {empty} WITH NO DATA",
-        f"GRANT SELECT, INSERT ON {versions(source)} TO {quote(role)}",
-    )
+    return (f"CREATE TEMPORARY TABLE {versions(source)} ON COMMIT DROP AS {empty} WITH NO DATA",)
 
 
 def fill_versions(source: Source, used: Sequence[str]) -> str:

@@ -6,14 +6,14 @@ transaction. They cost as much as the changes since then, whatever the size of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from catalog.session import SqlError
 from engine.plans import MOST
 from engine.pool import PooledSession
-from engine.refresh import run_as_owner
+from engine.refresh import execute_as_owner, run_as_owner
 from engine.subscribe.preparation import Preparation
 from sql import Followed
 from sql.versions import create_versions, fill_versions, index_versions, timestamps
@@ -54,14 +54,11 @@ class Replay:
         searched = {int(relid): list(columns) for relid, _, columns in found}
         self = cls(session, preparation.followed.at_timestamps(keys), preparation.runs_as, engine_role, period["after"])
         for source, used in self.followed.sources:
-            for statement in create_versions(source, used, self.runs_as):
-                await session.execute(statement)
+            await self._execute(create_versions(source, used))
             await self._run(fill_versions(source, used), period)
-            for statement in index_versions(source, used, searched[source.oid]):
-                await session.execute(statement)
+            await self._execute(index_versions(source, used, searched[source.oid]))
         for kept in self.followed.compiled.running:
-            for statement in kept.create(self.runs_as):
-                await session.execute(statement)
+            await self._execute(kept.create())
         return self
 
     async def timestamps(self, until: int) -> list[tuple[int, frozenset[int]]]:
@@ -85,6 +82,10 @@ class Replay:
             if await self._run(advance, {"at": timestamp}):
                 await self._run(complete, {"at": timestamp})
         return query
+
+    async def _execute(self, statements: Sequence[str]) -> None:
+        # A statement that has the query in it runs code of users as soon as it is analysed.
+        await execute_as_owner(self.session, self.runs_as, statements, current=self.engine_role)
 
     async def _run(self, statement: str, parameters: Mapping[str, Any]) -> Any:
         return await run_as_owner(self.session, self.runs_as, statement, dict(parameters), current=self.engine_role)

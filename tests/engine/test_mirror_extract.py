@@ -15,7 +15,6 @@ from tests.engine.mirror_laboratory import Laboratory, contents, open_laboratory
 
 @pytest.fixture
 async def laboratory(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laboratory]:
-    monkeypatch.setattr(mirror_extract, "PART_PAGES", 3)
     monkeypatch.setattr(mirror_extract, "CONNECTIONS", 3)
     async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
         yield laboratory

@@ -4,7 +4,8 @@
 -- What a source and its capture are now. A mirror serves as long as "identity" stays the same: cluster, generation of the
 -- capture, definitions of the captured columns, files of the table (a rewrite or TRUNCATE gives it others), key.
 -- No row if the changes of the source are not captured completely.
---   "columns": {captured column: type}, in the table's order; of a domain the base type, of an enum text
+--   "columns": {captured column: type}, in the table's order; of a domain the base type, of an enum text. Without generated
+--              columns, which COPY of the table leaves out.
 --   "cleaned": differs as soon as captured changes have been removed
 CREATE OR REPLACE FUNCTION pgtrickle._mirrored_source(source oid, OUT identity text, OUT columns json, OUT cleaned text)
 RETURNS SETOF record
@@ -20,7 +21,8 @@ BEGIN
            (SELECT json_object_agg(a.attname, CASE k WHEN 'enum' THEN 'text'
                                               ELSE coalesce(k, format_type(a.atttypid, a.atttypmod)) END ORDER BY a.attnum)
             FROM pg_attribute a CROSS JOIN pgtrickle._carrier(a.atttypid) AS k
-            WHERE a.attrelid = t.oid AND a.attname = ANY (c.captured_columns) AND a.attnum > 0 AND NOT a.attisdropped),
+            WHERE a.attrelid = t.oid AND a.attname = ANY (c.captured_columns) AND a.attnum > 0 AND NOT a.attisdropped
+              AND a.attgenerated = ''),
            c.xmin::text || c.ctid::text
     FROM pgtrickle.pgt_captures c JOIN pg_class t ON t.oid = c.source_relid
     WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system()

@@ -26,22 +26,42 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._tick(bigint) FROM PUBLIC;
 
 
+-- The function of a role that reads rows of a table of the role's, each as a row of the same type as a given one.
+CREATE OR REPLACE FUNCTION pgtrickle._reader(owner oid) RETURNS text
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._role_function(owner, 'reads_as_', 'text, anyelement', 'SETOF anyelement', '',
+                                    $body$ BEGIN RETURN QUERY EXECUTE $1; END $body$)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._reader(oid) FROM PUBLIC;
+
+
 -- Fires before TRUNCATE on a source, or a part of it, that a subscription reads: its rows are deletions. Stream tables
 -- have a marker instead. A transaction that cannot see yet what is captured must not go on.
+--
+-- The table is read with its owner's rights: to plan a query over it evaluates expressions of its indexes and statistics.
+-- What comes back are rows of the buffer's own type, so nothing is converted where they are stored.
 CREATE OR REPLACE FUNCTION pgtrickle._on_emptied() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
     source oid := TG_ARGV[0]::oid;
-    columns text := (SELECT coalesce(string_agg(', ' || quote_ident(name), '' ORDER BY place), '')
-                     FROM pgtrickle.pgt_captures c, unnest(c.captured_columns) WITH ORDINALITY AS u(name, place)
-                     WHERE c.source_relid = source);
+    buffer text := format('pgtrickle_changes.%I', 'changes_' || source);
+    captured text[] := (SELECT c.captured_columns FROM pgtrickle.pgt_captures c WHERE c.source_relid = source);
+    reader text := pgtrickle._reader((SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID));
+    readings text;
+    targets text;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
+    IF captured IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent change capture';
     END IF;
-    EXECUTE format('INSERT INTO pgtrickle_changes.%1$I ("__pgt_change_id", "__pgt_xid", "__pgt_w"%2$s) '
+    SELECT string_agg(format('%s::%s', CASE WHEN a.attname = ANY (captured) THEN format('t.%I', a.attname) ELSE 'NULL' END,
+                             format_type(a.atttypid, a.atttypmod)), ', ' ORDER BY a.attnum),
+           coalesce(string_agg(', ' || quote_ident(a.attname), '' ORDER BY a.attnum) FILTER (WHERE a.attname = ANY (captured)), '')
+    INTO readings, targets
+    FROM pg_attribute a WHERE a.attrelid = buffer::regclass AND a.attnum > 0 AND NOT a.attisdropped;
+    EXECUTE format('INSERT INTO %1$s ("__pgt_change_id", "__pgt_xid", "__pgt_w"%2$s) '
                    'SELECT (SELECT nextval(''pgtrickle_changes.change_id_seq'')), (SELECT pg_current_xact_id()), -1%2$s '
-                   'FROM ONLY %3$s', 'changes_' || source, columns, pgtrickle._qualified(TG_RELID));
+                   'FROM pgtrickle_roles.%3$I($1, NULL::%1$s)', buffer, targets, reader)
+    USING format('SELECT %s FROM ONLY %s AS t', readings, pgtrickle._qualified(TG_RELID));
     RETURN NULL;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_emptied() FROM PUBLIC;
@@ -55,6 +75,7 @@ DECLARE
     trigger_name text := 'pg_trickle_cdc_emptied_' || source;
 BEGIN
     FOREACH relation IN ARRAY pgtrickle._relations(source) LOOP
+        PERFORM pgtrickle._reader((SELECT c.relowner FROM pg_class c WHERE c.oid = relation));  -- made here, not by a TRUNCATE
         CONTINUE WHEN EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation AND t.tgname = trigger_name AND t.tgenabled = 'A');
         EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
                        'EXECUTE FUNCTION pgtrickle._on_emptied(%L)', trigger_name, pgtrickle._qualified(relation), source);
