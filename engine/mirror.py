@@ -170,7 +170,8 @@ class Mirror:
                 error.sqlstate or "XX000", error.message or str(error), detail=error.detail, hint=error.hint
             ) from error
         except pa.ArrowInvalid as error:
-            raise NotExpressible(f'a value of table "{source.name}": {innermost(error)}') from error
+            log.info("mirror_refuses_value", table=source.name, reason=innermost(error))
+            raise NotExpressible(f'a changed value of table "{source.name}", which the mirror cannot keep') from error
         except (DeltaError, PipeBroken, StorageFailed) as error:
             raise MirrorUnavailable(
                 "58030",

@@ -70,14 +70,14 @@ class FirstCopies:
         while True:
             for name in names:
                 if name in refused:
-                    raise NotExpressible(f'a value of column "{name}" of table "{source.name}"')
+                    raise NotExpressible(unkept(name, source.name))
             try:
                 return await self._copy(connected, place, source, names, snapshot, set(refused))
             except _ValueRefused as refusal:
                 refused[refusal.column] = time.monotonic() + REFUSED_SECONDS
                 log.info("mirror_leaves_out_column", table=source.name, column=refusal.column, reason=str(refusal))
                 if refusal.column in names:
-                    raise NotExpressible(f'a value of table "{source.name}": {refusal}') from refusal
+                    raise NotExpressible(unkept(refusal.column, source.name)) from refusal
 
     async def _copy(
         self,
@@ -150,6 +150,15 @@ def _watched(batches: Iterator[pa.RecordBatch], failure: list[BaseException]) ->
 
 def _without(columns: Mapping[str, str], names: set[str]) -> dict[str, str]:
     return {name: type_ for name, type_ in columns.items() if name not in names}
+
+
+def unkept(column: str, table: str) -> str:
+    """The reason why a query stays in PostgreSQL. Everybody reads it: so the value itself is not in it.
+
+    >>> unkept("n", "t")
+    'a value of table "t", in column "n", which the mirror cannot keep'
+    """
+    return f'a value of table "{table}", in column "{column}", which the mirror cannot keep'
 
 
 def innermost(error: BaseException) -> str:

@@ -244,7 +244,7 @@ async def _reader(
     (owner_oid,) = owners
     barriers = await session.fetch(
         "SELECT relname::text FROM pg_catalog.pg_class WHERE oid = ANY ($1::bigint[]::oid[])"
-        " AND reloptions && '{security_barrier=true,security_barrier=on,security_barrier=1}'::text[]",
+        " AND pgtrickle._view_option(reloptions, 'security_barrier')",
         [d.source.oid for d in definition.dependencies if d.view is not None],
     )
     if barriers:

@@ -14,6 +14,14 @@ BEGIN
 END $$;
 
 
+-- Whether a boolean option of a view is on, such as security_invoker, by its reloptions. They are kept as they were written,
+-- and PostgreSQL takes whatever it takes for a boolean: "on", "TRUE", "1", "y", "tr".
+CREATE OR REPLACE FUNCTION pgtrickle._view_option(reloptions text[], option text) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((SELECT split_part(o, '=', 2)::boolean FROM unnest(reloptions) AS o WHERE split_part(o, '=', 1) = option), false)
+$$;
+
+
 -- TABLE, STREAM_TABLE, VIEW, MATVIEW or FOREIGN_TABLE; NULL for anything else.
 CREATE OR REPLACE FUNCTION pgtrickle._source_type(source oid) RETURNS text
 LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$

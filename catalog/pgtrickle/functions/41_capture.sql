@@ -171,6 +171,18 @@ WHERE r.oid = c.source_relid AND r.relkind = 'p' AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = r.oid AND t.tgname = ('~pg_trickle_count_' || r.oid)::name);
 
 
+-- After a trigger was put on a relation by its name, which can be another's meanwhile: the schema may have been renamed,
+-- which no lock on the table prevents. Raises 40001 unless the trigger has come to that relation in this transaction's view.
+CREATE OR REPLACE FUNCTION pgtrickle._check_placed(relation oid, trigger_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation AND t.tgname = trigger_name) THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('relation with OID %s was renamed meanwhile', relation);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_placed(oid, text) FROM PUBLIC;
+
+
 -- Put the triggers of a source on one of its relations, in force whatever session_replication_role says.
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_triggers(source oid, relation oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -186,6 +198,7 @@ BEGIN
                                     WHEN 'UPDATE' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new'
                                     ELSE '' END, t.name);
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
+        PERFORM pgtrickle._check_placed(relation, t.name);
     END LOOP;
     IF (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p' THEN
         PERFORM pgtrickle._count_updates(source, relation);

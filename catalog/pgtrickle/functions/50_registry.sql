@@ -120,7 +120,36 @@ BEGIN
     END IF;
     EXECUTE format('CREATE OR REPLACE TRIGGER pg_trickle_guard BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s '
                    'FOR EACH STATEMENT EXECUTE FUNCTION pgtrickle._guard()', pgtrickle._qualified(relid));
+    PERFORM pgtrickle._check_placed(relid, 'pg_trickle_guard');
 END $$;
+
+
+-- What a row of a stream table must be so that nothing that looks at all of them fails at it: owners write their own. Raises
+-- 22023.
+CREATE OR REPLACE FUNCTION pgtrickle._check_state(st pgtrickle.pgt_stream_tables) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._check_times(st.data_timestamp);
+    IF st.consecutive_errors < 0 OR jsonb_typeof(st.explain) <> 'object' OR jsonb_typeof(st.plan_texts) <> 'object'
+       OR jsonb_typeof(coalesce(nullif(st.explain->'inputs', 'null'), '{}')) <> 'object'
+       OR jsonb_typeof(coalesce(nullif(st.explain->'inputs'->'output', 'null'), '[]')) <> 'array'
+       OR jsonb_typeof(coalesce(nullif(st.function_hashes, ''), '{}')::jsonb) <> 'object'
+    THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'invalid state of a stream table';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_state(pgtrickle.pgt_stream_tables) FROM PUBLIC;
+
+
+-- Times that others can reckon with: finite, and not in the future by more than clocks differ. Raises 22023.
+CREATE OR REPLACE FUNCTION pgtrickle._check_times(VARIADIC times timestamptz[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM unnest(times) AS t WHERE NOT isfinite(t) OR t > clock_timestamp() + interval '1 day') THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'invalid time of a stream table';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_times(timestamptz[]) FROM PUBLIC;
 
 
 -- Register a table of the caller's as a stream table, and return its pgt_id. Keys of the argument, all of them
@@ -152,7 +181,7 @@ BEGIN
     VALUES (
         storage.oid, storage.relname, storage.nspname, storage.relowner, definition->>'defining_query',
         coalesce(definition->>'original_query', definition->>'defining_query'), definition->>'canonical_query',
-        coalesce(definition->>'schedule', 'calculated'), coalesce(definition->>'refresh_mode', 'DIFFERENTIAL'),
+        pgtrickle._check_schedule(coalesce(definition->>'schedule', 'calculated')), coalesce(definition->>'refresh_mode', 'DIFFERENTIAL'),
         coalesce(definition->>'requested_mode', 'AUTO'), coalesce(definition->>'engine', 'auto'),
         coalesce((definition->>'row_id_salt')::bigint, 0),
         CASE WHEN jsonb_typeof(definition->'functions_used') = 'array'
@@ -164,6 +193,7 @@ BEGIN
         (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int,
         coalesce(definition->'explain'->'texts', '{}'))
     RETURNING pgt_id INTO new_id;
+    PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = new_id;
     FOR source IN
         SELECT (d->>'relid')::oid AS relid, ARRAY(SELECT jsonb_array_elements_text(d->'columns')) AS columns
         FROM jsonb_array_elements(coalesce(nullif(definition->'dependencies', 'null'), '[]')) AS d
@@ -231,6 +261,10 @@ BEGIN
         new_st.plan_texts := coalesce(new_st.explain->'texts', '{}');
         new_st.explain := new_st.explain - 'texts';
     END IF;
+    IF changes ? 'schedule' THEN
+        new_st.schedule := pgtrickle._check_schedule(new_st.schedule);
+    END IF;
+    PERFORM pgtrickle._check_state(new_st);
     UPDATE pgtrickle.pgt_stream_tables s
     SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
          engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,

@@ -122,7 +122,7 @@ BEGIN
         WHERE r.ev_class = view_relid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
       UNION
         SELECT d.refobjid, d.refobjsubid, true,
-               CASE WHEN 'security_invoker=true' = ANY (c.reloptions) THEN v.reader ELSE c.relowner END
+               CASE WHEN pgtrickle._view_option(c.reloptions, 'security_invoker') THEN v.reader ELSE c.relowner END
         FROM read v
         JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v'
         JOIN pg_rewrite r ON r.ev_class = v.relid

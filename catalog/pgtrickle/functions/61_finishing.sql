@@ -28,6 +28,8 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
+    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'start_time')::timestamptz,
+                                   (result->>'end_time')::timestamptz, (result->>'freshness_deadline')::timestamptz);
     errors := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
     new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
