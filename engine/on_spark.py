@@ -15,13 +15,16 @@ from engine.decision import settings_of
 from engine.lake_polls import LakeReader
 from engine.mirror import MirrorUnavailable
 from engine.placement import SPARK, NotOnSpark, SparkDelta, SparkJobError, SparkRows
-from engine.plans import PlanInputs, compiled
+from engine.plans import PlanInputs, compiled, guard
 from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
 from engine.spark_executor import Circumstances, SparkExecutor
 from engine.spark_failures import SparkFailures
 from engine.spark_load import Loading, Parallel
 from engine.spark_sessions import SparkJobFailed, SparkUnavailable
+from engine.stored import KEPT_PLANS
+from engine.transactions import acting_as
+from sql import NotDifferentiable
 from sql.spark import NotExpressible
 
 logger = structlog.get_logger(__name__)
@@ -52,6 +55,8 @@ class DatabaseOnSpark:
         self.lake = lake
         self._dropping: set[asyncio.Future[None]] = set()
         self._failures = SparkFailures()
+        self._understood: set[str] = set()
+        """Plans whose texts mean to the compiler what they mean to PostgreSQL."""
 
     async def compute(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkRows:
         """See `placement.Spark.compute`. A Spark that fails is a reason not to use it, and is logged."""
@@ -60,6 +65,7 @@ class DatabaseOnSpark:
         cold = not self._executor.warm
         core = compiled(plan).core
         self._check_not_failed(context, "full", core.query)
+        await self._check_understood(session, context, plan)
         expected = await _check_readable(session, context.owner, plan, core.query)
         with self._reasons(context, "full", core.query):
             result = await self._executor.run(
@@ -80,6 +86,7 @@ class DatabaseOnSpark:
         every = frozenset(source.oid for source in query.sources)
         changed = context.changed & every if context.one_snapshot else every
         self._check_not_failed(context, "differential", query.core.query)
+        await self._check_understood(session, context, plan)
         await _check_readable(session, context.owner, plan, query.core.query)
         with self._reasons(context, "differential", query.core.query):
             result, refresh = await self._executor.run_refresh(
@@ -99,6 +106,24 @@ class DatabaseOnSpark:
             return
         if reason := self._failures.reason(context.pgt_id, kind, query):
             raise NotOnSpark(reason)
+
+    async def _check_understood(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> None:
+        """See to it that Spark reads what PostgreSQL is asked about: the owner can write the texts that are kept.
+
+        Raises NotOnSpark for a text that PostgreSQL reads otherwise, and SqlError for one that it does not read.
+        """
+        if context.plan in self._understood:
+            return
+        try:
+            async with acting_as(session, context.owner, current=context.caller):
+                for text in (plan.canonical, *(view.text for view in plan.views)):
+                    await guard(session, text)
+        except NotDifferentiable as reason:
+            raise NotOnSpark(f"Spark cannot compute it with PostgreSQL's results: {reason.construct}") from reason
+        if context.plan:
+            if len(self._understood) >= KEPT_PLANS:
+                self._understood.clear()
+            self._understood.add(context.plan)
 
     @contextmanager
     def _reasons(self, context: RefreshContext, kind: str, query: str) -> Iterator[None]:

@@ -19,6 +19,7 @@ from engine.pool import SESSION_SETTINGS, PooledSession
 from engine.spark_load import declared
 from engine.spark_writer import ONLY_PLAIN_TYPES
 from sql import Column
+from tests.e2e.conftest import Database, Headwater
 
 HOSTILE = [
     "public.mood); ALTER ROLE mallory SUPERUSER; CREATE TABLE x (a int",
@@ -133,3 +134,28 @@ def test_state_that_others_would_fall_over_is_refused(db: Any, role: Callable[..
             alice.execute("SELECT pgtrickle._finish_refresh(%s, %s)", [pgt_id, json.dumps(result)])
     alice.execute("SELECT pgtrickle._set_state(%s, %s)", [pgt_id, json.dumps({"schedule": "2h"})])
     assert db.state("st")["schedule"] == "2h"
+
+
+def test_text_that_postgresql_reads_otherwise_is_none_for_spark(
+    tmp_path: Path,
+) -> None:
+    """Spark reads what the compiler reads in a kept text; whose rights are asked for PostgreSQL reads it for."""
+    server = Headwater(tmp_path / "data", "--spark", "sail").start()
+    db = Database(server, "postgres")
+    try:
+        db.run("CREATE ROLE alice LOGIN PASSWORD 'secret'; GRANT CREATE ON SCHEMA public TO alice")
+        alice = db.connect(user="alice", password="secret")
+        alice.execute("CREATE TABLE mine (id int PRIMARY KEY); INSERT INTO mine VALUES (1), (2)")
+        alice.execute(
+            "SELECT pgtrickle.create_stream_table('st', 'SELECT id FROM mine WHERE id > 0',"
+            " refresh_mode => 'FULL', engine => 'spark')"
+        )
+        assert db.history("st")[-1]["executor"] == "spark"
+        forged = {"canonical_query": " SELECT id FROM public.mine WHERE NOT id = 1 IS TRUE"}
+        alice.execute("SELECT pgtrickle._set_state(%s, %s)", [db.state("st")["pgt_id"], json.dumps(forged)])
+        alice.execute("INSERT INTO mine VALUES (3)")
+        with pytest.raises(psycopg.errors.FeatureNotSupported, match="not understood exactly"):
+            alice.execute("SELECT pgtrickle.refresh_stream_table('st')")
+    finally:
+        db.close()
+        server.stop()
