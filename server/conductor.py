@@ -12,7 +12,7 @@ for an answer that PostgreSQL gives only at Flush or Sync: every message goes ou
 from __future__ import annotations
 
 import asyncio
-import re
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,8 +23,8 @@ from server.protocol import extensions, own_statements, uri_copy
 from server.protocol import messages as m
 from server.protocol.batches import Batch
 from server.protocol.explanation import explained
-from server.protocol.framing import CONTINUATION, kinds
-from server.protocol.lexer import databases_touched, split
+from server.protocol.framing import CONTINUATION, kinds, parsed
+from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
 from server.protocol.watch import Attention
@@ -40,8 +40,7 @@ ALONE = b"SET LOCAL headwater.alone = 'on'"
 """Tells functions of the catalog that the transaction is ours and holds one statement of the client's."""
 COMPLETIONS = frozenset(b"123TnCIs")
 """What ends the answer to one message of the extended protocol."""
-_PLAIN_END = re.compile(rb"\s*(?:commit|end|rollback|abort)(?:\s+(?:work|transaction))?\s*;?\s*\0", re.IGNORECASE)
-_ANY_END = re.compile(rb"commit|end|rollback|abort", re.IGNORECASE)
+_ENDS = frozenset(("COMMIT", "END", "ROLLBACK", "ABORT"))
 
 
 class Refused(SqlError):
@@ -336,7 +335,7 @@ class Conductor:
         if ends:
             raw = b"".join(self.traffic.batch.raw or []) if self.traffic.batch else b""
             # A plain end ends the transaction; ROLLBACK TO and AND CHAIN have the same tags and do not.
-            if len(_PLAIN_END.findall(raw)) < len(ends) or b"chain" in raw.lower():
+            if sum(map(_is_plain_end, parsed(raw))) < len(ends):
                 raise Refused(
                     "0A000",
                     "cannot carry out an engine request behind COMMIT or ROLLBACK in the same pipeline",
@@ -359,9 +358,28 @@ class Conductor:
             self.traffic.batch = None
         await self.send(data)
 
+    async def statements(self, text: bytes) -> AsyncIterator[Statement]:
+        """The statements of a query string, one by one, while the server's other clients have their turns."""
+        for statement in statements(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding):
+            if statement is PAUSE:
+                await asyncio.sleep(0)
+            else:
+                yield statement
+
     async def release_databases(self, text: bytes) -> None:
-        for name in databases_touched(text, split(text)):
-            await self.session.relay.hooks.release_database(name)
+        async for statement in self.statements(text):
+            for name in databases_touched(text, [statement]):
+                await self.session.relay.hooks.release_database(name)
+
+
+def _is_plain_end(text: bytes) -> bool:
+    """Whether a statement ends a transaction, and begins none.
+
+    >>> _is_plain_end(b"commit work;"), _is_plain_end(b"rollback to s"), _is_plain_end(b"COMMIT AND CHAIN")
+    (True, False, False)
+    """
+    first, *rest = leading(text, 4) or ("",)
+    return first in _ENDS and [word for word in rest if word != ";"] in ([], ["WORK"], ["TRANSACTION"])
 
 
 async def conduct(session: RelaySession, dialogue: Dialogue, attention: Attention) -> None:

@@ -14,8 +14,8 @@ from functools import cached_property
 from catalog.session import SqlError
 from server.conductor import COMPLETIONS, Conductor, Refused
 from server.protocol import messages as m
-from server.protocol.framing import CONTINUATION, kinds
-from server.protocol.lexer import Kind, kind_of, split
+from server.protocol.framing import CONTINUATION, begins
+from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
 from server.protocol.watch import Attention
 from server.protocol.words import Mention
 from server.request_session import NAME, BackendError
@@ -27,6 +27,8 @@ class ExtendedConductor(Conductor):
     """The batch has failed: PostgreSQL, or we, ignore everything up to Sync."""
     everything = False
     """Every Execute may make a request, named or not."""
+    _executed_before: bool | None = None
+    """Whether something has been executed in the batch before it was attended to."""
     ran = 0
     """Executes run by us."""
     parsed: frozenset[bytes] = frozenset()
@@ -136,8 +138,7 @@ class ExtendedConductor(Conductor):
         bound = self.traffic.portals.get(m.text_at(execute, 5))
         if bound is None or bound.mention is Mention.DATABASE:
             return False
-        statements = split(bound.text)
-        words = statements[0].words if statements else ()
+        words = leading(bound.text, WORDS_KEPT, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
         self.alone = words[:1] == ("SELECT",) and self._first()
         return kind_of(words) is Kind.QUERY
 
@@ -146,7 +147,9 @@ class ExtendedConductor(Conductor):
         batch = self.traffic.batch
         if batch is None:
             return self.ran == 0
-        return batch.raw is not None and m.EXECUTE not in kinds(b"".join(batch.raw))
+        if self._executed_before is None:  # while the batch is attended to, its Executes are counted in `ran`
+            self._executed_before = batch.raw is None or begins(b"".join(batch.raw), m.EXECUTE, 0)[0]
+        return not self._executed_before
 
     def _before_sync(self) -> bool:
         """Whether Sync is the client's next message."""

@@ -7,14 +7,14 @@ explicit, with what it has done; an error ends the string. The implicit transact
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import dataclass
 from functools import cached_property
 
 from catalog.session import SqlError
 from server.conductor import ALONE, Conductor
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor
-from server.protocol.lexer import Kind, Statement, kind_of, split
+from server.protocol.lexer import Kind, Statement, databases_touched, kind_of
 from server.protocol.subscribe_syntax import SyntaxFault
 from server.protocol.values import codec
 from server.protocol.watch import Attention
@@ -23,11 +23,31 @@ from server.request_session import BackendError
 from server.subscriptions.held import Ours
 from server.subscriptions.simple import SimpleSubscriptions
 
-LONG = 65536
-"""Bytes of a query string that is not split within one turn of the event loop."""
-
 _NO_TRANSACTION = "25P01"
 _ALREADY = "25001"
+
+
+_OURS = ("COPY", "CREATE", "ALTER", "DROP")
+"""What a statement can begin with that PostgreSQL gets as another."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a query string consists of."""
+
+    first: Statement | None = None
+    several: bool = False
+    subscribing: bool = False
+    """Whether a statement is one of SUBSCRIBE's."""
+    ours: bool = False
+    """Whether PostgreSQL gets another statement in the place of one."""
+
+    @property
+    def lone(self) -> Kind | None:
+        return kind_of(self.first.words) if self.first is not None and not self.several else None
+
+    def begins_with(self, word: str) -> bool:
+        return self.first is not None and self.first.words[0] == word
 
 
 class SimpleConductor(Conductor):
@@ -42,42 +62,42 @@ class SimpleConductor(Conductor):
         """Run a Query message that mentions something."""
         await self.drain()
         text = message[5:-1]
-        await self.release_databases(text)
-        # The server has other clients, too.
-        statements = self.split(text) if len(text) < LONG else await asyncio.to_thread(self.split, text)
-        self.subscribing = attention is Attention.SUBSCRIBE and any(
-            self.subscriptions.look(text[statement.start : statement.end]) for statement in statements
-        )
-        if self.subscribing:
-            await self.run_statements(text, statements)
-            return
-        if attention is Attention.SUBSCRIBE and Mention.REQUEST not in mentions(text):
-            attention = Attention.DATABASE  # nothing to attend to, after all
-        lone = kind_of(statements[0].words) if len(statements) == 1 else None
+        found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
+        self.subscribing = found.subscribing
         # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
         # it makes all the same is noticed.
-        if (
-            attention is Attention.DATABASE
-            or not statements
+        if not self.subscribing and (
+            not (found.ours or Mention.REQUEST in mentions(text))
             or self.status == m.FAILED
-            or lone not in (None, Kind.QUERY)
+            or not (found.several or found.ours or found.lone is Kind.QUERY)
         ):
             await self.pass_one(m.QUERY, message)
             return
-        self.alone = lone is Kind.QUERY and statements[0].words[0] == "SELECT"
-        await self.run_statements(text, statements)
+        self.alone = not self.subscribing and not found.several and found.begins_with("SELECT")
+        await self.run_statements(text, alone=not found.several)
 
-    def split(self, text: bytes) -> list[Statement]:
-        return split(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+    async def survey(self, text: bytes, *, subscribing: bool) -> Survey:
+        """Look at all statements; databases that one is about are released. ``subscribing``: look for SUBSCRIBE."""
+        found = Survey()
+        async for statement in self.statements(text):
+            found.several = found.first is not None
+            found.first = found.first or statement
+            part = text[statement.start : statement.end]
+            if subscribing and not found.subscribing:
+                found.subscribing = self.subscriptions.look(part) is not None
+            if statement.words[0] in _OURS and not found.ours:
+                found.ours = self.as_sent(part) is not part
+            for name in databases_touched(text, [statement]):
+                await self.session.relay.hooks.release_database(name)
+        return found
 
-    async def run_statements(self, text: bytes, statements: list[Statement]) -> None:
-        """Run all statements and end the batch."""
+    async def run_statements(self, text: bytes, *, alone: bool) -> None:
+        """Run all statements and end the batch. ``alone``: there is but one."""
         going = True
-        for statement in statements:
+        async for statement in self.statements(text):
             await self.release()
-            alone = len(statements) == 1
             part = text if alone else text[statement.start : statement.end]
-            if statement.words[0] in ("COPY", "CREATE", "ALTER", "DROP"):
+            if statement.words[0] in _OURS:
                 part = self.as_sent(part)
             going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), alone)
             if not going:

@@ -8,6 +8,8 @@ the client what it already has.
 
 from __future__ import annotations
 
+from collections import deque
+
 from catalog.session import SqlError
 from server.conductor import Refused
 from server.conductor_extended import ExtendedConductor
@@ -70,7 +72,7 @@ class UnnamedConductor(ExtendedConductor):
         head = traffic.oldest()
         repeatable = head.raw is not None and not traffic.rows and len(traffic.outstanding) == 1
         seen = traffic.seen
-        answers: list[tuple[int, bytes]] = []
+        answers: deque[tuple[int, bytes]] = deque()
         size = 0
         left: bytes | None = None
         while True:
@@ -85,7 +87,7 @@ class UnnamedConductor(ExtendedConductor):
             size += len(data)
             while size > WHOLE and len(answers) > 1:
                 repeatable = False
-                kept, early = answers.pop(0)
+                kept, early = answers.popleft()
                 size -= len(early)
                 await self.give(kept, early)
         if left is not None:
@@ -106,7 +108,7 @@ class UnnamedConductor(ExtendedConductor):
         await self.ready(self.status)
 
     async def _left_behind(
-        self, answers: list[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
+        self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
     ) -> None:
         self.dialogue.requested = False
         if not repeatable or raw is None:
@@ -122,7 +124,7 @@ class UnnamedConductor(ExtendedConductor):
             again = SimpleConductor(self.session, self.dialogue)
             self.session.conductor = again
             text = batch[5:-1]
-            await again.run_statements(text, again.split(text))
+            await again.run_statements(text, alone=not (await again.survey(text, subscribing=False)).several)
         else:
             self.parsed = _named_statements(batch)
             self.dialogue.repeat(batch)

@@ -7,10 +7,11 @@ and sees to it that notices, notifications and parameter changes reach the clien
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from server.protocol import messages as m
-from server.protocol.framing import CONTINUATION, WHOLE, Framer, kinds
+from server.protocol.framing import CONTINUATION, WHOLE, Framer, begins
 from server.protocol.values import codec
 from server.sides import Hold
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 PINNED = ("search_path", "client_encoding", "DateStyle", "IntervalStyle", "standard_conforming_strings")
 """Parameters that are reported when they change and that injected work sets for itself."""
+
+
+_TURN = 200
+"""Messages that are read in one turn of the event loop."""
 
 
 class BackendGone(Exception):
@@ -41,7 +46,8 @@ class Dialogue:
         self.swallow: str | None = None
         """SQLSTATE of a notice that the client would not get without us."""
         self._ahead: Framer | None = None
-        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting: deque[tuple[int, bytes]] = deque()
+        self._taken = 0
         self._news = asyncio.Event()
 
     # -- filled by the session -------------------------------------------------------------------------------
@@ -49,14 +55,14 @@ class Dialogue:
     def from_client(self, data: bytes) -> None:
         framer = self._traffic.client
         framer.feed(data)
-        if len(framer.partial) > WHOLE:
+        if framer.size > WHOLE:
             self._session.client.hold(Hold.QUEUE)
         self._news.set()
 
     def from_backend(self, data: bytes) -> None:
         framer = self._traffic.backend
         framer.feed(data)
-        if len(framer.partial) > WHOLE:
+        if framer.size > WHOLE:
             self._session.backend.hold(Hold.QUEUE)
         self._news.set()
 
@@ -79,6 +85,7 @@ class Dialogue:
 
     async def next_from_client(self) -> tuple[int, bytes]:
         """The client's next message or piece. What PostgreSQL says meanwhile by itself goes to the client."""
+        await self._take_turns()
         if self._ahead is not None:
             found = self._ahead.next()
             if found is not None:
@@ -98,10 +105,12 @@ class Dialogue:
 
         Raises BackendGone, ProtocolViolation.
         """
+        position = 0
         while True:
             self._news.clear()
             self._pass_what_is_said()
-            if m.TERMINATE in kinds(self._traffic.client.partial):
+            goodbye, position = begins(self._traffic.client.partial, m.TERMINATE, position)
+            if goodbye:
                 return
             await self._news.wait()
 
@@ -114,8 +123,9 @@ class Dialogue:
 
     async def next_from_backend(self) -> tuple[int, bytes]:
         """PostgreSQL's next message or piece that is not asynchronous. Raises BackendGone."""
+        await self._take_turns()
         if self._waiting:
-            return self._waiting.pop(0)
+            return self._waiting.popleft()
         while True:
             self._news.clear()
             found = self._from_framer()
@@ -126,6 +136,12 @@ class Dialogue:
                 await self._news.wait()
             elif not self._pass_asynchronous(*found):
                 return found
+
+    async def _take_turns(self) -> None:
+        """Let the server's other clients have their turns, however many messages are there already."""
+        self._taken += 1
+        if self._taken % _TURN == 0:
+            await asyncio.sleep(0)
 
     def _from_framer(self) -> tuple[int, bytes] | None:
         return self._traffic.backend.next()

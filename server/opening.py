@@ -67,7 +67,7 @@ class Opening:
 
     def _encrypt(self, packet: startup.EncryptionRequest) -> None:
         # What is already there was not encrypted: somebody may have put it there (CVE-2021-23214, CVE-2021-23222).
-        if self.session.traffic.client.partial:
+        if self.session.traffic.client.size:
             raise m.ProtocolViolation("received unencrypted data after encryption request")
         transport = self.session.client.transport
         assert transport is not None
@@ -99,7 +99,7 @@ class Opening:
             return
         self.session.client.attach(secured)
         self.session.move(Event.TLS_DONE)
-        if self.session.traffic.client.partial:  # came while the handshake was being finished
+        if self.session.traffic.client.size:  # came while the handshake was being finished
             self._startup(b"")
 
     async def _pass_cancel(self, request: startup.CancelRequest) -> None:

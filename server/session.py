@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_CANCEL_POLL_SECONDS = 0.01
+
 
 class RelaySession:
     """States and transitions are those of ``protocol.state``."""
@@ -149,6 +151,8 @@ class RelaySession:
         self.abort()
 
     def backend_lost(self) -> None:
+        while self.state is State.RELAY and self.traffic.more_from_backend:  # the client gets what was said last
+            self.from_backend(b"")
         if self.dialogue is not None:
             self.dialogue.backend_closed()
         else:
@@ -178,9 +182,9 @@ class RelaySession:
         self.backend.receive = self.from_backend
         self.backend.release(Hold.BUSY | Hold.QUEUE)
         self.client.release(Hold.BUSY | Hold.QUEUE)
-        if self.traffic.backend.partial:
+        if self.traffic.backend.size:
             self.from_backend(b"")
-        if self.traffic.client.partial and self.state is State.RELAY:
+        if self.traffic.client.size and self.state is State.RELAY:
             self.from_client(b"")
 
     def from_client(self, data: bytes) -> None:
@@ -196,6 +200,17 @@ class RelaySession:
             self.backend.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
+        elif self.traffic.more_from_client:
+            self.client.hold(Hold.TURN)
+            asyncio.get_running_loop().call_soon(self._more_from_client)
+
+    def _more_from_client(self) -> None:
+        if self._cancels and self.state is not State.CLOSED:  # no new statement may overtake a cancel request
+            asyncio.get_running_loop().call_later(_CANCEL_POLL_SECONDS, self._more_from_client)
+            return
+        self.client.release(Hold.TURN)
+        if self.state is State.RELAY and self.traffic.more_from_client:
+            self.from_client(b"")
 
     def from_backend(self, data: bytes) -> None:
         if is_answer(self.traffic, data):
@@ -210,6 +225,14 @@ class RelaySession:
             self.client.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
+        elif self.traffic.more_from_backend:
+            self.backend.hold(Hold.TURN)
+            asyncio.get_running_loop().call_soon(self._more_from_backend)
+
+    def _more_from_backend(self) -> None:
+        self.backend.release(Hold.TURN)
+        if self.state is State.RELAY and self.traffic.more_from_backend:
+            self.from_backend(b"")
 
     def _attend(self, attention: Attention) -> None:
         self.traffic.attention = None

@@ -30,6 +30,8 @@ class Hold(IntFlag):
     """Enough bytes wait to be conducted."""
     CANCEL = 8
     """A cancel request is on its way to PostgreSQL: no new statement may overtake it."""
+    TURN = 16
+    """So many messages wait that other sessions have their turns first."""
 
 
 class Side(asyncio.Protocol, ABC):

@@ -29,11 +29,12 @@ SMALL = {"enable_mergejoin": "off"}
 NAME = "__pgt_c"
 """How the columns of the query within the COPY are named, with their numbers."""
 
-_WORD = r"[A-Za-z_][A-Za-z0-9_]*"
-_IDENTIFIER = rf'(?:{_WORD}|"(?:[^"]|"")+")'
-_LIST = rf"\*|\(\s*\*\s*\)|\(\s*{_IDENTIFIER}(?:\s*,\s*{_IDENTIFIER})*\s*\)"
-_VALUE = rf"E'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|-?[0-9.]+|{_LIST}|{_WORD}"
-_OPTION = re.compile(rf"\s*({_WORD})(?:\s+({_VALUE}))?\s*(,|\Z)", re.DOTALL | re.IGNORECASE)
+# The text is a client's: no repetition goes back (they are possessive), and so reading it takes one pass.
+_WORD = r"[A-Za-z_][A-Za-z0-9_]*+"
+_IDENTIFIER = rf'(?:{_WORD}|"(?:[^"]++|"")++")'
+_LIST = rf"\*|\(\s*+\*\s*+\)|\(\s*+{_IDENTIFIER}(?:\s*+,\s*+{_IDENTIFIER})*+\s*+\)"
+_VALUE = rf"E'(?:[^'\\]++|''|\\.)*+'|'(?:[^']++|'')*+'|-?[0-9.]++|{_LIST}|{_WORD}"
+_OPTION = re.compile(rf"\s*+({_WORD})(?:\s++({_VALUE}))?\s*+(,|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,10 @@ class CopyFormat:
         """
         options: dict[str, str] = {}
         position = 0
-        while position < len(text.rstrip()):
+        text = text.rstrip()
+        while position < len(text):
             match = _OPTION.match(text, position)
-            if match is None or (match[3] == "," and not text[match.end() :].strip()):
+            if match is None or (match[3] == "," and match.end() == len(text)):
                 raise SqlError("42601", "options of COPY are not understood")
             if match[1].lower() in options:
                 raise SqlError("42601", "conflicting or redundant options")

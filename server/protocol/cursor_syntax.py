@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catalog.session import SqlError
+from server.protocol.lexer import leading
 from server.protocol.subscribe_syntax import Piece, Reader, SyntaxFault
 
+_LONGEST_NUMBER = 18
+"""Digits of a number; PostgreSQL takes ten."""
 _FORWARD_ONLY = "cursor can only scan forward"
 
 
@@ -54,8 +57,10 @@ def parse(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> 
     >>> parse(b"fetch backward all in c").backward
     True
     """
-    reader = Reader.of(text, backslashes, encoding)
+    if leading(text, 1, backslashes=backslashes, encoding=encoding) not in (("FETCH",), ("MOVE",), ("CLOSE",)):
+        return None
     try:
+        reader = Reader.of(text, backslashes, encoding)
         if reader.accept("CLOSE"):
             found = CloseCursor(None) if reader.accept("ALL") else CloseCursor(reader.identifier().text)
             return found if reader.ended else None
@@ -97,7 +102,7 @@ def _direction(reader: Reader) -> tuple[int | None, bool]:
         if reader.peek() == "ALL":
             reader.take()
             count = None
-        elif reader.peek() in ("-", "+") or reader.peek()[:1].isdigit():
+        elif reader.peek() in ("-", "+") or _is_number(reader.peek()[:1]):
             count = _number(reader)
             backward |= count < 0
         elif word in ("FORWARD", "BACKWARD"):
@@ -112,9 +117,13 @@ def _direction(reader: Reader) -> tuple[int | None, bool]:
 def _number(reader: Reader) -> int:
     sign = -1 if reader.accept("-") else 1
     reader.accept("+")
-    if not reader.peek().isdigit():
+    if not _is_number(reader.peek()):
         raise reader.fault()
     return sign * int(reader.take().word)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= _LONGEST_NUMBER
 
 
 def _timeout(reader: Reader) -> Piece:

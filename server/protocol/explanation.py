@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from server.protocol import messages as m
 
 _TERMINATION = "2D000"
@@ -11,8 +9,10 @@ _NO_ENDING = (
     "An engine request is carried out in the transaction of the whole statement, in which no procedure can COMMIT or"
     " ROLLBACK. Call the function outside the procedure."
 )
-_FUNCTION = re.compile(rb"^(?:PL/pgSQL|SQL) function (.*)", re.MULTILINE)
-_OURS = (b"pgtrickle.", b'"pgtrickle".')
+_LONGEST = 1 << 16
+"""Bytes of a context that is looked at: ours have a few lines."""
+_FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
+_OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
 
 
 def explained(response: bytes, *, in_our_transaction: bool) -> bytes:
@@ -37,7 +37,8 @@ def _is_ours(context: bytes) -> bool:
     >>> _is_ours(inner + b"PL/pgSQL function inline_code_block line 1 at PERFORM"), _is_ours(b"COPY t, line 1")
     (False, False)
     """
-    called = list(_FUNCTION.finditer(context))
-    return (
-        bool(called) and all(each[1].startswith(_OURS) for each in called) and b"\n" not in context[called[-1].end() :]
-    )
+    if len(context) > _LONGEST:
+        return False
+    lines = context.split(b"\n")
+    called = [line for line in lines if line.startswith(_FUNCTION)]
+    return bool(called) and all(line.startswith(_OURS) for line in called) and lines[-1] is called[-1]

@@ -38,7 +38,7 @@ def _goes_on(text: bytes, start: int, length: int) -> bool:
 def is_batch(traffic: Traffic, data: bytes) -> bool:
     """Whether a client's chunk is one whole batch that can pass; it is then outstanding."""
     framer = traffic.client
-    if framer.partial or framer.skip or traffic.batch is not None or traffic.statements or traffic.portals:
+    if framer.size or framer.skip or traffic.batch is not None or traffic.statements or traffic.portals:
         return False
     end = len(data)
     if end < 5 or traffic.copying:
@@ -91,7 +91,7 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
         return False
     framer = traffic.backend
     # Whatever else an earlier chunk of the same answer may have left has been counted as seen.
-    if framer.partial or framer.skip or traffic.seen or traffic.changed or traffic.portals:
+    if framer.size or framer.skip or traffic.seen or traffic.changed or traffic.portals:
         return False
     if not traffic.answers.know(data):
         position = 0

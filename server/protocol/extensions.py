@@ -6,11 +6,11 @@ engine's. Statements about other extensions, and forms that we do not know, are 
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
-from server.protocol.lexer import split
+from server.protocol.lexer import leading, single
 
+_BEGINS = frozenset(("CREATE", "ALTER", "DROP"))
 NAMES = ("pg_trickle", "pgque", "pg_accumulator")
 """The extensions whose place the server takes."""
 
@@ -54,7 +54,8 @@ def parse(words: tuple[str, ...]) -> ExtensionStatement | None:
     while rest:
         match rest:
             case ["SCHEMA", value, *rest]:
-                schema = value.lower() if value.isupper() else value  # words that were not quoted are in upper case
+                # Words that were not quoted are in upper case.
+                schema = value.encode("latin-1").lower().decode("latin-1") if value.isupper() else value
             case ["VERSION", _, *rest]:
                 pass
             case ["CASCADE", *rest]:
@@ -70,8 +71,10 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     >>> as_request(b"drop extension pgque cascade;")
     b"DO $$BEGIN PERFORM pgtrickle._request_extension('drop', 'pgque', false, true, NULL); END$$"
     """
-    statements = split(text, backslashes=backslashes, encoding=encoding, words_kept=sys.maxsize)
-    asked = parse(statements[0].words) if len(statements) == 1 else None
+    if leading(text, 2, backslashes=backslashes, encoding=encoding)[1:] != ("EXTENSION",):
+        return None
+    statement = single(text, _BEGINS, backslashes=backslashes, encoding=encoding)
+    asked = parse(statement.words) if statement is not None else None
     if asked is None:
         return None
     schema = "NULL" if asked.schema is None else "'" + asked.schema.replace("'", "''").replace("$", "") + "'"

@@ -4,13 +4,15 @@ A message up to :data:`WHOLE` bytes comes out whole. A longer one comes out in p
 value of a gigabyte passes through without being held: the first piece has the message's type, the others
 :data:`CONTINUATION`.
 
-``partial`` and ``skip`` are open to the relay's fast path (``traffic``), which scans whole chunks without
+``partial``, ``skip`` and ``wanted`` are open to the relay's fast path (``traffic``), which scans whole chunks without
 making messages of them, and which takes turns with :meth:`Framer.next` on the same stream.
 """
 
 from __future__ import annotations
 
-from server.protocol.messages import HEADER, ProtocolViolation
+from collections.abc import Iterator
+
+from server.protocol.messages import HEADER, PARSE, ProtocolViolation, text_at
 
 WHOLE = 1 << 20
 """Longest message, in bytes, that is kept together."""
@@ -36,19 +38,46 @@ for _kind in b"RKvS123TntDCIsGHWENAZVdc":
 
 
 class Framer:
-    """One direction of a connection."""
+    """One direction of a connection.
 
-    __slots__ = ("limits", "partial", "skip")
+    What arrives is put together only when a message is complete, so that a message that comes byte by byte costs no
+    more than one that comes at once.
+    """
+
+    __slots__ = ("_at", "_data", "_later", "limits", "size", "skip", "wanted")
 
     def __init__(self, limits: list[int]):
         self.limits = limits
-        self.partial = b""
-        """Bytes that have arrived and not been consumed."""
+        self.size = 0
+        """How many bytes have arrived and not been consumed."""
         self.skip = 0
         """Bytes still to come, or still unconsumed, of a message whose first piece is out."""
+        self.wanted = 0
+        """So many bytes must be there before it makes sense to look at them again."""
+        self._data = b""
+        self._at = 0  # where the unconsumed bytes begin in _data
+        self._later: list[bytes] = []  # what has arrived behind _data
 
     def feed(self, data: bytes) -> None:
-        self.partial = self.partial + data if self.partial else data
+        if self.size:
+            self._later.append(data)
+        else:
+            self._data, self._at = data, 0
+        self.size += len(data)
+
+    @property
+    def partial(self) -> bytes:
+        """The bytes that have arrived and not been consumed."""
+        if self._at or self._later:
+            self._data = b"".join((self._data[self._at :], *self._later))
+            self._at = 0
+            self._later.clear()
+        return self._data
+
+    @partial.setter
+    def partial(self, data: bytes) -> None:
+        self._data, self._at, self.size, self.wanted = data, 0, len(data), 0
+        self._later.clear()
 
     def next(self) -> tuple[int, bytes] | None:
         """The next message or piece with its type, None if more bytes are needed. Raises ProtocolViolation.
@@ -58,34 +87,60 @@ class Framer:
         >>> framer.next(), framer.next()
         ((83, b'S\\x00\\x00\\x00\\x04'), None)
         """
-        data = self.partial
-        if self.skip:
-            if not data:
-                return None
-            piece = data[: self.skip]
-            self.skip -= len(piece)
-            self.partial = data[len(piece) :]
-            return CONTINUATION, piece
-        if len(data) < 5:
-            if data and not self.limits[data[0]]:
-                raise ProtocolViolation(f"invalid message type {data[0]}")
+        if not self.size:
             return None
-        kind, length = HEADER.unpack_from(data)
+        self.wanted = 0
+        if self.skip:
+            piece = self._consume(min(self.skip, self.size))
+            self.skip -= len(piece)
+            return CONTINUATION, piece
+        if len(self._data) < self._at + 5:
+            data = self.partial
+            if len(data) < 5:
+                if not self.limits[data[0]]:
+                    raise ProtocolViolation(f"invalid message type {data[0]}")
+                return None
+        kind, length = HEADER.unpack_from(self._data, self._at)
         check(self.limits, kind, length)
         size = length + 1
-        if len(data) >= size:
-            self.partial = data[size:]
-            return kind, data[:size]
+        if self.size >= size:
+            return kind, self._consume(size)
         if size <= WHOLE:
             return None
-        self.partial = b""
-        self.skip = size - len(data)
-        return kind, data
+        self.skip = size - self.size
+        return kind, self.take()
+
+    def _consume(self, size: int) -> bytes:
+        data = self.partial if len(self._data) < self._at + size else self._data
+        begin = self._at
+        self._at = begin + size
+        self.size -= size
+        piece = data if size == len(data) else data[begin : begin + size]
+        if not self.size:
+            self._data, self._at = b"", 0
+        return piece
 
     def take(self) -> bytes:
         """All unconsumed bytes, which are then no longer the framer's."""
         data, self.partial = self.partial, b""
         return data
+
+
+def begins(raw: bytes, wanted: int, position: int) -> tuple[bool, int]:
+    """Whether a message of the client's of this type begins in a run of bytes at or behind a message's beginning.
+
+    Returns also where to go on when more has arrived. Raises ProtocolViolation.
+
+    >>> begins(b"H\\0\\0\\0\\4X\\0\\0\\0\\4", 88, 0), begins(b"H\\0\\0\\0\\4X\\0", 88, 0)
+    ((True, 5), (False, 5))
+    """
+    while position + 5 <= len(raw):
+        kind, length = HEADER.unpack_from(raw, position)
+        check(FRONTEND_LIMITS, kind, length)
+        if kind == wanted:
+            return True, position
+        position += length + 1
+    return False, position
 
 
 def kinds(raw: bytes) -> list[int]:
@@ -103,6 +158,21 @@ def kinds(raw: bytes) -> list[int]:
             break
         found.append(kind)
     return found
+
+
+def parsed(raw: bytes) -> Iterator[bytes]:
+    """The texts of the Parse messages in a run of whole messages. Raises ProtocolViolation.
+
+    >>> list(parsed(b"H\\0\\0\\0\\4P\\0\\0\\0\\x0cs\\0end\\0\\0\\0"))
+    [b'end']
+    """
+    position = 0
+    while position + 5 <= len(raw):
+        kind, length = HEADER.unpack_from(raw, position)
+        check(FRONTEND_LIMITS, kind, length)
+        if kind == PARSE:
+            yield text_at(raw, raw.find(b"\0", position + 5) + 1)
+        position += length + 1
 
 
 def check(limits: list[int], kind: int, length: int) -> None:

@@ -6,11 +6,12 @@ Like COPY from files (``uri_copy``) they have no parameters and no result. The t
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 
-from server.protocol.lexer import split
+from server.protocol.lexer import leading, single
 from server.protocol.uri_copy import request_of
+
+_BEGINS = frozenset(("CREATE", "DROP", "ALTER"))
 
 
 def is_own(words: tuple[str, ...]) -> bool:
@@ -32,7 +33,10 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     >>> as_request(b"drop source counter;")
     b'DO $hw0$BEGIN PERFORM pgtrickle._request_statement($hw1$drop source counter$hw1$); END$hw0$'
     """
-    statements = split(text, backslashes=backslashes, encoding=encoding, words_kept=sys.maxsize)
-    if len(statements) != 1 or not is_own(statements[0].words):
+    words = leading(text, 2, backslashes=backslashes, encoding=encoding)
+    if words[:1] != ("ALTER",) and not is_own(words):
         return None
-    return request_of("pgtrickle._request_statement", text[statements[0].start : statements[0].end].rstrip())
+    statement = single(text, _BEGINS, backslashes=backslashes, encoding=encoding)
+    if statement is None or not is_own(statement.words):
+        return None
+    return request_of("pgtrickle._request_statement", text[statement.start : statement.end].rstrip())

@@ -145,5 +145,5 @@ class Rows:
             self._lengths, self._left = None, _WALKING
         else:
             rows = b"|".join(re.escape(bytes([n])) + b".{%d}" % (n - 4) for n in sorted(self._lengths))
-            self._match = re.compile(rb"(?:D\0\0\0(?:" + rows + rb"))*", re.DOTALL).match
+            self._match = re.compile(rb"(?:D\0\0\0(?:" + rows + rb"))*+", re.DOTALL).match
             self._lengths, self._left = None, _MISSES

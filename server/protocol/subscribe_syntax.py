@@ -13,12 +13,15 @@ expressions are pieces of the text, which PostgreSQL itself reads later.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from catalog.session import SqlError
 from engine.subscribe import EnvelopeKind
-from server.protocol.lexer import Token, tokens
+from server.protocol.lexer import Token, TooManyTokens, leading, tokens
 
 _CLAUSES = ("ENVELOPE", "WITHIN", "WITH", "AS", "UP")
+_RECOGNISED_BY = 16
+"""So many words tell what a statement is: more than a DECLARE has before SUBSCRIBE."""
 _BOOLEANS = {"TRUE": True, "ON": True, "1": True, "FALSE": False, "OFF": False, "0": False}
 
 
@@ -87,7 +90,11 @@ class Reader:
 
     @classmethod
     def of(cls, text: bytes, backslashes: bool = False, encoding: str = "UTF8") -> Reader:
-        found = list(tokens(text, backslashes=backslashes, encoding=encoding))
+        """Raises SyntaxFault if there are too many tokens."""
+        try:
+            found = list(tokens(text, backslashes=backslashes, encoding=encoding))
+        except TooManyTokens as fault:
+            raise SyntaxFault(fault.message, 0, fault.sqlstate) from None
         while found and found[-1].word == ";" and found[-1].kind == "other":
             found.pop()
         empty = next((n for n, token in enumerate(found) if token.word != ";" or token.kind != "other"), 0)
@@ -191,6 +198,13 @@ def parse(
 order_by=None, snapshot=False, progress=False, as_of=None, at_least=False, up_to=Piece(start=49, text=b'7'))
     >>> parse(b"select subscribe from t")
     """
+    begins = leading(text, _RECOGNISED_BY, backslashes=backslashes, encoding=encoding)
+    if not (
+        begins[:1] == ("SUBSCRIBE",)
+        or begins[:3] == ("COPY", "(", "SUBSCRIBE")
+        or (begins[:1] == ("DECLARE",) and ("FOR", "SUBSCRIBE") in pairwise(begins))
+    ):
+        return None
     reader = Reader.of(text, backslashes, encoding)
     if reader.accept("SUBSCRIBE"):
         found = _subscription(reader)

@@ -27,6 +27,12 @@ from server.protocol.shapes import Rows, Shapes
 from server.protocol.watch import Attention, Watch, reason
 from server.protocol.words import NOTHING
 
+MOST_MESSAGES = 1000
+"""Messages of a chunk, rows not counted, that are looked at in one turn of the event loop."""
+
+_BEGINNING = 4096
+"""Bytes of a long message in which its names stand."""
+
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
 
@@ -73,6 +79,8 @@ class Traffic(Watch):
         self.outstanding: deque[Batch | bytes] = deque()
         """Batches to be answered; one that came alone, in one chunk, as that chunk."""
         self.batch: Batch | None = None
+        self.more_from_client = self.more_from_backend = False
+        """Whether the chunk had more messages than :data:`MOST_MESSAGES`: the others wait in the framer."""
         self.terminated = False
         """The client has said goodbye."""
         self.fatal = False
@@ -105,8 +113,12 @@ class Traffic(Watch):
     def from_client(self, data: bytes) -> bytes:
         """The bytes to pass on to the backend. Raises ProtocolViolation."""
         framer = self.client
-        if framer.partial:
-            data = framer.take() + data
+        self.more_from_client = False
+        if framer.size:
+            framer.feed(data)
+            if framer.size < framer.wanted:
+                return b""
+            data = framer.take()
         end = len(data)
         position = framer.skip
         if position > end:
@@ -121,7 +133,13 @@ class Traffic(Watch):
         repeatable = True  # without COPY data
         watching = bool(self.statements or self.portals)
         last = end - 5
+        left = MOST_MESSAGES
+        wanted = 0  # how much of the last message must be there
         while position <= last:
+            left -= 1
+            if not left:
+                self.more_from_client = True
+                break
             kind, length = _unpack(data, position)
             if not 4 <= length <= FRONTEND_LIMITS[kind]:
                 check(FRONTEND_LIMITS, kind, length)
@@ -129,8 +147,11 @@ class Traffic(Watch):
             role = ROLE[kind]
             if role == STEP:
                 if watching or kind == m.PARSE:
-                    if following > end and ((kind == m.PARSE and length < WHOLE) or end - position < 4096):
-                        break
+                    if following > end:
+                        wanted = length + 1 if kind == m.PARSE and length < WHOLE else min(length + 1, _BEGINNING)
+                        if end - position < wanted:
+                            break
+                        wanted = 0
                     if self.look(kind, data, position, following):
                         break
                     watching = bool(self.statements or self.portals)
@@ -139,6 +160,7 @@ class Traffic(Watch):
                 if kind == m.QUERY:
                     if following > end:
                         if length < WHOLE:
+                            wanted = length + 1
                             break
                     elif self.watching and (found := self.mentioned(data[position + 5 : following])) is not NOTHING:
                         self.attention = reason(found)
@@ -167,6 +189,7 @@ class Traffic(Watch):
             if end - position < 5 and not FRONTEND_LIMITS[data[position]]:
                 check(FRONTEND_LIMITS, data[position], 4)
             framer.partial = data[position:]
+            framer.wanted = wanted
             data = data[:position]
         if sent or batch is not None:
             self._begin_batch(data[begin:], sent, repeatable)
@@ -205,8 +228,10 @@ class Traffic(Watch):
     def from_backend(self, data: bytes) -> bytes:
         """The bytes to pass on to the client. Raises ProtocolViolation."""
         framer = self.backend
-        if framer.partial:
-            data = framer.take() + data
+        self.more_from_backend = False
+        if framer.size:
+            framer.feed(data)
+            data = framer.take()
         end = len(data)
         position = framer.skip
         if position > end:
@@ -215,7 +240,12 @@ class Traffic(Watch):
         framer.skip = 0
         received, seen = self.received, self.seen
         last = end - 5
+        left = MOST_MESSAGES
         while position <= last:
+            left -= 1
+            if not left:
+                self.more_from_backend = True
+                break
             kind, length = _unpack(data, position)
             if kind == _DATA_ROW:
                 self.rows = True

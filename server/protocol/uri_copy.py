@@ -6,14 +6,12 @@ PostgreSQL. The completion that the client sees is the engine's, ``COPY n``.
 
 from __future__ import annotations
 
-import re
-import sys
 from itertools import pairwise
 
-from server.protocol.lexer import split
+from server.protocol.lexer import single
 from sql.load import SCHEMES
 
-_URI = re.compile(r"'([a-z0-9]+)://", re.IGNORECASE)
+_BEGINS = frozenset(("COPY",))
 
 
 def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> bytes | None:
@@ -23,14 +21,13 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     b"DO $hw0$BEGIN PERFORM pgtrickle._request_copy($hw1$copy t from 's3://lake/t.parquet'$hw1$); END$hw0$"
     >>> as_request(b"copy t from stdin -- from 's3://lake/t.parquet'")
     """
-    statements = split(text, backslashes=backslashes, encoding=encoding, words_kept=sys.maxsize)
-    if len(statements) != 1 or statements[0].words[0] != "COPY":
+    statement = single(text, _BEGINS, backslashes=backslashes, encoding=encoding)
+    if statement is None:
         return None
-    words = statements[0].words
-    uris = (_URI.match(after) for word, after in pairwise(words) if word == "FROM")
-    if not any(uri is not None and uri[1].lower() in SCHEMES for uri in uris):
+    sources = (after for word, after in pairwise(statement.words) if word == "FROM" and after.startswith("'"))
+    if not any(source[1:].partition("://")[0].lower() in SCHEMES and "://" in source for source in sources):
         return None
-    return request_of("pgtrickle._request_copy", text[statements[0].start : statements[0].end].rstrip())
+    return request_of("pgtrickle._request_copy", text[statement.start : statement.end].rstrip())
 
 
 def request_of(function: str, statement: bytes) -> bytes:

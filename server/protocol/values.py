@@ -70,7 +70,8 @@ def _element(value: Any) -> str:
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_ARRAY_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}"]+)', re.DOTALL)
+_ARRAY_ELEMENT = re.compile(r'"((?:[^"\\]++|\\.)*+)"|([^,{}"]++)', re.DOTALL)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def _array(of: Decoder) -> Decoder:
@@ -80,7 +81,7 @@ def _array(of: Decoder) -> Decoder:
             if quoted.group(2) is not None:
                 found.append(None if quoted.group(2) == "NULL" else of(quoted.group(2)))
             else:
-                found.append(of(re.sub(r"\\(.)", r"\1", quoted.group(1), flags=re.DOTALL)))
+                found.append(of(_ESCAPED.sub(r"\1", quoted.group(1))))
         return found
 
     return decode

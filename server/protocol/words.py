@@ -1,7 +1,8 @@
 """The one cheap scan that every Query and Parse undergoes: does the text name something the relay must attend to?
 
-A hit costs time, never correctness: a request function reached without being named (by a function of the user's, by
-EXECUTE) is noticed by the INFO it raises.
+A hit costs time, never correctness: the conductor reads the text closely (``lexer``). So a long text is searched for
+the words alone. No pattern here has a repetition without a small bound: the time is linear in the text's length. A
+request function reached without being named (by a function of the user's, by EXECUTE) is noticed by the INFO it raises.
 """
 
 from __future__ import annotations
@@ -26,19 +27,31 @@ class Mention(Flag):
 
 NOTHING = Mention.NOTHING
 
-_REQUEST = re.compile(
-    rb"retain_history|(?:create|replace|create_or_replace|if_not_exists|drop|alter|refresh|resume)_stream_table"
+LONG = 1 << 15
+"""Bytes of a text from which on only its parts are searched for, wherever they stand."""
+
+_REQUESTS = (
+    b"retain_history",
+    *(verb + b"_stream_table" for verb in (b"create", b"replace", b"if_not_exists", b"drop", b"alter", b"refresh")),
+    b"resume_stream_table",
 )
+_EXTENSIONS = (b"pg_trickle", b"pgque", b"pg_accumulator")
+_CHANGES = (b"create", b"alter", b"drop")
+_CURSORS = (b"fetch", b"close", b"move")
+
 _CHANGE = re.compile(rb"\b(?:create|alter|drop)\b")
 _DATABASE = re.compile(rb"\bdatabase\b")
-_SENDS = re.compile(rb'pgque"?\s*\.\s*"?(?:send|insert_event|dlq_replay|force_|create_queue|resume_queue|start)')
-_EXTENSION = re.compile(rb"\bextension\b.+\b(?:pg_trickle|pgque|pg_accumulator)\b", re.DOTALL)
-_GAP = rb"(?:\s|--[^\r\n]*|/\*.*?\*/)+"
-_OWN = re.compile(rb"\b(?:(?:create|drop)" + _GAP + rb"source|retain" + _GAP + rb"history)\b", re.DOTALL)
+_SENDS = re.compile(
+    rb'pgque"?\s{0,64}\.\s{0,64}"?(?:send|insert_event|dlq_replay|force_|create_queue|resume_queue|start)'
+)
+_EXTENSION = re.compile(rb"\bextension\b")
+_OF_OURS = re.compile(rb"\b(?:pg_trickle|pgque|pg_accumulator)\b")
+# Two words behind one another, or the first one in front of a comment or of much white space.
+_OWN = re.compile(rb"\b(?:(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)|retain\b\s{0,64}+(?:history\b|/\*|--|\s))")
 # Where a statement can begin, or behind FOR of a DECLARE, and followed by what can be subscribed to.
-_SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s*subscribe\s*(?:["(a-z_/\x80-\xff]|--)')
+_SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s{0,64}+(?:\s|subscribe\s{0,64}+(?:["(a-z_/\x80-\xff\s]|--))')
 _CURSOR = re.compile(rb"\b(?:fetch|close|move)\b")
-_LOAD = re.compile(rb"\bcopy\b.+\bfrom\b\s*'[a-z0-9]+://", re.DOTALL)
+_COPY, _FROM, _URI = re.compile(rb"\bcopy\b"), re.compile(rb"\bfrom\b"), re.compile(rb"'[a-z0-9]{1,16}://")
 
 
 def mentions(text: bytes) -> Mention:
@@ -68,21 +81,58 @@ def mentions(text: bytes) -> Mention:
     ):
         return NOTHING
     found = NOTHING
-    if b"://" in lowered and _LOAD.search(lowered):
+    short = len(lowered) <= LONG
+    if _loads(lowered, short) or _speaks_of_extensions(lowered, short) or _is_own(lowered, short):
         found |= Mention.LOAD
-    if b"extension" in lowered and _EXTENSION.search(lowered) and _CHANGE.search(lowered):
-        found |= Mention.LOAD
-    if (b"source" in lowered or b"retain" in lowered) and _OWN.search(lowered):
-        found |= Mention.LOAD
-    if b"subscribe" in lowered and _SUBSCRIBE.search(lowered):
+    if b"subscribe" in lowered and (not short or _SUBSCRIBE.search(lowered)):
         found |= Mention.SUBSCRIBE
-    if (b"stream_table" in lowered or b"retain" in lowered) and _REQUEST.search(lowered):
+    if (b"stream_table" in lowered or b"retain" in lowered) and any(name in lowered for name in _REQUESTS):
         found |= Mention.REQUEST
-    if b"database" in lowered:
-        change = _CHANGE.search(lowered)
-        if change and _DATABASE.search(lowered, change.end()):
-            found |= Mention.DATABASE
+    if _touches_databases(lowered, short):
+        found |= Mention.DATABASE
     return found
+
+
+def _loads(lowered: bytes, short: bool) -> bool:
+    if b"://" not in lowered:
+        return False
+    if not short:
+        return _follow(lowered, (b"copy",), (b"://",))
+    copy = _COPY.search(lowered)
+    source = _FROM.search(lowered, copy.end()) if copy else None
+    return source is not None and _URI.search(lowered, source.end()) is not None
+
+
+def _speaks_of_extensions(lowered: bytes, short: bool) -> bool:
+    if b"extension" not in lowered:
+        return False
+    if not short:
+        return _follow(lowered, (b"extension",), _EXTENSIONS)
+    word = _EXTENSION.search(lowered)
+    return word is not None and _OF_OURS.search(lowered, word.end()) is not None and bool(_CHANGE.search(lowered))
+
+
+def _is_own(lowered: bytes, short: bool) -> bool:
+    if b"source" not in lowered and b"retain" not in lowered:
+        return False
+    if not short:
+        return _follow(lowered, (b"create", b"drop"), (b"source",)) or _follow(lowered, (b"retain",), (b"history",))
+    return _OWN.search(lowered) is not None
+
+
+def _touches_databases(lowered: bytes, short: bool) -> bool:
+    if b"database" not in lowered:
+        return False
+    if not short:
+        return _follow(lowered, _CHANGES, (b"database",))
+    change = _CHANGE.search(lowered)
+    return change is not None and _DATABASE.search(lowered, change.end()) is not None
+
+
+def _follow(lowered: bytes, first: tuple[bytes, ...], then: tuple[bytes, ...]) -> bool:
+    """Whether one of the latter stands anywhere behind one of the former."""
+    begin = min((at for word in first if (at := lowered.find(word)) >= 0), default=-1)
+    return begin >= 0 and any(lowered.rfind(word) > begin for word in then)
 
 
 def speaks_of_cursors(text: bytes) -> bool:
@@ -91,7 +141,10 @@ def speaks_of_cursors(text: bytes) -> bool:
     >>> speaks_of_cursors(b"FETCH ALL c"), speaks_of_cursors(b"select closed from shops")
     (True, False)
     """
-    return _CURSOR.search(text.lower()) is not None
+    lowered = text.lower()
+    if not any(word in lowered for word in _CURSORS):
+        return False
+    return len(lowered) > LONG or _CURSOR.search(lowered) is not None
 
 
 def sends(lowered: bytes) -> bool:

@@ -84,7 +84,8 @@ def read_anywhere(
     ):
         instead = None
         if token.kind == "number" and token.word.startswith("$"):
-            number = int(token.word[1:])
+            digits = token.word[1:].lstrip("0")
+            number = int(digits) if 0 < len(digits) <= len(str(len(literals))) else 0
             instead = literals[number - 1] if 0 < number <= len(literals) else None
         elif backslashes and token.kind == "string" and "\\" in token.word and token.word[0] in "'nN":
             string = decoded(piece.text[token.start : token.end], client_encoding)

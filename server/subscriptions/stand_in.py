@@ -13,6 +13,8 @@ from server.protocol.values import codec
 
 MOST_PARAMETERS = 65535
 TEXT = 25
+_DIGITS = 9
+"""More have no parameters' numbers."""
 
 _HIDDEN = b"__pgt_"
 """What columns of a stream table's own begin with."""
@@ -82,8 +84,8 @@ def of_query(subscription: Subscription, types: bytes, *, backslashes: bool = Fa
     if len(types) % 4 != len(m.UNTYPED):
         return types
     found = tokens(subscription.query.text, backslashes=backslashes, encoding=encoding)
-    words = [token.word for token in found if token.kind == "number"]
-    used = {number for word in words if word.startswith("$") and (number := int(word[1:])) <= MOST_PARAMETERS}
+    words = [token.word[1:].lstrip("0") for token in found if token.kind == "number" and token.word.startswith("$")]
+    used = {number for word in words if len(word) <= _DIGITS and (number := int(word or "0")) <= MOST_PARAMETERS}
     declared = [oid for (oid,) in m.INT32.iter_unpack(types[2:])]
     declared += [0] * (max(used, default=0) - len(declared))
     known = [oid if number in used else oid or TEXT for number, oid in enumerate(declared, 1)]

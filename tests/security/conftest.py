@@ -3,5 +3,20 @@
 from __future__ import annotations
 
 from tests.e2e.conftest import db, eventually, live_db, own_db, own_server, role, server, shared_db
+from tests.server.conftest import backend, engaged, relay, relayed, start_relay
 
-__all__ = ["db", "eventually", "live_db", "own_db", "own_server", "role", "server", "shared_db"]
+__all__ = [
+    "backend",
+    "db",
+    "engaged",
+    "eventually",
+    "live_db",
+    "own_db",
+    "own_server",
+    "relay",
+    "relayed",
+    "role",
+    "server",
+    "shared_db",
+    "start_relay",
+]
