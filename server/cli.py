@@ -232,6 +232,15 @@ def serve(
             "PostgreSQL has a limit of its own.",
         ),
     ] = 1000,
+    allow_trust: Annotated[
+        bool,
+        typer.Option(
+            "--allow-trust",
+            envvar="HEADWATER_ALLOW_TRUST",
+            help="Let clients in that PostgreSQL does not ask for a password (trust, peer, ident, cert): it sees the "
+            "server's connection, not theirs. Whoever reaches the server is then anybody.",
+        ),
+    ] = False,
     log_level: Annotated[
         str,
         typer.Option(
@@ -265,6 +274,7 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         max_connections=max_connections,
+        allow_trust=allow_trust,
     )
     try:
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))

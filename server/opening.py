@@ -28,6 +28,13 @@ _BINDING_HINT = (
 )
 
 
+_TRUST_HINT = (
+    "PostgreSQL has let the server in without a password (trust, peer, ident or cert in pg_hba.conf), not the client."
+    " Let pg_hba.conf ask for scram-sha-256 where the server connects, or, if everybody who reaches the server may log"
+    " in as anybody, start it with --allow-trust."
+)
+
+
 class Opening:
     """Takes a session from its first byte to the state in which bytes pass."""
 
@@ -36,6 +43,8 @@ class Opening:
         self.backend_tls = False
         self._asked = False
         """Whether PostgreSQL waits for a password message."""
+        self._proof_asked_for = False
+        """Whether PostgreSQL has asked the client to prove who it is."""
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
@@ -164,11 +173,17 @@ class Opening:
         framer.feed(data)
         try:
             while self.session.state is State.AUTHENTICATION and (found := framer.next()) is not None:
+                if len(found[1]) < 5 + (found[0] in (m.AUTHENTICATION, m.BACKEND_KEY_DATA)) * 4:
+                    raise m.ProtocolViolation("invalid message format")
                 kind, message = found
                 body = message[5:]
                 if kind == m.AUTHENTICATION:
                     message = authentication.without_channel_binding(body) or message
                     self._asked = authentication.asks(body)
+                    self._proof_asked_for |= authentication.asks_for_proof(body)
+                    if authentication.is_ok(body) and not (self._proof_asked_for or self.session.relay.allow_trust):
+                        self.session.fail("28000", "PostgreSQL has not asked the client for a password", _TRUST_HINT)
+                        return
                     if authentication.is_ok(body) and self.session.timer is not None:
                         self.session.timer.cancel()
                 elif kind == m.BACKEND_KEY_DATA:
@@ -177,6 +192,8 @@ class Opening:
                 elif kind in (m.PARAMETER_STATUS, m.ERROR):
                     self.session.traffic.read(kind, body)
                 elif kind == m.READY:
+                    if not body:
+                        raise m.ProtocolViolation("invalid message format")
                     self._greet(body[0])
                     return
                 self.session.client.write(message)

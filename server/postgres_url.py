@@ -19,6 +19,10 @@ SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full"
 OLDEST, NEWEST = 15, 18
 
 
+_KNOWN_TO_LIBPQ = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
+_MALFORMED = "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE with special characters percent-encoded (@ is %40)"
+
+
 class InvalidUrl(ValueError):
     """The text is no URL of a PostgreSQL, or asks for something that is not supported."""
 
@@ -35,6 +39,9 @@ class PostgresUrl:
     parameters: dict[str, str]
     """All of them, as libpq names them, the password included."""
 
+    def __repr__(self) -> str:
+        return f"PostgresUrl({self.dsn(with_password=False)!r})"
+
     @classmethod
     def parse(cls, url: str) -> PostgresUrl:
         """Raises InvalidUrl.
@@ -46,10 +53,13 @@ class PostgresUrl:
             raise InvalidUrl("it must start with postgresql://")
         try:
             given = {k: str(v) for k, v in conninfo_to_dict(url).items() if v is not None}
-        except psycopg.ProgrammingError as error:
-            raise InvalidUrl(str(error).strip()) from error
+        except psycopg.ProgrammingError:
+            # libpq's message shows parts of the URL, and so parts of a password that is not encoded.
+            raise InvalidUrl(_MALFORMED) from None
         if unknown := sorted(given.keys() - PARAMETERS):
-            raise InvalidUrl(f"parameter {', '.join(unknown)} is not supported; use {', '.join(sorted(PARAMETERS))}")
+            shown = [name for name in unknown if name in _KNOWN_TO_LIBPQ]  # others may be parts of a password
+            what = f"parameter {', '.join(shown)}" if len(shown) == len(unknown) else "a parameter"
+            raise InvalidUrl(f"{what} is not supported; use {', '.join(sorted(PARAMETERS))}")
         if "," in given.get("host", "") or "," in given.get("port", ""):
             raise InvalidUrl("it must name one server, not several")
         user = given.get("user") or os.environ.get("PGUSER") or "postgres"
@@ -62,11 +72,13 @@ class PostgresUrl:
             "dbname": database,
         }
         if parameters.get("sslmode", "prefer") not in SSL_MODES:
-            raise InvalidUrl(f'invalid sslmode "{parameters["sslmode"]}"')
-        try:
-            port = int(parameters["port"])
-        except ValueError as error:
-            raise InvalidUrl(f'invalid port "{parameters["port"]}"') from error
+            raise InvalidUrl(f"invalid sslmode; use {', '.join(SSL_MODES)}")
+        if any(mark in parameters["host"] for mark in "@?#%") or "@" in database:
+            raise InvalidUrl(_MALFORMED)  # a password with such a character has been cut there
+        digits = parameters["port"]
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) <= 65535):
+            raise InvalidUrl("invalid port; " + _MALFORMED)
+        port = int(digits)
         return cls(parameters["host"], port, user, database, parameters)
 
     @property
@@ -103,6 +115,22 @@ class PostgresUrl:
             address += f":{self.port}"
         name = quote(database or self.database, safe="")
         return f"postgresql://{credentials}@{address}/{name}" + (f"?{urlencode(query)}" if query else "")
+
+    def lines_without_proof(self) -> list[str]:
+        """The lines of pg_hba.conf that let us in without a password, as far as the role may read them."""
+        asking = (
+            "SELECT line_number, type, pg_catalog.array_to_string(database, ','),"
+            " pg_catalog.array_to_string(user_name, ','), coalesce(address, ''), auth_method"
+            " FROM pg_catalog.pg_hba_file_rules"
+            " WHERE auth_method IN ('trust', 'peer', 'ident', 'cert') AND error IS NULL"
+            " AND (type = 'local') = (pg_catalog.inet_client_addr() IS NULL) ORDER BY line_number"
+        )
+        try:
+            with psycopg.connect(self.conninfo(), connect_timeout=10, client_encoding="UTF8") as connection:
+                rows = connection.execute(asking).fetchall()
+        except psycopg.Error:
+            return []  # it takes a superuser, or a grant
+        return [f"line {row[0]}: {' '.join(str(part) for part in row[1:] if part)}" for row in rows]
 
     def check(self) -> str:
         """Connect once; returns the server's version. Raises StartupError if it cannot be used."""

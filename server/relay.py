@@ -47,6 +47,7 @@ class Relay:
         host: str = "127.0.0.1",
         port: int = 7432,
         limits: Limits | None = None,
+        allow_trust: bool = False,
     ):
         self.backend = backend
         self.hooks = hooks
@@ -54,6 +55,8 @@ class Relay:
         self.host = host
         self.port = port
         self.limits = limits or Limits()
+        self.allow_trust = allow_trust
+        """Whether clients may log in without having been asked for anything."""
         self.cancels = CancelRegistry(backend)
         self.sessions: set[RelaySession] = set()
         self._listeners: list[socket.socket] = []

@@ -56,6 +56,7 @@ class ServeOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_connections: int = 1000
+    allow_trust: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,12 @@ def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> St
     if (url := options.postgres) is not None:
         version = url.check()
         log.info("in front of PostgreSQL", url=url.dsn(with_password=False), version=version)
+        if lines := url.lines_without_proof():
+            log.warning(
+                "pg_hba.conf lets the server in without asking its clients for a password"
+                + (", and so everybody who reaches it" if options.allow_trust else "; they will be refused"),
+                lines=lines,
+            )
         return Storage(
             backend=url.backend,
             login=lambda database: {"dsn": url.dsn(database)},
@@ -143,7 +150,7 @@ async def _run(
         stack.push_async_callback(engine.stop)
         await engine.start()
         limits = Limits(max_connections=options.max_connections)
-        relay = Relay(storage.backend, engine, tls, options.host, options.port, limits)
+        relay = Relay(storage.backend, engine, tls, options.host, options.port, limits, options.allow_trust)
         stack.push_async_callback(relay.stop)
         try:
             await relay.start()

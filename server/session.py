@@ -244,7 +244,8 @@ class RelaySession:
 
     async def _attended(self, dialogue: Dialogue, attention: Attention) -> None:
         try:
-            await conduct(self, dialogue, attention)
+            with m.well_formed():
+                await conduct(self, dialogue, attention)
         except BackendGone:
             self._lost_backend()
             return

@@ -12,6 +12,8 @@ from __future__ import annotations
 from server.protocol.messages import AUTHENTICATION, message
 
 _OK, _SASL, _SASL_FINAL = 0, 10, 12
+_PROOFS = frozenset((2, 3, 5, 7, 9, _SASL))
+"""Kerberos V5, a password in clear text or as MD5, GSSAPI, SSPI, SASL: what the client itself has to prove."""
 
 
 def is_ok(body: bytes) -> bool:
@@ -21,6 +23,18 @@ def is_ok(body: bytes) -> bool:
 def asks(body: bytes) -> bool:
     """Whether the client has to answer."""
     return int.from_bytes(body[:4], "big") not in (_OK, _SASL_FINAL)
+
+
+def asks_for_proof(body: bytes) -> bool:
+    """Whether PostgreSQL wants something of the client that nobody else knows.
+
+    It asks for nothing under trust, peer, ident and cert: these concern the connection that PostgreSQL sees, which is
+    the relay's.
+
+    >>> asks_for_proof(b"\\0\\0\\0\\5salt"), asks_for_proof(b"\\0\\0\\0\\0")
+    (True, False)
+    """
+    return int.from_bytes(body[:4], "big") in _PROOFS
 
 
 def without_channel_binding(body: bytes) -> bytes | None:

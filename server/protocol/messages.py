@@ -7,7 +7,8 @@ and length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 HEADER = struct.Struct(">BI")
 """Type byte and length; the length counts itself but not the type byte."""
@@ -43,6 +44,15 @@ class ProtocolViolation(Exception):
     """The peer broke the protocol; the connection ends with this message and SQLSTATE 08P01."""
 
     sqlstate = "08P01"
+
+
+@contextmanager
+def well_formed() -> Iterator[None]:
+    """Takes a message that ends before its parts do for a breach of the protocol."""
+    try:
+        yield
+    except (IndexError, struct.error, UnicodeError) as error:
+        raise ProtocolViolation("invalid message format") from error
 
 
 def message(kind: int, body: bytes = b"") -> bytes:

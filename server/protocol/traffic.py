@@ -112,6 +112,10 @@ class Traffic(Watch):
 
     def from_client(self, data: bytes) -> bytes:
         """The bytes to pass on to the backend. Raises ProtocolViolation."""
+        with m.well_formed():
+            return self._from_client(data)
+
+    def _from_client(self, data: bytes) -> bytes:
         framer = self.client
         self.more_from_client = False
         if framer.size:
@@ -227,6 +231,10 @@ class Traffic(Watch):
 
     def from_backend(self, data: bytes) -> bytes:
         """The bytes to pass on to the client. Raises ProtocolViolation."""
+        with m.well_formed():
+            return self._from_backend(data)
+
+    def _from_backend(self, data: bytes) -> bytes:
         framer = self.backend
         self.more_from_backend = False
         if framer.size:
