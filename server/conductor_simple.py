@@ -61,6 +61,8 @@ class SimpleConductor(Conductor):
     async def run(self, message: bytes, attention: Attention) -> None:
         """Run a Query message that mentions something."""
         await self.drain()
+        if self.traffic.failed and self.traffic.batch is not None:
+            return  # behind an error PostgreSQL ignores everything up to Sync, a Query as well
         text = message[5:-1]
         found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
         self.subscribing = found.subscribing

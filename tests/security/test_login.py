@@ -16,8 +16,8 @@ from server.relay import Relay
 from server.session import RelaySession
 from tests.clusters import started_cluster
 from tests.conftest import SETTINGS
-from tests.server.conftest import RunningRelay
-from tests.server.wire import dial, startup, until_closed
+from tests.server.conftest import Engaged, RunningRelay
+from tests.server.wire import Wire, dial, startup, statement, until_closed
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +115,13 @@ async def test_truncated_answers_are_breaches_of_the_protocol(answer: bytes) -> 
         session.traffic.from_backend(answer)
     except m.ProtocolViolation as error:
         assert "invalid" in str(error)
+
+
+def test_a_query_behind_a_failed_execute_is_ignored_up_to_sync(engaged: Engaged) -> None:
+    wire = Wire(engaged.dsn)
+    wire.send(statement("select 1/0"), m.query(b"select request_create_stream_table('x')"), m.SYNC_MESSAGE)
+    kinds = wire.kinds()
+    assert kinds.count("E") == 1 and kinds.endswith("Z")
+    wire.send(m.query(b"select 42"))
+    assert wire.kinds() == "TDCZ"
+    wire.close()
