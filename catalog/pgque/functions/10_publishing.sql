@@ -1,7 +1,7 @@
 -- Publishing many events at once. What inserts them, and send() and insert_event() for one, is generated: 15_dispatch.sql.
 --
--- The public functions have the owner's rights and pin the search_path; the functions that begin with an underscore
--- have neither, since they are only called from those, and nobody else may execute them.
+-- Every function pins its search_path. Most public ones have the owner's rights; functions that begin with an underscore
+-- are called from those alone, and are nobody's to execute, but for the few that 90_roles.sql lists.
 
 
 CREATE OR REPLACE FUNCTION pgque.send_batch(queue_name text, payloads text[]) RETURNS bigint[]

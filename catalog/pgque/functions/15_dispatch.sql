@@ -8,21 +8,29 @@
 -- slow way.
 
 
+-- The table of a queue's events, or the one of its three that has this number, as it is written in a statement.
+CREATE OR REPLACE FUNCTION pgque._event_table(id integer, number integer DEFAULT NULL) RETURNS text
+LANGUAGE sql IMMUTABLE RETURN 'pgque.event_' || id::text || coalesce('_' || number::text, '');
+
+
 -- One at a time creates, drops or switches queues, until its transaction ends. False if `wait` is false and there is one.
-CREATE OR REPLACE FUNCTION pgque._lock_queues(wait boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+-- The lock is a row of a table that nobody else may touch.
+CREATE OR REPLACE FUNCTION pgque._lock_queues(wait boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF wait THEN
-        PERFORM pg_advisory_xact_lock('pgque.queue'::regclass::oid::integer, 0);
-        RETURN true;
+        PERFORM FROM pgque.mutex m WHERE m.queue_id = 0 FOR UPDATE;
+    ELSE
+        PERFORM FROM pgque.mutex m WHERE m.queue_id = 0 FOR UPDATE SKIP LOCKED;
     END IF;
-    RETURN pg_try_advisory_xact_lock('pgque.queue'::regclass::oid::integer, 0);
+    RETURN FOUND;
 END $$;
 
 
 -- The slow way, for any queue. The transaction has an id before the event has one: see _late_events.
 CREATE OR REPLACE FUNCTION pgque._insert_events(
     queue text, type text, data text[], extra1 text, extra2 text, extra3 text, extra4 text
-) RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $$
+) RETURNS bigint[] LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     xid xid8 := pg_current_xact_id();
     this pgque.queue;
@@ -34,7 +42,7 @@ BEGIN
     ELSIF this.queue_disable_insert THEN
         RAISE EXCEPTION 'Insert into queue disallowed';
     END IF;
-    EXECUTE 'WITH inserted AS (INSERT INTO ' || this.queue_data_pfx || '_' || this.queue_cur_table ||
+    EXECUTE 'WITH inserted AS (INSERT INTO ' || pgque._event_table(this.queue_id, this.queue_cur_table) ||
         ' (ev_id, ev_time, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)'
         ' SELECT nextval($1), now(), $2, $3, payload, $5, $6, $7, $8 FROM unnest($4) AS payload RETURNING ev_id)'
         ' SELECT array_agg(ev_id) FROM inserted'
@@ -45,7 +53,8 @@ END $$;
 
 -- A decision between queues, ordered by name, as a tree of IFs; `leaf` is a template for format() with a queue's name, its
 -- id and the number of its table.
-CREATE OR REPLACE FUNCTION pgque._decision(queues pgque.queue[], leaf text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION pgque._decision(queues pgque.queue[], leaf text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     half integer := cardinality(queues) / 2;
 BEGIN
@@ -59,7 +68,8 @@ END $$;
 
 
 -- Generate the functions that send.
-CREATE OR REPLACE FUNCTION pgque._make_inserts() RETURNS void LANGUAGE plpgsql VOLATILE AS $make$
+CREATE OR REPLACE FUNCTION pgque._make_inserts() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $make$
 DECLARE
     queues pgque.queue[];
     name text;
@@ -125,10 +135,15 @@ END $make$;
 SELECT pgque._make_inserts();
 
 
+-- Also sees to it that each queue has the row by which its ticks are locked.
 CREATE OR REPLACE FUNCTION pgque._queues_changed() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque._make_inserts();
+    INSERT INTO pgque.mutex (queue_id)
+    SELECT q.queue_id FROM pgque.queue q WHERE NOT EXISTS (SELECT FROM pgque.mutex m WHERE m.queue_id = q.queue_id);
+    DELETE FROM pgque.mutex m
+     WHERE m.queue_id <> 0 AND NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_id = m.queue_id);
     RETURN NULL;
 END $$;
 

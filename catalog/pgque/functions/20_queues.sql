@@ -53,11 +53,13 @@ DECLARE
     this pgque.queue;
     subscribers bigint;
 BEGIN
-    PERFORM pgque._lock_queues(true);
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'No such event queue';
     END IF;
+    -- Whoever reads or writes these tables is waited for before other queues are concerned.
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', pgque._event_table(this.queue_id));
+    PERFORM pgque._lock_queues(true);
     IF force THEN
         DELETE FROM pgque.retry_queue WHERE ev_queue = this.queue_id;
         DELETE FROM pgque.subscription WHERE sub_queue = this.queue_id;

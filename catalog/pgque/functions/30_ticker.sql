@@ -8,7 +8,8 @@
 --
 -- pg_current_snapshot() leaves out the calling transaction, which would count as seen as soon as a later one has ended,
 -- and those after the last one that has ended, which are not seen anyway but cannot be told from those to come.
-CREATE OR REPLACE FUNCTION pgque._snapshot() RETURNS pg_snapshot LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pgque._snapshot() RETURNS pg_snapshot
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     own numeric := pg_current_xact_id()::text::numeric;
     present pg_snapshot := pg_current_snapshot();
@@ -29,7 +30,7 @@ END $$;
 -- sent. A sender has a transaction id before it draws an event id, and a tick reads the counter, then gets a transaction
 -- id, then takes its snapshot: so such an event's transaction is one that the last tick lists as in progress.
 CREATE OR REPLACE FUNCTION pgque._late_events(data_table text, last_snapshot pg_snapshot) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     finished xid8[] := array(SELECT xid FROM pg_snapshot_xip(last_snapshot) AS xid
                               WHERE pg_visible_in_snapshot(xid, pg_current_snapshot()));
@@ -43,12 +44,17 @@ BEGIN
 END $$;
 
 
--- One maker of ticks at a time for each queue, until its transaction ends. False if `wait` is false and there is one.
-CREATE OR REPLACE FUNCTION pgque._lock_ticks(id integer, wait boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+-- One maker of ticks at a time for each queue, until its transaction ends. False if `wait` is false and there is one, or
+-- the queue has gone. The lock is a row of a table that nobody else may touch.
+CREATE OR REPLACE FUNCTION pgque._lock_ticks(id integer, wait boolean) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF wait THEN
-        PERFORM pg_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id);
-    ELSIF NOT pg_try_advisory_xact_lock('pgque.tick'::regclass::oid::integer, id) THEN
+        PERFORM FROM pgque.mutex m WHERE m.queue_id = id FOR UPDATE;
+    ELSE
+        PERFORM FROM pgque.mutex m WHERE m.queue_id = id FOR UPDATE SKIP LOCKED;
+    END IF;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     IF NOT pgque._is_at_home(id) THEN
@@ -61,7 +67,7 @@ END $$;
 -- Ticks that are due, of all queues or of some: where there are ticker_max_count new events, or any and the last tick
 -- was ticker_max_lag ago; of idle queues at intervals that grow from a second to ticker_idle_period.
 CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[]) RETURNS SETOF pgque._due_tick
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
     SELECT due.queue_id, due.queue_name, due.queue_tick_seq::regclass, coalesce(due.tick_id + 1, 1), due.counted,
@@ -70,7 +76,7 @@ BEGIN
                    count.counted > last.tick_event_seq
                    OR pg_snapshot_xmin(last.tick_snapshot) < pg_snapshot_xmax(last.tick_snapshot)
                       AND clock_timestamp() - last.tick_time >= q.queue_ticker_max_lag
-                      AND pgque._late_events(q.queue_data_pfx, last.tick_snapshot) AS has_events
+                      AND pgque._late_events(pgque._event_table(q.queue_id), last.tick_snapshot) AS has_events
               FROM pgque.queue q
              CROSS JOIN LATERAL (SELECT coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0)) AS count (counted)
               LEFT JOIN LATERAL (SELECT t.* FROM pgque.tick t WHERE t.tick_queue = q.queue_id
@@ -94,14 +100,14 @@ END $$;
 -- below a transaction id in the new snapshot is a snapshot, too, and grows with that id.
 CREATE OR REPLACE FUNCTION pgque._portions(id integer, fresh pg_snapshot, counted bigint)
 RETURNS TABLE (place bigint, upto pg_snapshot, seq bigint)
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     last pgque.tick;
     portion bigint;
     data_table text;
 BEGIN
     SELECT * INTO last FROM pgque.tick t WHERE t.tick_queue = id ORDER BY t.tick_id DESC LIMIT 1;
-    SELECT q.queue_ticker_max_count::bigint * 20, q.queue_data_pfx INTO portion, data_table
+    SELECT q.queue_ticker_max_count::bigint * 20, pgque._event_table(id) INTO portion, data_table
       FROM pgque.queue q WHERE q.queue_id = id;
     IF NOT counted - last.tick_event_seq > portion THEN
         RETURN;
@@ -123,7 +129,7 @@ END $$;
 -- ids follow one another, so that a transaction whose own snapshot is too old to see the last tick fails with a
 -- serialization failure instead of taking an older snapshot for a newer one.
 CREATE OR REPLACE FUNCTION pgque._make_ticks(queues integer[], wait boolean) RETURNS SETOF bigint
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     locked integer[] := '{}';
     id integer;
@@ -155,7 +161,10 @@ BEGIN
         ON CONFLICT (tick_queue, tick_id) DO NOTHING
     RETURNING t.tick_id;
     PERFORM setval(d.tick_seq, d.tick_id) FROM unnest(due) AS d;
-    PERFORM pg_notify('pgque_' || d.queue_name, d.tick_id::text) FROM unnest(due) AS d WHERE d.has_events;
+    -- A listener that stays in a transaction keeps PostgreSQL's queue of notifications from being emptied. A tick must not
+    -- fail when it is full; who listens looks from time to time anyway.
+    PERFORM pg_notify('pgque_' || d.queue_name, d.tick_id::text) FROM unnest(due) AS d
+      WHERE d.has_events AND pg_notification_queue_usage() < 0.9;
 END $$;
 
 
@@ -193,7 +202,7 @@ END $$;
 
 -- Insert a tick of a given id: the first of a queue, or one of an external source. To be called under _lock_ticks.
 CREATE OR REPLACE FUNCTION pgque._insert_tick(id integer, wanted bigint, at timestamptz, seq bigint) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     INSERT INTO pgque.tick (tick_queue, tick_id, tick_time, tick_snapshot, tick_event_seq)
     VALUES (id, wanted, at, pgque._snapshot(), seq);

@@ -8,7 +8,8 @@
 
 
 -- Whether a queue's transaction ids are this cluster's.
-CREATE OR REPLACE FUNCTION pgque._is_at_home(id integer) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION pgque._is_at_home(id integer) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT q.queue_cluster FROM pgque.queue q WHERE q.queue_id = id)
            IS NOT DISTINCT FROM (SELECT c.system_identifier FROM pg_control_system() AS c);
@@ -18,7 +19,7 @@ END $$;
 -- For each transaction that has events in the table, the number of the first of these snapshots, which grow, that sees
 -- it; one more than there are if none does.
 CREATE OR REPLACE FUNCTION pgque._first_seen(data_table text, snapshots pg_snapshot[])
-RETURNS TABLE (xid xid8, number integer) LANGUAGE plpgsql VOLATILE AS $$
+RETURNS TABLE (xid xid8, number integer) LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     past integer := 1;
 BEGIN
@@ -41,9 +42,11 @@ END $$;
 -- Transaction ids below the one that brought the ticks here are nobody's who could still send, so the numbers are taken
 -- from there. Where they do not suffice, ticks at which no consumer stands are left out, the
 -- empty ones, then the oldest: some batches become one.
-CREATE OR REPLACE FUNCTION pgque._adopt(id integer) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pgque._adopt(id integer) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     this pgque.queue;
+    data_table constant text := pgque._event_table(id);
     first constant bigint := 3;  -- the first that is a transaction's
     home bigint;
     room bigint;
@@ -68,7 +71,7 @@ BEGIN
                                           WHERE s.sub_queue = id AND tick IN (s.sub_last_tick, s.sub_next_tick)));
         DELETE FROM pgque.tick t
          WHERE t.tick_queue = id AND t.tick_id <> ALL (standing)
-           AND t.tick_id NOT IN (SELECT DISTINCT ticks[f.number] FROM pgque._first_seen(this.queue_data_pfx, snapshots) AS f
+           AND t.tick_id NOT IN (SELECT DISTINCT ticks[f.number] FROM pgque._first_seen(data_table, snapshots) AS f
                                   WHERE f.number <= cardinality(ticks) AND ticks[f.number] <> ALL (standing)
                                   ORDER BY 1 DESC LIMIT greatest(0, room - cardinality(standing)));
         SELECT array_agg(t.tick_id ORDER BY t.tick_id), array_agg(t.tick_snapshot ORDER BY t.tick_id) INTO ticks, snapshots
@@ -83,9 +86,9 @@ BEGIN
     -- The ticker reads the counter, then takes the snapshot: of a high number are events sent here since, and a few that
     -- the last tick saw all the same. Those have transaction ids of the other cluster; if by chance they look like this
     -- one's, their event is given once more rather than not at all.
-    EXECUTE 'UPDATE ' || this.queue_data_pfx || ' AS e SET ev_txid = ($1 - 1 + CASE WHEN e.ev_id > $2 AND e.ev_txid >= $3 '
+    EXECUTE 'UPDATE ' || data_table || ' AS e SET ev_txid = ($1 - 1 + CASE WHEN e.ev_id > $2 AND e.ev_txid >= $3 '
             'THEN $5 ELSE f.number END)::text::xid8 FROM pgque._first_seen($6, $4) AS f WHERE f.xid = e.ev_txid'
-        USING first, counted, home::text::xid8, snapshots, cardinality(ticks) + 1, this.queue_data_pfx;
+        USING first, counted, home::text::xid8, snapshots, cardinality(ticks) + 1, data_table;
     UPDATE pgque.tick t SET tick_snapshot = format('%1$s:%1$s:', first + n.number)::pg_snapshot
       FROM unnest(ticks) WITH ORDINALITY AS n (tick_id, number) WHERE t.tick_queue = id AND t.tick_id = n.tick_id;
     UPDATE pgque.queue q

@@ -3,7 +3,7 @@
 
 -- The subscription of a consumer to a queue; null if there is none.
 CREATE OR REPLACE FUNCTION pgque._subscription(queue text, consumer text) RETURNS pgque.subscription
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT s FROM pgque.subscription s
               JOIN pgque.queue q ON q.queue_id = s.sub_queue
@@ -14,7 +14,7 @@ END $$;
 
 -- Subscribe at a tick, or at the last one. The queue's row is locked against rotation, which must see the new reader.
 CREATE OR REPLACE FUNCTION pgque._register_consumer(queue text, consumer text, tick_pos bigint) RETURNS integer
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     id integer;
     known pgque.subscription;

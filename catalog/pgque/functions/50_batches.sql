@@ -6,14 +6,15 @@
 
 
 -- An active batch with all that is needed to read it; null if there is none of this id.
-CREATE OR REPLACE FUNCTION pgque._batch(batch_id bigint) RETURNS pgque._batch_state LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pgque._batch(batch_id bigint) RETURNS pgque._batch_state
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     state pgque._batch_state;
 BEGIN
     PERFORM pgque._lock_ticks(s.sub_queue, true)
        FROM pgque.subscription s WHERE s.sub_batch = batch_id AND NOT pgque._is_at_home(s.sub_queue);
-    SELECT batch_id, q.queue_id, q.queue_name, q.queue_data_pfx, q.queue_max_retries,
+    SELECT batch_id, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            s.sub_id, owner.sub_id, owner.sub_consumer, c.co_name,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot
       INTO state
@@ -30,7 +31,7 @@ END $$;
 
 -- The query of a batch's events with the given select list, not yet ordered.
 CREATE OR REPLACE FUNCTION pgque._batch_query(batch pgque._batch_state, columns text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     lower xid8 := pg_snapshot_xmax(batch.prev_snapshot);
     upper xid8 := pg_snapshot_xmax(batch.next_snapshot);
@@ -55,7 +56,7 @@ END $$;
 
 -- The subscription's row, locked, for a batch to be given or closed. Raises if there is none.
 CREATE OR REPLACE FUNCTION pgque._lock_subscription(queue text, consumer text) RETURNS pgque.subscription
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found_row pgque.subscription;
 BEGIN
@@ -95,7 +96,7 @@ END $$;
 -- The tick that ends the batch after `last`: the one that the helper finds, if it is at least min_lag old.
 CREATE OR REPLACE FUNCTION pgque._find_tick(
     queue_id integer, last bigint, min_lag interval, min_count integer, min_interval interval
-) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+) RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     id bigint;
@@ -192,6 +193,19 @@ BEGIN
 END $$;
 
 
+-- The query of an active batch, which an administrator's cursor executes: he may read these tables.
+CREATE OR REPLACE FUNCTION pgque._cursor_query(batch_id bigint) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    batch pgque._batch_state := pgque._batch(batch_id);
+BEGIN
+    IF batch.batch_id IS NULL THEN
+        RAISE EXCEPTION 'batch not found: %', batch_id;
+    END IF;
+    RETURN pgque._batch_query(batch, '*');
+END $$;
+
+
 -- A cursor over a batch, and its first events. `extra_where` is trusted SQL and goes into the query as it is: so these
 -- two have the caller's rights, not the owner's.
 CREATE OR REPLACE FUNCTION pgque.get_batch_cursor(
@@ -200,14 +214,10 @@ CREATE OR REPLACE FUNCTION pgque.get_batch_cursor(
     OUT ev_extra1 text, OUT ev_extra2 text, OUT ev_extra3 text, OUT ev_extra4 text
 ) RETURNS SETOF record LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    batch pgque._batch_state := pgque._batch(batch_id);
     query text;
 BEGIN
-    IF batch.batch_id IS NULL THEN
-        RAISE EXCEPTION 'batch not found: %', batch_id;
-    END IF;
     query := 'SELECT ev_id, ev_time, ev_txid::text::bigint AS ev_txid, ev_retry, ev_type, ev_data, '
-             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 FROM (' || pgque._batch_query(batch, '*') || ') AS event';
+             'ev_extra1, ev_extra2, ev_extra3, ev_extra4 FROM (' || pgque._cursor_query(batch_id) || ') AS event';
     IF extra_where IS NOT NULL THEN
         query := query || ' WHERE ' || extra_where;
     END IF;

@@ -4,7 +4,7 @@
 
 -- One event of a batch, as its queue has it; null if it is not in the batch.
 CREATE OR REPLACE FUNCTION pgque._batch_event(batch pgque._batch_state, event_id bigint) RETURNS pgque.event_template
-LANGUAGE plpgsql VOLATILE SET enable_seqscan = off AS $$
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     event pgque.event_template;
 BEGIN
@@ -17,7 +17,8 @@ END $$;
 
 -- An active batch, its subscription locked, so that it can be neither closed nor taken over meanwhile. Raises if there
 -- is none.
-CREATE OR REPLACE FUNCTION pgque._locked_batch(batch_id bigint) RETURNS pgque._batch_state LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pgque._locked_batch(batch_id bigint) RETURNS pgque._batch_state
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     batch pgque._batch_state;
@@ -34,7 +35,7 @@ END $$;
 -- Give an event again at `at`. 0 if this delivery of it has been asked for already. In the table, `infinity` is what has been
 -- moved back already, and would be forgotten.
 CREATE OR REPLACE FUNCTION pgque._queue_retry(batch pgque._batch_state, event pgque.event_template, at timestamptz)
-RETURNS integer LANGUAGE plpgsql VOLATILE AS $$
+RETURNS integer LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     queued bigint;
 BEGIN

@@ -5,7 +5,7 @@
 -- the statement %s is the table that the queue writes to, $1 the queue's id, $2 the counter of its events. A queue that is
 -- broken does not stop the others.
 CREATE OR REPLACE FUNCTION pgque._move_due(task text, queues integer[], statement text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target pgque.queue;
     moved bigint;
@@ -16,7 +16,7 @@ BEGIN
             IF NOT pgque._is_at_home(target.queue_id) THEN
                 PERFORM pgque._lock_ticks(target.queue_id, true);
             END IF;
-            EXECUTE format(statement, target.queue_data_pfx || '_' || target.queue_cur_table)
+            EXECUTE format(statement, pgque._event_table(target.queue_id, target.queue_cur_table))
                 USING target.queue_id, target.queue_event_seq::regclass;
             GET DIAGNOSTICS moved = ROW_COUNT;
             IF moved > 0 THEN
@@ -53,8 +53,12 @@ BEGIN
         'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
         'FROM due ORDER BY ev_id');
     -- Of batches that were not closed but taken over, or closed while the statement above was at work.
-    DELETE FROM pgque.retry_queue r WHERE r.ev_retry_after = 'infinity'
-       AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = r.ev_batch);
+    DELETE FROM pgque.retry_queue r
+     USING (SELECT m.ev_owner, m.ev_id FROM pgque.retry_queue m
+             WHERE m.ev_retry_after = 'infinity'
+               AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = m.ev_batch)
+               FOR UPDATE SKIP LOCKED) AS moved
+     WHERE r.ev_owner = moved.ev_owner AND r.ev_id = moved.ev_id;
     RETURN total;
 END $$;
 
@@ -135,7 +139,7 @@ BEGIN
         RETURN 0;  -- nor now: somebody creates or drops a queue
     END IF;
     number := (this.queue_cur_table + 1) % this.queue_ntables;
-    target := this.queue_data_pfx || '_' || number;
+    target := pgque._event_table(this.queue_id, number);
     BEGIN
         EXECUTE 'LOCK TABLE ' || target || ' IN ACCESS EXCLUSIVE MODE NOWAIT';
     EXCEPTION WHEN lock_not_available THEN
@@ -158,47 +162,50 @@ BEGIN
 END $$;
 
 
--- Let queues be switched again whose switch has been committed. Must not share step 1's transaction.
+-- Let queues be switched again whose switch has been committed. Must not share step 1's transaction. A queue at which
+-- somebody registers has another time.
 CREATE OR REPLACE FUNCTION pgque.maint_rotate_tables_step2() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     confirmed bigint;
 BEGIN
     UPDATE pgque.queue q SET queue_switch_step2 = pg_current_xact_id()
-     WHERE q.queue_switch_step2 IS NULL AND q.queue_switch_step1 <> pg_current_xact_id();
+      FROM (SELECT s.queue_id FROM pgque.queue s
+             WHERE s.queue_switch_step2 IS NULL AND s.queue_switch_step1 <> pg_current_xact_id()
+               FOR NO KEY UPDATE SKIP LOCKED) AS switched
+     WHERE q.queue_id = switched.queue_id;
     GET DIAGNOSTICS confirmed = ROW_COUNT;
     RETURN confirmed;
 END $$;
 
 
--- One cycle: step 1 of all queues, delayed events, and the queues' own functions (queue_extra_maint, called with the
--- queue's name). A function that fails is reported and stops nothing.
+-- Step 1 of all queues, then delayed events. What fails in a queue is reported and does not stop the others.
+CREATE OR REPLACE FUNCTION pgque._maint_queues() RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text;
+    operations integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'rotation must run at isolation level read committed';
+    END IF;
+    FOREACH name IN ARRAY array(SELECT q.queue_name FROM pgque.queue q ORDER BY q.queue_id) LOOP
+        BEGIN
+            operations := operations + pgque.maint_rotate_tables_step1(name);
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'maint: rotation of queue % failed: %', name, sqlerrm;
+        END;
+    END LOOP;
+    RETURN operations + pgque.maint_deliver_delayed();
+END $$;
+
+
+-- One cycle: the queues' own functions, see _call_hooks, then step 1 of all queues, and delayed events. Once the first has
+-- been at work nothing here depends on the search_path.
 CREATE OR REPLACE FUNCTION pgque.maint() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    this pgque.queue;
-    hook text;
-    operations integer := 0;
+    called integer := pgque._call_hooks(NULL);
 BEGIN
-    FOR this IN SELECT q.* FROM pgque.queue q ORDER BY q.queue_id LOOP
-        operations := operations + pgque.maint_rotate_tables_step1(this.queue_name);
-    END LOOP;
-    operations := operations + pgque.maint_deliver_delayed();
-    FOR this IN SELECT q.* FROM pgque.queue q WHERE q.queue_extra_maint IS NOT NULL ORDER BY q.queue_id LOOP
-        FOREACH hook IN ARRAY this.queue_extra_maint LOOP
-            BEGIN
-                -- It must bring its own rights, and be one that an administrator may call.
-                IF NOT (SELECT p.prosecdef AND (to_regrole('pgque_admin') IS NULL
-                                                OR has_function_privilege('pgque_admin', p.oid, 'EXECUTE'))
-                          FROM pg_proc p WHERE p.oid = hook::regproc) THEN
-                    RAISE EXCEPTION 'it must be SECURITY DEFINER, and pgque_admin must be allowed to execute it';
-                END IF;
-                EXECUTE 'SELECT ' || hook::regproc || '($1)' USING this.queue_name;
-                operations := operations + 1;
-            EXCEPTION WHEN OTHERS THEN
-                RAISE WARNING 'maint: % of queue % failed: %', hook, this.queue_name, sqlerrm;
-            END;
-        END LOOP;
-    END LOOP;
-    RETURN operations;
+    RETURN called OPERATOR(pg_catalog.+) pgque._maint_queues();
 END $$;

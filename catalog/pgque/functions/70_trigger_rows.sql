@@ -2,11 +2,13 @@
 --
 -- Values become text through the output functions of their types, never through casts, which may be anybody's and say
 -- anything.
--- These functions run once a row. So they are PL/pgSQL, which keeps its plans, and have no settings of their own.
+-- These functions run once a row. So they are PL/pgSQL, which keeps its plans. Roles that send may execute them, since the
+-- triggers have the rights of whoever changes a table: none has rights of its own.
 
 
 -- A type, or what a domain is made of.
-CREATE OR REPLACE FUNCTION pgque._base_type(type oid) RETURNS oid LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION pgque._base_type(type oid) RETURNS oid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     base oid;
 BEGIN
@@ -24,7 +26,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque._row_columns(
     relation oid, OUT names text[], OUT types oid[], OUT generated "char"[], OUT overriding boolean, OUT plain boolean,
     OUT builtin boolean
-) LANGUAGE plpgsql STABLE AS $$
+) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}'), coalesce(array_agg(b.type ORDER BY a.attnum), '{}'),
            coalesce(array_agg(a.attgenerated ORDER BY a.attnum), '{}'), coalesce(bool_or(a.attidentity = 'a'), false),
@@ -41,7 +43,7 @@ END $$;
 
 -- A row's values as PostgreSQL prints them, in the order of its columns.
 CREATE OR REPLACE FUNCTION pgque._row_texts(value record, names text[], types oid[], plain boolean) RETURNS text[]
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     image json;
     texts text[];
@@ -71,7 +73,7 @@ END $$;
 -- A row as a JSON object of the columns that are sent: numbers, booleans, arrays and JSON as such, times in ISO 8601, all
 -- else, and whatever has a type of the user's, as a string.
 CREATE OR REPLACE FUNCTION pgque._row_json(value record, names text[], types oid[], sent boolean[], builtin boolean) RETURNS text
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     image json;
     result text;
@@ -95,22 +97,25 @@ BEGIN
 END $$;
 
 
--- Percent-encoding as in PgQ: letters, digits, '_', '-' and '.' stand for themselves, a space is '+'.
+-- Percent-encoding as in PgQ: letters, digits, '_', '-' and '.' stand for themselves, a space is '+'. It runs twice a column,
+-- so it pins no search_path; every name in it says its schema.
 CREATE OR REPLACE FUNCTION pgque._urlencode(value text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-    IF value !~ '[^A-Za-z0-9_.-]' THEN
+    IF value OPERATOR(pg_catalog.!~) '[^A-Za-z0-9_.-]' THEN
         RETURN value;
     END IF;
-    RETURN (SELECT string_agg(CASE WHEN c ~ '[A-Za-z0-9_.-]' THEN c
-                                   WHEN c = ' ' THEN '+'
-                                   ELSE regexp_replace(encode(convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g') END, '' ORDER BY n)
-              FROM string_to_table(value, NULL) WITH ORDINALITY AS t (c, n));
+    RETURN (SELECT pg_catalog.string_agg(
+                CASE WHEN c OPERATOR(pg_catalog.~) '[A-Za-z0-9_.-]' THEN c
+                     WHEN c OPERATOR(pg_catalog.=) ' ' THEN '+'
+                     ELSE pg_catalog.regexp_replace(pg_catalog.encode(pg_catalog.convert_to(c, 'UTF8'), 'hex'), '(..)', '%\1', 'g')
+                END, '' ORDER BY n)
+              FROM pg_catalog.string_to_table(value, NULL) WITH ORDINALITY AS t (c, n));
 END $$;
 
 
 -- The columns that are sent as column=value pairs; a null is the column's name alone.
 CREATE OR REPLACE FUNCTION pgque._row_urlencoded(names text[], texts text[], sent boolean[]) RETURNS text
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pairs text[] := '{}';
 BEGIN
@@ -124,7 +129,8 @@ END $$;
 
 
 -- An expression of a trigger's argument over the columns of a row, as text.
-CREATE OR REPLACE FUNCTION pgque._row_expression(expression text, value record) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+CREATE OR REPLACE FUNCTION pgque._row_expression(expression text, value record) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result text;
 BEGIN
@@ -134,7 +140,8 @@ END $$;
 
 
 -- The columns of a relation's primary key in its order; empty where there is none.
-CREATE OR REPLACE FUNCTION pgque._primary_key(relation oid) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+CREATE OR REPLACE FUNCTION pgque._primary_key(relation oid) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT coalesce(array_agg(a.attname::text ORDER BY k.n), '{}')
               FROM pg_index i

@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION pgque._row_sql(
     op text, target text, key text[], names text[], sent boolean[], overriding boolean, old_texts text[], new_texts text[],
     fragments boolean
-) RETURNS text LANGUAGE plpgsql STABLE AS $$
+) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     columns text[] := '{}';
     news text[] := '{}';

@@ -17,7 +17,7 @@
 
 -- The columns that an argument lists. Raises 42703 for one that there is not.
 CREATE OR REPLACE FUNCTION pgque._listed_columns(argument text, names text[], relation oid) RETURNS text[]
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     listed text[] := regexp_split_to_array(btrim(substr(argument, strpos(argument, '=') + 1)), '\s*,\s*');
     name text;
@@ -35,7 +35,7 @@ END $$;
 -- Inserts the event of one change, unless the arguments say that there is none.
 CREATE OR REPLACE FUNCTION pgque._trigger_event(
     format text, queue_name text, arguments text[], op text, relation oid, target text[], old_row record, new_row record
-) RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     table_columns record := pgque._row_columns(relation);
@@ -151,7 +151,7 @@ END $$;
 
 -- Raises an error where a trigger cannot work as it has been created.
 CREATE OR REPLACE FUNCTION pgque._check_trigger(name text, level text, op text, arguments int) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $$
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF arguments < 1 THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'Trigger needs queue name';

@@ -196,6 +196,6 @@ BEGIN
           FROM pgque._buckets($2, $3) AS b (bucket)
           LEFT JOIN failures f ON date_bin($3, f.at, timestamptz 'epoch') = b.bucket
          GROUP BY b.bucket ORDER BY b.bucket
-        $query$, (SELECT q.queue_data_pfx::regclass FROM pgque.queue q WHERE q.queue_id = id))
+        $query$, pgque._event_table(id))
     USING id, period, bucket_size;
 END $$;

@@ -17,13 +17,16 @@ $$;
 
 
 -- Whether pg_cron can be called from here. What is called runs with the rights of the caller, whose jobs they are, so it
--- must belong to a superuser or to the caller.
+-- must belong to a superuser or to the caller, and so must the schema.
 CREATE OR REPLACE FUNCTION pgque._has_cron() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT count(*) = 2
-      FROM pg_proc p JOIN pg_roles r ON r.oid = p.proowner
+      FROM pg_proc p
+      JOIN pg_namespace n ON n.oid = p.pronamespace
+      JOIN pg_roles r ON r.oid = p.proowner
+      JOIN pg_roles s ON s.oid = n.nspowner
      WHERE p.oid IN (to_regprocedure('cron.schedule(text,text,text)'), to_regprocedure('cron.unschedule(bigint)'))
-       AND (r.rolsuper OR r.rolname = current_user)
+       AND (r.rolsuper OR r.rolname = current_user) AND (s.rolsuper OR s.rolname = current_user)
 $$;
 
 
@@ -49,10 +52,10 @@ BEGIN
     UPDATE pgque.config SET clock_stopped = false;
     IF NOT server THEN
         UPDATE pgque.config SET
-            ticker_job_id = cron.schedule('pgque_ticker', '1 second', 'CALL pgque.ticker_loop()'),
-            retry_job_id = cron.schedule('pgque_retry_events', '30 seconds', 'SELECT pgque.maint_retry_events()'),
-            maint_job_id = cron.schedule('pgque_maint', '30 seconds', 'SELECT pgque.maint()'),
-            step2_job_id = cron.schedule('pgque_rotate_step2', '10 seconds', 'SELECT pgque.maint_rotate_tables_step2()');
+            ticker_job_id = cron.schedule('pgque_ticker'::text, '1 second'::text, 'CALL pgque.ticker_loop()'::text),
+            retry_job_id = cron.schedule('pgque_retry_events'::text, '30 seconds'::text, 'SELECT pgque.maint_retry_events()'::text),
+            maint_job_id = cron.schedule('pgque_maint'::text, '30 seconds'::text, 'SELECT pgque.maint()'::text),
+            step2_job_id = cron.schedule('pgque_rotate_step2'::text, '10 seconds'::text, 'SELECT pgque.maint_rotate_tables_step2()'::text);
     END IF;
     NOTIFY pgque_clock;
 END $$;
@@ -80,23 +83,26 @@ END $$;
 
 
 -- Ticks for one second, every tick_period_ms, each tick in a transaction of its own: for pg_cron, which starts it each
--- second, or by hand. A tick that takes longer than the period delays the next, and is not made up for.
+-- second, or by hand. A tick that takes longer than the period delays the next, and is not made up for. A procedure that
+-- commits cannot pin its search_path: so every name and operator says its schema.
 CREATE OR REPLACE PROCEDURE pgque.ticker_loop()
 LANGUAGE plpgsql AS $$
 DECLARE
     begun pg_catalog.timestamptz := pg_catalog.clock_timestamp();
     following pg_catalog.timestamptz := begun;
+    finish CONSTANT pg_catalog.timestamptz := begun OPERATOR(pg_catalog.+) '1 second'::pg_catalog.interval;
     period pg_catalog.interval;
 BEGIN
     LOOP
         PERFORM pgque.ticker();
         COMMIT;
-        SELECT pg_catalog.make_interval(secs => c.tick_period_ms / 1000.0) INTO period FROM pgque.config c;
-        following := following + period;
-        EXIT WHEN following >= begun + '1 second'::pg_catalog.interval;
-        IF pg_catalog.clock_timestamp() < following THEN
+        SELECT pg_catalog.make_interval(secs => c.tick_period_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
+          INTO period FROM pgque.config c;
+        following := following OPERATOR(pg_catalog.+) period;
+        EXIT WHEN following OPERATOR(pg_catalog.>=) finish;
+        IF pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) following THEN
             COMMIT;
-            PERFORM pg_catalog.pg_sleep(pg_catalog.date_part('epoch', following - pg_catalog.clock_timestamp()));
+            PERFORM pg_catalog.pg_sleep(pg_catalog.date_part('epoch', following OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()));
             COMMIT;
         ELSE
             following := pg_catalog.clock_timestamp();
