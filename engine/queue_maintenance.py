@@ -1,7 +1,8 @@
 """What the clock of a database's queues does besides ticking: retries, delayed events, rotation, hooks.
 
 Each step is a transaction of its own in a session of the pool, beside the ticks, so that no step holds up a tick or
-another step. What fails is logged and tried again later, ever more rarely.
+another step. What fails is logged and tried again later, ever more rarely. Hooks, which are users' functions, run
+beside the steps, those of each queue over a connection of their own that ends with them, and for a limited time.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -25,6 +26,9 @@ RETRY_INTERVAL = 1.0
 ROTATION_INTERVAL = 10.0
 MAINTENANCE_INTERVAL = 30.0
 
+HOOK_SECONDS = 60
+"""The hooks of one queue may take so long, together."""
+
 LONGEST_PAUSE = 60.0
 """Seconds after which a thing that keeps failing is tried again."""
 
@@ -32,6 +36,9 @@ LOCK_TIMEOUT = "2s"
 """A step gives up what somebody holds locked for longer, and comes back to it."""
 
 _QUEUES = "SELECT queue_name::text FROM pgque.queue ORDER BY queue_id"
+
+
+_HOOKED = "SELECT queue_name::text FROM pgque.queue WHERE queue_extra_maint <> '{}' ORDER BY queue_id"
 
 
 @dataclass(slots=True)
@@ -106,21 +113,48 @@ class QueueMaintenance:
             _Step("pgque.maint_retry_events()", RETRY_INTERVAL),
             _Step("pgque.maint_deliver_delayed()", RETRY_INTERVAL),
             _Step("pgque.maint_rotate_tables_step2()", ROTATION_INTERVAL),
-            _Step("pgque.maint()", MAINTENANCE_INTERVAL, by_queue="pgque.maint_rotate_tables_step1"),
+            _Step("pgque._maint_queues()", MAINTENANCE_INTERVAL, by_queue="pgque.maint_rotate_tables_step1"),
         )
     )
 
     async def run(self) -> None:
         """Work until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._repeat(self._cycle, RETRY_INTERVAL))
+            lanes.create_task(self._repeat(self._call_hooks, MAINTENANCE_INTERVAL))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
         while True:
             if self.active:
                 try:
-                    await self._cycle()
+                    await work()
                 except (SqlError, OSError) as error:
                     logger.warning("queue maintenance interrupted", database=self.pool.database, error=str(error))
                 except Exception:
                     logger.exception("queue maintenance failed", database=self.pool.database)
-            await asyncio.sleep(RETRY_INTERVAL)
+            await asyncio.sleep(interval if self.active else RETRY_INTERVAL)
+
+    async def _call_hooks(self) -> None:
+        """Call each queue's hooks over a connection of their own."""
+        async with self.pool.session() as session:
+            names = [name for (name,) in await session.fetch(_HOOKED)]
+        for name in names:
+            what = f"hooks, {name}"
+            if self._troubles.waits(what, self.clock()):
+                continue
+            connection = await self.pool.connect()
+            pid, session = connection.get_server_pid(), PooledSession(connection)
+            try:
+                await session.execute(f"SET statement_timeout = '{HOOK_SECONDS}s'")
+                async with asyncio.timeout(HOOK_SECONDS + 5):
+                    await self._call(session, "SELECT pgque._call_hooks($1::text)", what, name)
+            except TimeoutError:  # a function may catch its cancellation
+                pause = self._troubles.note(what, self.clock())
+                logger.warning("hooks do not end", database=self.pool.database, queue=name, retry_seconds=pause)
+                async with self.pool.session() as other:
+                    await other.execute(f"SELECT pg_catalog.pg_terminate_backend({pid})")
+            finally:
+                connection.terminate()
 
     async def _cycle(self) -> None:
         """Take each step that is due, in a transaction of its own."""

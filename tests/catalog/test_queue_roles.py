@@ -137,8 +137,8 @@ def test_ticker_loop_by_role(queue: Queue, ordinary: str) -> None:
 def test_privileges_of_tables_and_sequences(queue: Queue, ordinary: str, table: str) -> None:
     """Also those of a queue that was created later than the roles.
 
-    Administrators lack what would run code of theirs with the owner's rights; nobody touches the locks, nor changes what
-    says which version is installed.
+    Administrators lack what would run code of theirs with the owner's rights; nobody touches the locks, nor changes
+    what says which version is installed.
     """
     function, privileges = {
         "r": ("has_table_privilege", ["SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"]),
@@ -160,7 +160,9 @@ def test_privileges_of_tables_and_sequences(queue: Queue, ordinary: str, table: 
             *(role, privileges, table),
         )
         assert len(rows) > 5
-        assert {name: set(held or []) for name, held in rows} == {name: exceptions.get((role, name), wanted) for name, _ in rows}
+        assert {name: set(held or []) for name, held in rows} == {
+            name: exceptions.get((role, name), wanted) for name, _ in rows
+        }
 
 
 def test_schema_and_membership(queue: Queue, ordinary: str) -> None:

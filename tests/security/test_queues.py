@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import psycopg
@@ -9,6 +10,9 @@ import pytest
 from psycopg import conninfo
 
 from catalog.install import QUEUES
+from engine import queue_maintenance
+from engine.pool import DatabasePool
+from engine.queue_maintenance import QueueMaintenance
 from server.embedded import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into, queue, queue_database
 from tests.catalog.test_queue_roles import GRANTS, ROLES
@@ -49,7 +53,8 @@ def eve(queue: Queue, queue_database: str) -> Iterator[Queue]:
     with psycopg.connect(conninfo.make_conninfo(queue_database, user=EVE, password="x"), autocommit=True) as connection:
         yield Queue(connection, queue.name)
     queue.connection.execute(
-        f"UPDATE pgque.queue SET queue_extra_maint = NULL; DROP OWNED BY {EVE} CASCADE; DROP ROLE {EVE}; DROP TABLE seen"
+        "UPDATE pgque.queue SET queue_extra_maint = NULL; DROP TABLE public.seen;"
+        f"DROP OWNED BY {EVE} CASCADE; DROP ROLE {EVE}"
     )
 
 
@@ -117,7 +122,9 @@ def test_search_path_that_a_hook_leaves(queue: Queue, eve: Queue, queue_database
         "CREATE OPERATOR evil.+ (function = evil.plus, leftarg = int, rightarg = int)"
     )
     hide = "PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);" if hidden else ""
-    hook(eve, f"BEGIN PERFORM set_config('search_path', 'evil, pg_catalog', false); {hide} RETURN evil.note('hook'); END")
+    hook(
+        eve, f"BEGIN PERFORM set_config('search_path', 'evil, pg_catalog', false); {hide} RETURN evil.note('hook'); END"
+    )
     notices = maintain(queue_database, "SELECT 1 + 1")
     assert (notices == []) is hidden
     assert seen(queue) == ({EVE} if hidden else set())
@@ -159,6 +166,40 @@ def test_hook_works_with_its_owners_rights(queue: Queue, eve: Queue, queue_datab
     assert queue.rows("SELECT FROM pg_proc WHERE proname ~ '^_calls_hook'") == []
 
 
+def test_hooks_that_do_not_end_stop_nobody_elses(
+    queue: Queue, eve: Queue, queue_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that catches its cancellation."""
+    monkeypatch.setattr(queue_maintenance, "HOOK_SECONDS", 1)
+    hook(
+        eve,
+        "BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN END; END LOOP; END",
+    )
+    other = f"{queue.name} other"
+    queue.value("SELECT pgque.create_queue(%s)", other)
+    eve.connection.execute(
+        "CREATE FUNCTION evil.works(text) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT evil.note($1)'"
+    )
+    eve.connection.execute("UPDATE pgque.queue SET queue_extra_maint = '{evil.works}' WHERE queue_name = %s", [other])
+    login = conninfo.conninfo_to_dict(queue_database)
+
+    async def call() -> None:
+        arguments = {key: login[key] for key in ("host", "port", "user", "password")}
+        pool = DatabasePool(str(login["dbname"]), lambda _: arguments)
+        try:
+            await QueueMaintenance(pool)._call_hooks()
+        finally:
+            await pool.close()
+
+    asyncio.run(call())
+    assert queue.rows("SELECT * FROM public.seen") == [(EVE, other)]
+    while queue.rows(
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() AND query ~ '_call_hooks.*text'"
+        " AND pid <> pg_backend_pid()"
+    ):  # the test's own time limit ends this
+        pass
+
+
 def test_implicit_cast_behind_a_foreign_key(queue: Queue, eve: Queue) -> None:
     eve.connection.execute(
         "CREATE TYPE evil.e AS ENUM ('a');"
@@ -180,7 +221,8 @@ def test_roles_execute_the_documented_functions_only(queue: Queue) -> None:
     for role in ROLES:
         members = ROLES if role == "pgque_admin" else (role,)
         rows = queue.rows(
-            "SELECT proname FROM pg_proc p WHERE pronamespace = 'pgque'::regnamespace AND has_function_privilege(%s, p.oid, 'EXECUTE')",
+            "SELECT proname FROM pg_proc p WHERE pronamespace = 'pgque'::regnamespace "
+            "AND has_function_privilege(%s, p.oid, 'EXECUTE')",
             role,
         )
         public = {grant.function.split("(")[0] for grant in GRANTS.values() if grant.allowed(role)}
