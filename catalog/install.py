@@ -5,6 +5,9 @@ system's table of versions. ``functions`` holds functions and views, written so 
 soon as any of them differs from what the database has. ``superuser`` is run where the role has the right, and the
 result says what is missing where it has not.
 
+The server's role runs what is in these schemas, so they must belong to it or to a superuser. What belongs to anybody
+else could be changed by that role, also into something else: nothing is installed beside it, and nothing of it is run.
+
 The state of a database is one line for each system, kept as the comment of its schema, so that looking costs one small
 query. A system that is `movable` may be in a schema of the user's choice; its scripts say ``@extschema@``, as those of
 PostgreSQL's own extensions do, and the comment is what it is found by.
@@ -20,6 +23,7 @@ from pathlib import Path
 
 import structlog
 
+from catalog.ownership import check_owners, revoke_create, untrusted
 from catalog.session import ScriptSession, SqlError, SqlSession
 
 log = structlog.get_logger(__name__)
@@ -57,6 +61,10 @@ class System:
     """A query for what the scripts could not do for want of rights: one row, an array of warnings."""
     without_superuser: str | None = None
     """The warning where the superuser's scripts could not run, with the role's name to be put in."""
+    beside: tuple[str, ...] = ()
+    """Further schemas that the scripts make."""
+    exclusive: tuple[str, ...] = ()
+    """Those of the schemas in which everything belongs to the server."""
     movable: bool = False
     """Whether the schema may be another one; `schema` is then the default."""
     in_use: str | None = None
@@ -73,6 +81,8 @@ STREAM_TABLES = System(
     advisory_lock=0x7067_7472_6963_6B6C,  # "pgtrickl"
     functions_needed=("pg_control_system()",),
     without_superuser=WITHOUT_EVENT_TRIGGERS,
+    beside=("pgtrickle_changes", "pgtrickle_roles", "pgtrickle_staging"),
+    exclusive=("pgtrickle", "pgtrickle_changes"),
 )
 
 QUEUES = System(
@@ -163,19 +173,21 @@ def bundled_scripts(system: System = STREAM_TABLES) -> Scripts:
 
 
 _FOUND = """
-SELECT n.nspname::text FROM pg_catalog.pg_namespace n
+SELECT n.nspname::text FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_roles a ON a.oid = n.nspowner
 WHERE pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE $1::text
-  AND (n.nspname = $2::text OR n.nspowner = (SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user)
-       OR n.nspowner = (SELECT nspowner FROM pg_catalog.pg_namespace WHERE nspname = $3::text)
-       OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE oid = n.nspowner AND rolsuper))
+  AND (a.rolsuper OR a.rolname = current_user AND NOT $4::boolean
+       OR n.nspowner = (SELECT nspowner FROM pg_catalog.pg_namespace WHERE nspname = $3::text))
 ORDER BY n.nspname = $2::text DESC, n.oid LIMIT 1
 """
 """A user may write the same comment on a schema of his own, which must not be where the engine's scripts run."""
 
 
-async def schema_of(session: SqlSession, system: System) -> str | None:
-    """The schema into which a system has been installed in the session's database, None if it has not been."""
-    rows = await session.fetch(_FOUND, f"Headwater {system.title}, %", system.schema, STREAM_TABLES.schema)
+async def schema_of(session: SqlSession, system: System, *, of_client: bool = False) -> str | None:
+    """The schema into which a system has been installed in the session's database, None if it has not been.
+
+    The session is the engine's own unless it is `of_client`, whose own schemas do not count.
+    """
+    rows = await session.fetch(_FOUND, f"Headwater {system.title}, %", system.schema, STREAM_TABLES.schema, of_client)
     return str(rows[0][0]) if rows else None
 
 
@@ -205,7 +217,8 @@ async def install(
     being in use, no longer there. Costs one query where there is nothing to do (two for a movable system). Several
     servers may do this at once; one of them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
-    belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then).
+    belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then). It is an
+    UntrustedSchema where the schema, or something in it, belongs to another role.
     """
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
@@ -213,7 +226,7 @@ async def install(
     warnings: tuple[str, ...] = (
         (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
     )
-    if _is_current(present, scripts, superuser):
+    if _is_current(present, scripts, superuser) and not await untrusted(session, system, place):
         return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
@@ -264,10 +277,11 @@ async def install_in_transaction(
     await session.execute("SET LOCAL search_path = pg_catalog")
     await session.fetch("SELECT pg_advisory_xact_lock($1::bigint)::text", system.advisory_lock)
     place = schema or await _place(session, system)
+    await _check_rights(session, system, place)
+    await check_owners(session, system, place)
     present, superuser, _ = await _present_state(session, place)
     if _is_current(present, scripts, superuser):
         return False  # another server was faster
-    await _check_rights(session, system, place)
     if schema is not None:
         await _leave(session, system, schema)
     extschema = quoted(place)
@@ -298,6 +312,9 @@ async def install_in_transaction(
     for script in scripts.functions + (scripts.superuser if superuser else ()):
         await session.run_script(script.placed(extschema))
     state = scripts.state(superuser=superuser)
+    if system.exclusive:
+        await revoke_create(session, [place, *system.beside])
+    await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog installed", state=state, schema=place)
@@ -353,14 +370,12 @@ async def _check_rights(session: SqlSession, system: System, schema: str) -> Non
         "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n"
         " WHERE n.nspname = $2::text), false), "
         "pg_is_in_recovery(), "
-        "(SELECT min(f) FROM unnest($3::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE')), "
-        "(SELECT r.rolname::text FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner"
-        " WHERE n.nspname = $2::text AND NOT r.rolsuper AND r.rolname <> current_user)",
+        "(SELECT min(f) FROM unnest($3::text[]) AS f WHERE NOT has_function_privilege(f, 'EXECUTE'))",
         system.extension,
         schema,
         list(system.functions_needed),
     )
-    number, version, may_create, role, database, extension, foreign, recovery, function, ruler = rows[0]
+    number, version, may_create, role, database, extension, foreign, recovery, function = rows[0]
     if int(number or 0) < OLDEST_SERVER:
         raise SqlError("0A000", f"PostgreSQL {version} is too old", hint="Headwater needs PostgreSQL 15 or newer.")
     if recovery:
@@ -375,13 +390,7 @@ async def _check_rights(session: SqlSession, system: System, schema: str) -> Non
         raise SqlError(
             "42501",
             f'schema {schema} exists and belongs to a role whose rights role "{role}" has not',
-            hint="Serve with the role that installed it, or with a member of that role.",
-        )
-    if ruler and schema != system.schema:
-        raise SqlError(
-            "42501",
-            f'schema "{schema}" belongs to role "{ruler}", which could change what the server runs in it',
-            hint="Name a schema that does not exist yet, or one that belongs to a superuser.",
+            hint="Serve with the role that installed it.",
         )
     if not may_create:
         raise SqlError(

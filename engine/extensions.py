@@ -25,7 +25,7 @@ async def carry_out_extension(
     action = arguments.get("action")
     if system is None or installer is None or action not in ("create", "alter", "drop"):
         raise SqlError("22023", "malformed extension request")
-    schema = (await schema_of(session, system) if system.movable else None) or system.schema
+    schema = (await schema_of(session, system, of_client=True) if system.movable else None) or system.schema
     rows = await session.fetch(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = $1::pg_catalog.text AND c.relname = $2::pg_catalog.text), "

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 import asyncpg
 import structlog
 
+from catalog.install import QUEUES
+from catalog.ownership import installed_query
 from catalog.session import SqlSession
 from engine.election import Candidate
 from engine.queue_maintenance import QueueMaintenance, Troubles
@@ -42,7 +44,7 @@ ACTIVE_SECONDS = 3.0
 LOCK_TIMEOUT = "200ms"
 """Whoever holds a queue's row (DROP in an open transaction, say) must not hold up the others."""
 
-_INSTALLED = "SELECT pg_catalog.to_regclass('pgque.queue') IS NOT NULL"
+_INSTALLED = installed_query(QUEUES)
 
 _FOUND = "SELECT EXISTS (SELECT FROM pgque.queue)"
 

@@ -92,7 +92,7 @@ async def carry_out(
             session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
         )
     else:
-        # A function with SECURITY DEFINER asks with its owner's rights, not with those of the session that calls it.
+        # What was asked for past the server is carried out in a session of the engine's own.
         async with acting_as(session, request.requested_by, current=request.session_role):
             await _change(session, request, spark, alone=alone)
     if created is not None and not in_two_steps:
@@ -264,16 +264,19 @@ class Loader(Protocol):
         ...
 
 
-def check_asked_directly(request: Request, what: str) -> None:
-    """The rights are those of the session, so that the session itself must be who asks. Raises SqlError 42501."""
+def check_session(request: Request) -> None:
+    """The session must have the role that it had when it asked, since it has its rights. Raises SqlError 42501."""
     if request.session_role != request.requested_by:
-        raise SqlError("42501", f"cannot {what} inside a security definer function")
+        raise SqlError(
+            "42501",
+            f'cannot carry out a request of role "{request.requested_by}" as role "{request.session_role}"',
+            hint="A statement must end with the role that it makes a request with.",
+        )
 
 
 async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
     """Carry out a COPY from files. Triggers and defaults run with it."""
     request.check()
-    check_asked_directly(request, "COPY from a file")
     if loader is None:
         raise SqlError("58000", "COPY from a file needs Spark", hint="Start the server with --spark sail or local[*].")
     rows = await loader.load(session, request.arguments["statement"], request.search_path)
@@ -306,12 +309,12 @@ async def carry_out_all(
     alone = session.autocommit and len(requests) == 1
     created = []
     for request in requests:
+        check_session(request)
         if request.kind == "copy":
             await copy(session, request, loader)
             continue
         if request.kind == "statement":
             request.check()
-            check_asked_directly(request, "carry out this statement")
             await carry_out_statement(session, request.arguments["statement"], request.search_path)
             expect()
             continue

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import QUEUES, REGISTERS, System, install
+from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, System, install
+from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests, turns
@@ -86,6 +87,8 @@ class Engine:
     """Carries out COPY from files; None without Spark."""
     _databases: dict[str, _Database] = field(default_factory=dict)
     _unavailable: dict[str, str] = field(default_factory=dict)
+    _untrusted: set[str] = field(default_factory=set)
+    """Databases in which the schemas of stream tables are somebody else's."""
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
     _released: dict[str, float] = field(default_factory=dict)
     """Until when, on the monotonic clock, a database is left to whoever asked for it."""
@@ -125,13 +128,20 @@ class Engine:
                     absent = [await self._install_beside(session, database, system) for system in (QUEUES, REGISTERS)]
             except SqlError as error:
                 await pool.close()
+                if isinstance(error, UntrustedSchema):
+                    self._untrusted.add(database)
                 logger.warning("catalog not installed", database=database, error=error.message, hint=error.hint)
                 hint = f" ({error.hint})" if error.hint else ""
                 return f'stream tables are not available in database "{database}": {error.message}{hint}'
+            self._untrusted.discard(database)
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             self._take_up(database, pool)
             return "; ".join(filter(None, absent)) or None
+
+    def is_trusted(self, database: str) -> bool:
+        """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
+        return database not in self._untrusted
 
     async def _install_beside(self, session: PooledSession, database: str, system: System) -> str | None:
         """Install or upgrade what stream tables do not need. Returns a warning if it could not be."""
@@ -329,7 +339,7 @@ class Engine:
             pool = DatabasePool(database, self.connect_arguments, max_size=1)
             try:
                 async with pool.session() as session:
-                    ((found,),) = await session.fetch("SELECT pg_catalog.to_regnamespace('pgtrickle') IS NOT NULL")
+                    ((found,),) = await session.fetch(installed_query(STREAM_TABLES))
                 return bool(found)
             except SqlError:
                 return False

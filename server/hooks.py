@@ -32,6 +32,10 @@ class EngineHooks(Protocol):
         """Called when a client has logged in, before it may send anything. Returns a warning for it, or None."""
         ...
 
+    def is_trusted(self, database: str) -> bool:
+        """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
+        ...
+
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         ...
@@ -58,6 +62,9 @@ class NoEngine:
 
     async def database_ready(self, database: str) -> str | None:
         return None
+
+    def is_trusted(self, database: str) -> bool:
+        return True
 
     async def carry_out(self, session: RequestSession) -> None:
         return None

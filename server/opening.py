@@ -216,8 +216,10 @@ class Opening:
     async def _make_database_ready(self) -> None:
         try:
             warning = await self.session.relay.hooks.database_ready(self.session.database)
+            self.session.traffic.trusted = self.session.relay.hooks.is_trusted(self.session.database)
         except Exception as error:  # whatever the engine's trouble is, the client's database is still usable
             log.error("database not ready", database=self.session.database, exc_info=error)
             warning = f'the engine cannot work in database "{self.session.database}": {error}'
+            self.session.traffic.trusted = False
         if self.session.state is State.GREETING:
             self.session.begin(warning)

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from catalog.install import QUEUES, STREAM_TABLES
+from catalog.ownership import installed_query
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
 from server.postgres_url import PostgresUrl
@@ -35,15 +37,15 @@ ORDER BY datname
 
 # The sessions that hold the advisory locks of the scheduler and of the queues' clock: a key is 64 bits wide, shown by
 # pg_locks in two halves.
-_OVERVIEW = """
+_OVERVIEW = f"""
 WITH held AS (
     SELECT l.pid, l.classid::bigint << 32 | l.objid::bigint AS key FROM pg_catalog.pg_locks l
     WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
       AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
 SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_database())) AS size,
-       pg_catalog.to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL AS installed,
+       ({installed_query(STREAM_TABLES)}) AS installed,
        (SELECT pid FROM held WHERE key = %s LIMIT 1) AS scheduler,
-       pg_catalog.to_regclass('pgque.queue') IS NOT NULL AS has_queues,
+       ({installed_query(QUEUES)}) AS has_queues,
        (SELECT pid FROM held WHERE key = %s LIMIT 1) AS clock,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
         WHERE c.relkind = 'p' AND c.relname LIKE '%%\\_movements' AND EXISTS (
@@ -52,7 +54,7 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
        (SELECT pid FROM held WHERE key = %s LIMIT 1) AS worker,
        pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions
 """
-"""Nothing but PostgreSQL's own catalog is read for registers: a user may have made a schema that looks like theirs."""
+"""A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
 
 _QUEUES = """
 SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
@@ -216,7 +218,7 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
         with closing(connect(name)) as connection:
             with connection.cursor(row_factory=class_row(_Overview)) as cursor:
                 locks = [worker.ELECTION_LOCK for worker in (scheduler, queue_clock, register_maintenance)]
-                overview = cursor.execute(_OVERVIEW, locks).fetchone()
+                overview = cursor.execute(_OVERVIEW.encode(), locks).fetchone()
             assert overview is not None
             stream_tables: list[_StreamTable] = []
             subscriptions: list[_Subscription] = []
@@ -225,7 +227,7 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
             if overview.installed:
                 stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
                 failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
-            if overview.has_subscriptions:
+            if overview.installed and overview.has_subscriptions:
                 subscriptions = _fetch(connection, _Subscription, _SUBSCRIPTIONS)
                 sources = _fetch(connection, _Source, _SOURCES)
             queues = None

@@ -323,7 +323,7 @@ class Traffic(Watch):
         elif kind == m.READY:
             self.note_ready(body[0])
         elif kind == m.NOTICE:
-            if m.sqlstate_of(body) == m.REQUEST_MADE:
+            if self.trusted and m.sqlstate_of(body) == m.REQUEST_MADE:
                 if self.copying:  # the client must go on; what ends the COPY needs attention
                     self.requested = True
                 else:
@@ -334,7 +334,7 @@ class Traffic(Watch):
             self.failed = True
             self.copying = False
             self.fatal = m.is_fatal(body)
-            return m.sqlstate_of(body) == m.REQUEST_LEFT
+            return self.trusted and m.sqlstate_of(body) == m.REQUEST_LEFT
         elif kind == m.PARAMETER_STATUS:
             name = m.text_at(body)
             value = m.text_at(body, len(name) + 1)

@@ -37,6 +37,8 @@ class Watch:
         self.attention: Attention | None = None
         self.watching = True
         """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
+        self.trusted = True
+        """Whether the catalog is the server's. Where it is not, no function of it is called for the client."""
         self.statements: dict[bytes, Mentioning] = {}
         """Prepared statements that mention something, by name."""
         self.portals: dict[bytes, Mentioning] = {}
@@ -96,6 +98,8 @@ class Watch:
 
     def mentioned(self, text: bytes) -> Mention:
         """What a text mentions, to this session."""
+        if not self.trusted:
+            return mentions(text) & Mention.DATABASE
         if not self.sending and sends(text.lower()):
             self.sending = True
         found = mentions(text)

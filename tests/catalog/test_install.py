@@ -9,6 +9,7 @@ import pytest
 from psycopg import conninfo, sql
 
 from catalog.install import Script, Scripts, bundled_scripts
+from catalog.ownership import UntrustedSchema
 from catalog.session import SqlError
 from tests.catalog.conftest import PASSWORD, Connect, Engine, install_into, sqlstate
 
@@ -109,7 +110,12 @@ def test_ordinary_role_installs_without_event_triggers(dsn: str, database: str, 
         len(result.warnings) == 1 and "event triggers" in result.warnings[0] and "catalog_alice" in result.warnings[0]
     )
     assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (0,)
-    # A superuser's server adds what was missing; the ordinary one is content with that.
+    # The role could change what a superuser's server runs, which wants to own it.
+    with pytest.raises(UntrustedSchema) as failure:
+        install_into(dsn)
+    assert failure.value.sqlstate == "42710"
+    admin.execute("REASSIGN OWNED BY catalog_alice TO CURRENT_USER")
+    # It adds what was missing; the ordinary one is content with that.
     assert install_into(dsn).changed
     assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (5,)
     assert not install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD)).changed

@@ -177,11 +177,14 @@ def test_requests_are_private(connect: Connect) -> None:
     assert sqlstate(bob, "SELECT pgtrickle._fail_request(1, '', '')") == "42501"
 
 
-def test_request_of_a_definer_function_is_the_definers(connect: Connect, relayed: Connection) -> None:
+def test_request_of_a_definer_function_is_refused(connect: Connect, relayed: Connection) -> None:
     connect("catalog_alice").execute(
         "CREATE FUNCTION refresh_mine() RETURNS void LANGUAGE sql SECURITY DEFINER "
         "AS $$ SELECT pgtrickle.refresh_stream_table('x') $$"
     )
+    assert sqlstate(relayed, "SELECT refresh_mine()") == "42501"
+    assert pending(relayed) == []
+    relayed.execute("SET LOCAL ROLE catalog_alice")
     relayed.execute("SELECT refresh_mine()")
     assert pending(relayed)[0][3] == "catalog_alice"
 

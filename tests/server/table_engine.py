@@ -24,6 +24,9 @@ class TableEngine:
     async def database_ready(self, database: str) -> str | None:
         return self.warning
 
+    def is_trusted(self, database: str) -> bool:
+        return True
+
     def committed(self, database: str) -> None:
         self.commits += 1
 

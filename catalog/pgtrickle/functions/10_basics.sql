@@ -13,26 +13,67 @@ LANGUAGE sql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Raises 42501 unless the session itself has called. _caller() says whose session it is; it does not see that
--- PostgreSQL works with another role's rights, to protect the session's from them: in a SECURITY DEFINER function, in
--- the expression of an index while ANALYZE or autovacuum computes it, in a materialized view that is refreshed. Code
--- in such places must not act for the session. Functions show in the context, whose last line is the outermost call;
--- what PostgreSQL does for maintenance forbids UNLISTEN (here of a channel that nobody uses).
-CREATE OR REPLACE FUNCTION pgtrickle._check_top_level() RETURNS void
+-- Whether every function under way is one of the server's, and the outermost one was called by a statement of the
+-- session, not by a function. _caller() tells the session's role; it does not tell that a function with SECURITY DEFINER
+-- runs with another role's rights. Every function shows in the context, one line or more for each level.
+--
+-- A name or a statement in the context can hold any text. But each level begins a line, with words that PostgreSQL puts
+-- there. So no line is accepted but two: a PL/pgSQL function in the schema pgtrickle, and a statement of such a function.
+-- The last line must be a function. (Of a name either both parts are quoted or none: "pgtrickle._f" is another
+-- function. Both are quoted where quote_all_identifiers was on when the function was first called.)
+CREATE OR REPLACE FUNCTION pgtrickle._is_top_level() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    ours CONSTANT text := E'(?:pgtrickle\\.(?:_\\w+|refresh_stream_table)|"pgtrickle"\\."(?:_\\w+|refresh_stream_table)")';
+    called CONSTANT text := format(E'PL/pgSQL function %s\\([^\n]*\\) [^"\n]*', ours);
+    stated CONSTANT text := E'(?:SQL statement|SQL expression|PL/pgSQL expression|PL/pgSQL assignment) "[^"\n]*"';
     context text;
-    ours text;
 BEGIN
     GET DIAGNOSTICS context = PG_CONTEXT;
-    -- Both parts of a name are quoted, or none (quote_all_identifiers): "pgtrickle._f" is somebody else's.
-    ours := E'(pgtrickle\\.(_\\w+|refresh_stream_table)|"pgtrickle"\\."(_\\w+|refresh_stream_table)")\\(';
-    IF context ~ (E'(^|\\n)\\S+ function (?!' || ours || ')') OR context !~ ('PL/pgSQL function ' || ours || E'[^\\n]*$') THEN
+    IF NOT starts_with(context, 'PL/pgSQL function ') THEN  -- lc_messages is another language
+        context := pgtrickle._context_in_english();
+    END IF;
+    RETURN context ~ format(E'^(?:(?:%1$s|%2$s)\n)*%1$s$', called, stated);
+END $$;
+
+
+-- The context in the language that _is_top_level reads. Only a superuser may set lc_messages for the time of a function:
+-- where the server's role is one, superuser/92_messages.sql does so.
+CREATE OR REPLACE FUNCTION pgtrickle._context_in_english() RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    context text;
+BEGIN
+    GET DIAGNOSTICS context = PG_CONTEXT;
+    IF NOT starts_with(context, 'PL/pgSQL function ') THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = format('stream tables need messages in English, but lc_messages is "%s"', current_setting('lc_messages')),
+            HINT = format('ALTER DATABASE %I SET lc_messages = ''C''; or have the server use a superuser.', current_database());
+    END IF;
+    RETURN context;
+END $$;
+
+
+-- Raises 42501 unless the session itself has called (_is_top_level). What runs in the expression of an index while ANALYZE
+-- or autovacuum computes it, or in a materialized view that is refreshed, has the rights of the owner, and must not act
+-- for the session: there PostgreSQL forbids UNLISTEN (here of a channel that nobody uses).
+CREATE OR REPLACE FUNCTION pgtrickle._check_top_level() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT pgtrickle._is_top_level() THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
     END IF;
     UNLISTEN __pgt_top_level;
 END $$;
+
+
+-- Whether a role may become another one by SET ROLE. A member need not be allowed to, from PostgreSQL 16 on; before, one
+-- that does not inherit is refused, too.
+CREATE OR REPLACE FUNCTION pgtrickle._may_become(member oid, role oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pg_has_role(member, role, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'USAGE' END)
+$$;
 
 
 -- Whether the caller may act for a role. To be called by functions with SECURITY DEFINER: there, current_user is the
@@ -43,7 +84,7 @@ DECLARE
     caller oid := pgtrickle._caller();
 BEGIN
     PERFORM pgtrickle._check_top_level();
-    RETURN pg_has_role(caller, owner, 'MEMBER') OR caller = to_regrole(quote_ident(current_user))::oid;
+    RETURN pgtrickle._may_become(caller, owner) OR caller = to_regrole(quote_ident(current_user))::oid;
 END $$;
 
 

@@ -7,6 +7,40 @@
 -- nothing to do is answered here, without a request.
 
 
+-- Runs for every new request, with the rights of whoever writes it, and makes it what it is: nothing but what is asked for
+-- comes from outside. It raises 42501 unless the session itself asks. Elsewhere PostgreSQL works with another role's
+-- rights, to protect the session from that role's code: in a function with SECURITY DEFINER, in the expression of an index
+-- that ANALYZE or autovacuum computes, in a materialized view that is refreshed. A request made there would be carried out
+-- with the session's rights or the server's. (PostgreSQL forbids UNLISTEN, here of a channel that nobody uses, where it
+-- protects the session from what it runs.)
+CREATE OR REPLACE FUNCTION pgtrickle._request_made() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    asking oid := to_regrole(quote_ident(current_user))::oid;
+BEGIN
+    IF asking IS DISTINCT FROM pgtrickle._caller() THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('cannot request "%s" of "%s" as role "%s" in a session of role "%s"', NEW.kind,
+                             left(NEW.arguments->>'name', 200), current_user, pgtrickle._caller()::regrole),
+            HINT = 'Requests are made by the session itself, not by functions with SECURITY DEFINER or maintenance commands.';
+    END IF;
+    UNLISTEN __pgt_top_level;
+    NEW.requested_by := asking;
+    NEW.session_role := to_regrole(quote_ident(session_user))::oid;
+    NEW.xid := pg_current_xact_id();
+    NEW.requested_at := clock_timestamp();
+    NEW.attempts := 0;
+    NEW.error := NULL;
+    NEW.error_state := NULL;
+    RETURN NEW;
+END $$;
+
+DROP TRIGGER IF EXISTS request_made ON pgtrickle.pgt_requests;
+CREATE TRIGGER request_made BEFORE INSERT ON pgtrickle.pgt_requests
+    FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_made();
+ALTER TABLE pgtrickle.pgt_requests ENABLE ALWAYS TRIGGER request_made;
+
+
 -- Write a request down. Runs with the caller's rights, so that the row is the caller's own.
 CREATE OR REPLACE FUNCTION pgtrickle._request(kind text, arguments jsonb, path text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -47,10 +81,14 @@ $$;
 -- Forget a request that has been carried out: one of this transaction, or one the engine has claimed.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_request(request_id bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+    is_engine boolean := caller = to_regrole(quote_ident(current_user))::oid;
 BEGIN
+    PERFORM pgtrickle._check_top_level();
     DELETE FROM pgtrickle.pgt_requests q
     WHERE q.request_id = _finish_request.request_id
-      AND (q.xid = pg_current_xact_id_if_assigned() OR pgtrickle._may_act_for(q.requested_by));
+      AND (q.xid = pg_current_xact_id_if_assigned() OR is_engine OR pgtrickle._may_become(caller, q.requested_by));
 END $$;
 
 
@@ -87,7 +125,6 @@ CREATE OR REPLACE FUNCTION pgtrickle._request_left() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('headwater.relay', true) = 'on'
-       AND current_setting('pgtrickle.carrying_out', true) IS DISTINCT FROM 'on'
        AND EXISTS (SELECT FROM pgtrickle.pgt_requests q WHERE q.request_id = NEW.request_id) THEN
         RAISE EXCEPTION USING ERRCODE = 'HW002',
             MESSAGE = 'about to commit without the request carried out',
@@ -97,6 +134,7 @@ BEGIN
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._request_left() FROM PUBLIC;
 
+-- A connection may set headwater.relay as it likes: its own requests are then refused or carried out later.
 DROP TRIGGER IF EXISTS request_left ON pgtrickle.pgt_requests;
 CREATE CONSTRAINT TRIGGER request_left AFTER INSERT ON pgtrickle.pgt_requests
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_left();

@@ -8,7 +8,7 @@
 
 -- The advisory lock of a source. Shared: somebody is starting to read its buffer. Exclusive: it is emptied or dropped.
 CREATE OR REPLACE FUNCTION pgtrickle._source_lock_class() RETURNS int
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1885824099 $$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1885824099;
 
 CREATE OR REPLACE FUNCTION pgtrickle._source_lock_key(source oid) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$

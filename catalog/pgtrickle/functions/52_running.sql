@@ -35,7 +35,7 @@ DECLARE
     newest CONSTANT text[] := ARRAY['geqo_effort=2'];
     present boolean;
 BEGIN
-    IF NOT pg_has_role(current_user, owner, 'MEMBER') THEN
+    IF NOT pgtrickle._may_become(to_regrole(quote_ident(current_user))::oid, owner) THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = format('the server''s role "%s" must be a member of role "%s" to refresh its stream tables', current_user, role),
             HINT = format('GRANT %I TO %I;', role, current_user);
@@ -127,15 +127,14 @@ END $$;
 
 
 -- After a statement with another role's rights: raises 42501 if its functions have left something behind in the session,
--- whose search_path is `path` now and had these _session_objects before (NULL: it is the role's own session). A search_path
--- that was changed is put back. Nothing in the call can be redirected by a search_path.
+-- whose search_path is `path` now and had these _session_objects before (NULL: it is the role's own session). The error
+-- undoes a search_path that was changed. The call itself must hold nothing that such a path could redirect.
 CREATE OR REPLACE FUNCTION pgtrickle._check_left_behind(path text, known text[]) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     left_name text;
     left_behind text;
 BEGIN
-    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
     IF path <> 'pg_catalog, pg_temp' THEN
         left_behind := 'search_path';
     END IF;

@@ -17,6 +17,7 @@ DECLARE
     result jsonb := '{}';
     relid oid;
     finished boolean := false;
+    view jsonb;
 BEGIN
     -- The session's schema for temporary objects is part of every search_path here: if it came and went with the view,
     -- every plan in the session would be made anew, twice.
@@ -28,9 +29,10 @@ BEGIN
         -- Analysing can run code of users: the text of a constant whose type contains a domain goes through the domain's
         -- CHECK. So it is done inside _run, with the role's rights. Dates are read in the session's own order, times
         -- in its zone.
-        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', jsonb_build_object(
+        view := jsonb_build_object(
             'name', '__pgt_definition', 'query', query, 'path', path,
-            'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone')));
+            'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone'));
+        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view);
         relid := 'pg_temp.__pgt_definition'::regclass::oid;
         IF 'definition' = ANY (parts) THEN
             result := result || jsonb_build_object('definition', rtrim(btrim(pg_get_viewdef(relid)), ';'));

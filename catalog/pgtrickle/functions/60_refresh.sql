@@ -324,13 +324,17 @@ DECLARE
     started timestamptz := clock_timestamp();
     st_id bigint := pgtrickle._resolve(name, path, true);
     st record;
+    may_act boolean;
 BEGIN
-    IF st_id IS NULL OR NOT pg_try_advisory_xact_lock(st_id) THEN
+    IF st_id IS NULL OR NOT pgtrickle._is_top_level() OR NOT pg_try_advisory_xact_lock(st_id) THEN
         RETURN false;
     END IF;
     SELECT s.pgt_owner, s.status INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
-    IF NOT FOUND OR st.status <> 'ACTIVE' OR NOT pgtrickle._may_act_for(st.pgt_owner)
-       OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+    IF NOT FOUND OR st.status <> 'ACTIVE' THEN
+        RETURN false;
+    END IF;
+    may_act := pgtrickle._may_act_for(st.pgt_owner);
+    IF NOT may_act OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
         RETURN false;
     END IF;
     UPDATE pgtrickle.pgt_stream_tables s

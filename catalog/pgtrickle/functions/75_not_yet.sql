@@ -5,34 +5,34 @@ CREATE OR REPLACE FUNCTION pgtrickle.create_or_replace_stream_table(
     name text, query text, schedule text DEFAULT 'calculated', refresh_mode text DEFAULT 'AUTO',
     initialize bool DEFAULT true, diamond_consistency text DEFAULT NULL, diamond_schedule_policy text DEFAULT NULL,
     cdc_mode text DEFAULT NULL, append_only bool DEFAULT false
-) RETURNS void LANGUAGE plpgsql AS $$
+) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('create_or_replace_stream_table is',
         'Use create_stream_table_if_not_exists, or drop the stream table and create it again.');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.health_check()
-RETURNS TABLE (check_name text, severity text, detail text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (check_name text, severity text, detail text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('health_check is', 'Look at pgtrickle.quick_health.');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.slot_health()
 RETURNS TABLE (slot_name text, source_relid bigint, active bool, retained_wal_bytes bigint, wal_status text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('change capture from the write-ahead log is');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.check_cdc_health()
 RETURNS TABLE (source_relid bigint, source_table text, cdc_mode text, slot_name text, lag_bytes bigint,
-               confirmed_lsn text, alert text) LANGUAGE plpgsql AS $$
+               confirmed_lsn text, alert text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('check_cdc_health is', 'Look at pgtrickle.trigger_inventory().');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.worker_pool_status()
-RETURNS TABLE (active_workers int, max_workers int, per_db_cap int, parallel_mode text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (active_workers int, max_workers int, per_db_cap int, parallel_mode text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('worker_pool_status is');
 END $$;
@@ -40,112 +40,112 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle.parallel_job_status(max_age_seconds int DEFAULT 300)
 RETURNS TABLE (job_id bigint, unit_key text, unit_kind text, status text, member_count int, attempt_no int,
                scheduler_pid int, worker_pid int, enqueued_at timestamptz, started_at timestamptz,
-               finished_at timestamptz, duration_ms float8) LANGUAGE plpgsql AS $$
+               finished_at timestamptz, duration_ms float8) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('parallel_job_status is', 'Look at pgtrickle.refresh_timeline().');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.dependency_tree()
 RETURNS TABLE (tree_line text, node text, node_type text, depth int, status text, refresh_mode text)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('dependency_tree is', 'Look at pgtrickle.list_sources(name).');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.diamond_groups()
 RETURNS TABLE (group_id int4, member_name text, member_schema text, is_convergence bool, epoch int8,
-               schedule_policy text) LANGUAGE plpgsql AS $$
+               schedule_policy text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('diamond groups are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.pgt_scc_status()
 RETURNS TABLE (scc_id int4, member_count int4, members text[], last_iterations int4, last_converged_at timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('circular dependencies are');
 END $$;
 
 
 -- Gates, watermarks and refresh groups.
-CREATE OR REPLACE FUNCTION pgtrickle.gate_source(source text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgtrickle.gate_source(source text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('source gates are', 'Suspend the stream tables that read the source.');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgtrickle.ungate_source(source text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgtrickle.ungate_source(source text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('source gates are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.source_gates()
 RETURNS TABLE (source_table text, schema_name text, gated boolean, gated_at timestamptz, ungated_at timestamptz,
-               gated_by text) LANGUAGE plpgsql AS $$
+               gated_by text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('source gates are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.bootstrap_gate_status()
 RETURNS TABLE (source_table text, schema_name text, gated boolean, gated_at timestamptz, ungated_at timestamptz,
-               gated_by text, gate_duration interval, affected_stream_tables text) LANGUAGE plpgsql AS $$
+               gated_by text, gate_duration interval, affected_stream_tables text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('source gates are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.advance_watermark(source text, watermark timestamptz) RETURNS void
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.create_watermark_group(
     group_name text, sources text[], tolerance_secs float8 DEFAULT 0
-) RETURNS int LANGUAGE plpgsql AS $$
+) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgtrickle.drop_watermark_group(group_name text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgtrickle.drop_watermark_group(group_name text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.watermarks()
 RETURNS TABLE (source_table text, schema_name text, watermark timestamptz, updated_at timestamptz, advanced_by text,
-               wal_lsn text) LANGUAGE plpgsql AS $$
+               wal_lsn text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
 RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.watermark_status()
 RETURNS TABLE (group_name text, min_watermark timestamptz, max_watermark timestamptz, lag_secs float8, aligned boolean,
-               sources_with_watermark int4, sources_total int4) LANGUAGE plpgsql AS $$
+               sources_with_watermark int4, sources_total int4) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('watermarks are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.create_refresh_group(
     group_name text, members text[], isolation text DEFAULT 'read_committed'
-) RETURNS int LANGUAGE plpgsql AS $$
+) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('refresh groups are');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgtrickle.drop_refresh_group(group_name text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION pgtrickle.drop_refresh_group(group_name text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('refresh groups are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.refresh_groups()
 RETURNS TABLE (group_id int, group_name text, member_oids oid[], isolation text, created_at timestamptz)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('refresh groups are');
 END $$;

@@ -5,19 +5,17 @@
 
 
 -- A number of any size modulo 2^64, as the bigint with the same bits. (This and the next function pin no search_path, so
--- that PostgreSQL can inline them into the one function that calls them, which does.)
+-- that PostgreSQL can inline them into the one function that calls them. Their bodies were parsed when they were made.)
 CREATE OR REPLACE FUNCTION pgtrickle._wrap64(n numeric) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    SELECT (((n + 9223372036854775808) % 18446744073709551616 + 18446744073709551616) % 18446744073709551616
-            - 9223372036854775808)::bigint
-$$;
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN (((n + 9223372036854775808) % 18446744073709551616 + 18446744073709551616) % 18446744073709551616
+            - 9223372036854775808)::bigint;
 
 
 -- Rotate 64 bits to the left.
 CREATE OR REPLACE FUNCTION pgtrickle._rotate64(x bigint, by int) RETURNS bigint
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    SELECT (x << by) | ((x >> (64 - by)) & ~((-1)::bigint << by))
-$$;
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+    RETURN (x << by) | ((x >> (64 - by)) & ~((-1)::bigint << by));
 
 
 -- n bytes (4 or 8) at an offset, the lowest first.

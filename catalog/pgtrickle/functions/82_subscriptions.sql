@@ -4,11 +4,11 @@
 -- The advisory lock under which a timestamp and its snapshot are taken, so that of two timestamps the later one sees more,
 -- whichever servers they were given to.
 CREATE OR REPLACE FUNCTION pgtrickle._timeline_lock() RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 8099570498233003621 $$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 8099570498233003621;
 
 -- The class of the advisory locks of servers that evaluate subscriptions, each by its number.
 CREATE OR REPLACE FUNCTION pgtrickle._subscription_lock_class() RETURNS int
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1752658801 $$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1752658801;
 
 
 -- The next timestamp: the time in milliseconds since the epoch, but not later than target (NULL: whatever it is), and

@@ -7,7 +7,7 @@
 -- Milliseconds beyond the period for which buffers are kept: between a transaction's snapshot and its lock in _as_of nothing
 -- that may be asked for must go.
 CREATE OR REPLACE FUNCTION pgtrickle._history_grace() RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 10000::bigint $$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 10000::bigint;
 
 
 -- Retain the history of a relation for a period, or with NULL no longer. A request that the engine carries out.
