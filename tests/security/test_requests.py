@@ -55,9 +55,12 @@ def bait(mallory: Connection, request: str, value: str = "on") -> None:
     """Lay out a table, an index and a materialized view whose function makes a request in the session of another."""
     user = mallory.info.user
     mallory.execute(
+        "CREATE FUNCTION act() RETURNS void VOLATILE LANGUAGE plpgsql AS $f$ BEGIN"
+        # There PostgreSQL lets no trigger be deferred.
+        f" {SETTINGS.format(value=value)}; SET CONSTRAINTS pgtrickle.request_left IMMEDIATE; {request};"
+        " RAISE INFO USING ERRCODE = 'HW001', MESSAGE = '1'; EXCEPTION WHEN OTHERS THEN NULL; END $f$;"
         "CREATE FUNCTION ask(v bigint) RETURNS bigint IMMUTABLE LANGUAGE plpgsql AS $f$ BEGIN"
-        f" IF session_user <> '{user}' THEN BEGIN {SETTINGS.format(value=value)}; {request};"
-        " EXCEPTION WHEN OTHERS THEN NULL; END; PERFORM public.called(); END IF; RETURN v; END $f$;"
+        f" IF session_user <> '{user}' THEN PERFORM public.act(); PERFORM public.called(); END IF; RETURN v; END $f$;"
         "CREATE TABLE calls (n int);"
         "CREATE FUNCTION called() RETURNS void LANGUAGE sql AS 'INSERT INTO public.calls VALUES (1)';"
         "CREATE TABLE bait AS SELECT n::int AS id FROM generate_series(1, 3) AS n;"
