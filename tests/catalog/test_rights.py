@@ -171,6 +171,21 @@ def test_member_of_the_owners_role_may(alice: Engine, bob: Connection, connect: 
     assert sqlstate(bob, "SELECT pgtrickle._begin_refresh(1)") == "42501"
 
 
+@pytest.mark.parametrize(
+    "options", ["SET FALSE, INHERIT FALSE", "SET FALSE, INHERIT TRUE", "ADMIN TRUE, SET FALSE, INHERIT FALSE"]
+)
+def test_member_who_may_not_become_the_owner_may_not(
+    alice: Engine, bob: Connection, connect: Connect, options: str
+) -> None:
+    admin = connect()
+    admin.execute(f"GRANT catalog_alice TO catalog_bob WITH {options}")
+    try:
+        assert sqlstate(bob, "SELECT pgtrickle._begin_refresh(1)") == "42501"
+        assert sqlstate(bob, "SELECT pgtrickle._set_state(1, '{}')") == "42501"
+    finally:
+        admin.execute("REVOKE catalog_alice FROM catalog_bob CASCADE")
+
+
 def test_superuser_who_took_another_role_has_only_its_rights(alice: Engine, connect: Connect) -> None:
     admin = connect()
     admin.execute("SELECT pgtrickle._begin_refresh(1)")

@@ -14,7 +14,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 10000::bigint;
 CREATE OR REPLACE FUNCTION pgtrickle.retain_history(name text, period interval) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF name IS NULL THEN
-        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'name of the relation must not be null';
+        RAISE EXCEPTION USING ERRCODE := '22004', MESSAGE := 'name of the relation must not be null';
     END IF;
     PERFORM pgtrickle._request('retain', pg_catalog.jsonb_build_object('name', name, 'period', period::pg_catalog.text),
         pg_catalog.current_setting('search_path'));
