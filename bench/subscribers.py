@@ -138,14 +138,14 @@ async def evaluate(server: Served, number: int, commits: int) -> float:
     options = conninfo.conninfo_to_dict(server.direct)
     arguments = {"host": options["host"], "port": int(str(options["port"])), "user": options["user"]}
     arguments["password"] = options["password"]
-    pools = [DatabasePool(str(options["dbname"]), lambda _: arguments) for _ in range(3)]
-    hub = Hub(pools[0], pools[1])
+    pools = [DatabasePool(str(options["dbname"]), lambda _: arguments) for _ in range(2)]
+    hub = Hub(pools[0])
     asked = Subscribe("SELECT n FROM news", progress=True, snapshot=False, settings={"search_path": "public"})
-    async with pools[2].session() as session:
+    async with pools[1].session() as session:
         prepared = await hub.prepare(session, asked)
 
     async def opened() -> Feed:
-        async with pools[2].session() as session:
+        async with pools[1].session() as session:
             return await hub.open(session, prepared, RowOutput())
 
     feeds = await asyncio.gather(*(opened() for _ in range(number)))
@@ -166,7 +166,7 @@ async def evaluate(server: Served, number: int, commits: int) -> float:
             taken(batch)
 
     readers = [asyncio.create_task(read(feed)) for feed in feeds]
-    async with pools[2].session() as writer:
+    async with pools[1].session() as writer:
         used = 0.0
         for n in range(commits + 1):
             news.clear()

@@ -1,4 +1,8 @@
-"""Elections: of all server processes, one does a piece of work in a database, as long as its session lives."""
+"""Elections: of all server processes, one does a piece of work in a database, as long as its session lives.
+
+Who is elected holds a lease: a row of `pgtrickle.pgt_leases`, which no other role can write, with the process and the
+start of its session. It needs no transaction, and no statement in that session gives it up but the session's end.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +29,15 @@ TAKE_OVER_SECONDS = 2.0
 DISCOVERY_SECONDS = 30.0
 """Between two looks for work that was made on connections that bypass every server."""
 
-_ELECTION = """
-SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN false ELSE pg_catalog.pg_try_advisory_lock($1::bigint) END
-"""
+_ELECTION = "SELECT pgtrickle._take_lease($1::text)"
 """A standby elects nobody until it is promoted."""
 
-_TAKEN = """
-SELECT EXISTS (SELECT FROM pg_catalog.pg_locks l
-               WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-                 AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-                 AND (l.classid::bigint << 32 | l.objid::bigint) = $1::bigint)
-"""
+_TAKEN = "SELECT pgtrickle._lease_holder($1::text) IS NOT NULL"
 
 
 @asynccontextmanager
-async def elected(pool: DatabasePool, key: int) -> AsyncIterator[asyncpg.Connection | None]:
-    """A connection that holds the advisory lock `key`, for the time of the block; None if another session holds it.
+async def elected(pool: DatabasePool, lease: str) -> AsyncIterator[asyncpg.Connection | None]:
+    """A connection that holds a lease, for the time of the block; None if another session holds it.
 
     What asyncpg raises in the block is raised as SqlError.
     """
@@ -48,7 +45,7 @@ async def elected(pool: DatabasePool, key: int) -> AsyncIterator[asyncpg.Connect
     session = PooledSession(connection)
     try:
         with session.as_sql_errors():
-            ((won,),) = await session.fetch(_ELECTION, key)
+            ((won,),) = await session.fetch(_ELECTION, lease)
             yield connection if won else None
     finally:
         connection.terminate()
@@ -63,8 +60,8 @@ class Candidate(ABC):
 
     title: ClassVar[str]
     """What it is called in the log: "queue clock"."""
-    key: ClassVar[int]
-    """Of its advisory lock."""
+    lease: ClassVar[str]
+    """What whoever is elected holds."""
 
     pool: DatabasePool
     leading: bool = False
@@ -88,7 +85,7 @@ class Candidate(ABC):
 
     @abstractmethod
     async def _work(self, connection: asyncpg.Connection) -> None:
-        """Work over the connection that holds the lock, until there is no work. Raises SqlError, or as asyncpg does."""
+        """Work over the connection that holds the lease, while there is anything to do. Raises as asyncpg does."""
 
     async def run(self) -> None:
         """Take part in the election, and work while elected, until cancelled."""
@@ -113,9 +110,9 @@ class Candidate(ABC):
         async with self.pool.session() as session:
             if not await self._has_work(session):
                 return min(self._look_within, DISCOVERY_SECONDS)
-            ((taken,),) = await session.fetch(_TAKEN, self.key)
+            ((taken,),) = await session.fetch(_TAKEN, self.lease)
         if not taken:
-            async with elected(self.pool, self.key) as connection:
+            async with elected(self.pool, self.lease) as connection:
                 if connection is not None:
                     logger.info(f"{self.title} elected", database=self.pool.database)
                     self.leading = True

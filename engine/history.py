@@ -1,6 +1,6 @@
 """RETAIN HISTORY: changes are kept for a period, with the timestamps at which they became visible.
 
-What is retained stands in `pgtrickle.pgt_history`. Of all servers one keeps it going, elected by an advisory lock: it
+What is retained stands in `pgtrickle.pgt_history`. Of all servers one keeps it going, elected (`engine.election`): it
 gives a timestamp to what was committed, so that a subscription can begin at any time in the period, lets what is older
 go, and captures anew what could not be trusted any more. Where there are subscriptions these note their timestamps.
 """
@@ -99,7 +99,7 @@ class HistoryClock(Candidate):
     """Keeps the history of one database going while it is elected."""
 
     title = "clock of history"
-    key = 0x7067745F68697374  # "pgt_hist" in ASCII
+    lease = "history"
 
     clock: Callable[[], float] = time.monotonic
     ticking: Callable[[], bool] = lambda: False
@@ -171,8 +171,9 @@ class HistoryClock(Candidate):
 
 async def note_now(session: PooledSession) -> int:
     """Give what is committed now a timestamp, and note it; returns it."""
-    await session.fetch("SELECT pg_catalog.pg_advisory_lock(pgtrickle._timeline_lock())::text")
     async with session.transaction("repeatable_read"):
+        # A lock is no reason for a snapshot, which the transaction gets with the first query after it.
+        await session.execute("LOCK TABLE pgtrickle.pgt_timeline_lock IN EXCLUSIVE MODE")
         ((timestamp, snapshot),) = await session.fetch(
             "SELECT mz_timestamp, snapshot FROM pgtrickle._tick(NULL::bigint)"
         )

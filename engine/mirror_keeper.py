@@ -1,8 +1,8 @@
 """The background task that keeps the mirrors of one database up to date, and small.
 
 Every server runs one for each of its databases. Of a location that several servers share, one of them does the work,
-elected by an advisory lock of the database; a location that is a server's own needs no election. That nothing is stored
-twice if two should do it at once does not hang on the lock (`mirror_files`).
+elected (`engine.election`) in the database; a location that is a server's own needs no election. That nothing is stored
+twice if two should do it at once does not hang on the election (`mirror_files`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ IDLE_SECONDS = 3600.0
 
 TIDY_SECONDS = 60.0
 ELECTION_RETRY = 5.0
-ELECTION_CLASS = 0x70676D72  # "pgmr"
 
 _MIRRORS_SQL = """
 SELECT mirror::text, source_relid::bigint,
@@ -100,9 +99,7 @@ class MirrorKeeper:
         connection = await self._pool.connect()
         try:
             if not self._mirror.root.private and not await connection.fetchval(
-                "SELECT pg_catalog.pg_try_advisory_lock($1::int, pg_catalog.hashtext($2::text))",
-                ELECTION_CLASS,
-                self._mirror.root.uri,
+                "SELECT pgtrickle._take_lease('mirrors of ' || pg_catalog.md5($1::text))", self._mirror.root.uri
             ):
                 return
             self._position = None

@@ -25,6 +25,15 @@ BROKEN = (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
 LOST = "connection to PostgreSQL was lost"
 
+ROLLBACK_SECONDS = 30.0
+"""A connection whose transaction has not been rolled back by then is given up."""
+
+RESET = """
+RESET ALL; SET SESSION AUTHORIZATION DEFAULT; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *;
+SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES
+"""
+"""Undoes what a function of a user can have left in a session: DISCARD ALL, but for the plans, which are nobody's."""
+
 MOST_LEFT = 4 << 20
 """Bytes of a COPY that are read for nobody, rather than that its connection is given up."""
 
@@ -65,6 +74,16 @@ def sql_error(error: asyncpg.PostgresError) -> SqlError:
     )
 
 
+class EngineConnection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that is reset thoroughly."""
+
+    __slots__ = ()
+
+    def get_reset_query(self) -> str:
+        """What the pool sends before somebody else gets the connection."""
+        return RESET
+
+
 class PooledSession:
     """A `SqlSession` over an asyncpg connection."""
 
@@ -78,6 +97,21 @@ class PooledSession:
             return bool(self._connection.is_closed())
         except asyncpg.InterfaceError:  # the pool has taken it back, which it does as soon as it has ended
             return True
+
+    @property
+    def process(self) -> int:
+        """The process of PostgreSQL that serves it."""
+        return int(self._connection.get_server_pid())
+
+    def terminate(self) -> None:
+        """Close its connection, whatever goes on in it."""
+        with suppress(asyncpg.InterfaceError):
+            self._connection.terminate()
+
+    async def reset(self) -> None:
+        """Make it what it was when it began, also from within a transaction. Raises SqlError."""
+        with self.as_sql_errors():
+            await self._connection.reset()
 
     @contextmanager
     def as_sql_errors(self) -> Iterator[None]:
@@ -173,11 +207,27 @@ class PooledSession:
         if answer == "ROLLBACK":
             raise SqlError("25P02", "nothing was committed, since a statement of the transaction had failed")
 
+    @asynccontextmanager
+    async def sight(self, exported: str | None = None, *, read_only: bool = True) -> AsyncIterator[None]:
+        """A transaction that changes nothing, since it is rolled back: at a snapshot of its own, or an exported one.
+
+        Raises SqlError.
+        """
+        begin = f"BEGIN ISOLATION LEVEL REPEATABLE READ{', READ ONLY' if read_only else ''}"
+        if exported is not None:
+            begin += f"; SET TRANSACTION SNAPSHOT '{exported}'"
+        try:
+            await self.execute(begin)
+            yield
+        finally:
+            await self._roll_back()
+
     async def _roll_back(self) -> None:
         if self.lost:  # it has rolled back by itself
             return
         try:
-            await self._connection.execute("ROLLBACK")
+            async with asyncio.timeout(ROLLBACK_SECONDS):  # a function of a user's can refuse to be cancelled
+                await self._connection.execute("ROLLBACK")
         except BaseException as error:
             # With the connection its transaction ends.
             self._connection.terminate()
@@ -203,11 +253,20 @@ class DatabasePool:
                 database=self.database,
                 server_settings=SESSION_SETTINGS,
                 statement_cache_size=STATEMENT_CACHE_SIZE,
+                connection_class=EngineConnection,
             )
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
         except OSError as error:
             raise SqlError("08001", f"could not connect to PostgreSQL: {error}") from error
+
+    async def end(self, session: PooledSession) -> None:
+        """End a session whose statement does not end by itself, whatever it does. Errors are passed over."""
+        if not session.lost:
+            with suppress(SqlError):
+                async with self.session() as own:
+                    await own.fetch("SELECT pg_catalog.pg_terminate_backend($1::int)", session.process)
+        session.terminate()
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[PooledSession]:
@@ -236,6 +295,7 @@ class DatabasePool:
                     max_inactive_connection_lifetime=60.0,
                     server_settings=await self._settings(),
                     statement_cache_size=STATEMENT_CACHE_SIZE,
+                    connection_class=EngineConnection,
                 )
             return self._pool
 

@@ -1,6 +1,6 @@
 """The clock of one database's queues: ticks them, and moves retries, delayed events and rotation on.
 
-Any number of server processes may run one; an advisory lock elects the one that works, and another takes over when its
+Any number of server processes may run one; one of them is elected (`engine.election`), and another takes over when its
 session ends. All state stands in the schema `pgque`, so killing a clock at any moment loses nothing: a tick is one
 statement in a transaction of its own, and events that waited through a pause are in the next tick.
 
@@ -29,8 +29,8 @@ from engine.queue_maintenance import QueueMaintenance, Troubles
 
 logger = structlog.get_logger(__name__)
 
-ELECTION_LOCK = 0x70677175655F636C
-"""Key of the advisory lock that elects a database's clock ("pgque_cl" in ASCII); `pgque.status()` looks for it."""
+LEASE = "queue clock"
+"""What a database's clock holds while it is elected; `pgque.status()` looks for it."""
 
 CHANNEL = "pgque_clock"
 """Where `pgque.start`, `stop` and `set_tick_period_ms` say that something has changed."""
@@ -83,7 +83,7 @@ class QueueClock(Candidate):
     """Ticks the queues of one database while it is elected."""
 
     title = "queue clock"
-    key = ELECTION_LOCK
+    lease = LEASE
 
     clock: Callable[[], float] = time.monotonic
     _position: int | None = None

@@ -1,6 +1,6 @@
 """What a database's registers need besides their own triggers: pending rows merged, partitions made ahead of time.
 
-Any number of server processes may take part; an advisory lock elects the one that works. A register's work is done with
+Any number of server processes may take part; one of them is elected (`engine.election`). A register's work is done with
 the rights of its owner, in a way that code of the owner's cannot leave, in one transaction for each register, so that
 killing the engine at any moment loses nothing, and what somebody has locked holds up nobody else.
 
@@ -31,8 +31,8 @@ from engine.transactions import quoted as identifier
 
 logger = structlog.get_logger(__name__)
 
-ELECTION_LOCK = 0x706761636D61696E
-"""Key of the advisory lock that elects a database's workers ("pgacmain" in ASCII); `_election_lock()` says it, too."""
+LEASE = "register maintenance"
+"""What the server holds whose workers are elected; `_maintenance_status()` looks for it."""
 
 WORKER = "pg_accumulator maintenance"
 """What a worker's session is called, followed by its number, and by what it does if that is not merging."""
@@ -106,7 +106,7 @@ class RegisterMaintenance(Candidate):
     """Merges and makes partitions for the registers of one database while it is elected."""
 
     title = "register maintenance"
-    key = ELECTION_LOCK
+    lease = LEASE
 
     clock: Callable[[], float] = time.monotonic
     _schema: str = ""

@@ -1,6 +1,6 @@
 """The scheduler of one database: refreshes what is due, in dependency order.
 
-Any number of server processes may run one; an advisory lock elects the one that works. All it must remember stands
+Any number of server processes may run one; one of them is elected (`engine.election`). All it must remember stands
 in the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or
 it is time to look for changes that did not come through this server.
 """
@@ -25,8 +25,8 @@ from engine.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
 
-ELECTION_LOCK = 0x4865616477617465
-"""Key of the advisory lock that elects a database's scheduler ("Headwate" in ASCII)."""
+LEASE = "scheduler"
+"""What a database's scheduler holds while it is elected; `pgtrickle._scheduler_running()` looks for it."""
 
 ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
@@ -103,7 +103,7 @@ class Scheduler:
             await asyncio.sleep(ELECTION_RETRY)
 
     async def _lead(self) -> None:
-        async with elected(self.pool, ELECTION_LOCK) as connection:
+        async with elected(self.pool, LEASE) as connection:
             if connection is None:
                 return
             logger.info("scheduler elected", database=self.pool.database)

@@ -26,7 +26,7 @@ from engine.requests import Loader
 from engine.scheduler import Scheduler, Turn
 from engine.sources import SourceClock
 from engine.subscribe import SubscriptionHub
-from engine.subscribe.hub import SNAPSHOT_SESSIONS, Hub
+from engine.subscribe.hub import Hub
 
 logger = structlog.get_logger(__name__)
 
@@ -171,7 +171,7 @@ class Engine:
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
-        hub = Hub(pool, DatabasePool(name, self.connect_arguments, max_size=SNAPSHOT_SESSIONS))
+        hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
         registers = RegisterMaintenance(pool)

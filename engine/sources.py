@@ -1,7 +1,7 @@
 """Sources: tables that gain a row per tick while a server runs (CREATE SOURCE … FROM LOAD GENERATOR COUNTER).
 
 All state stands in `pgtrickle.pgt_load_generators`, and changes in the transaction of the tick: killing a server at any
-moment repeats no value and leaves none out. Of all servers one ticks, elected by an advisory lock; a database without
+moment repeats no value and leaves none out. Of all servers one ticks, elected (`engine.election`); a database without
 sources has no connection for it.
 """
 
@@ -102,7 +102,7 @@ class SourceClock(Candidate):
     """Ticks the sources of one database while it is elected."""
 
     title = "clock of sources"
-    key = 0x7067745F74696373  # "pgt_tics" in ASCII
+    lease = "sources"
 
     committed: Callable[[], None] = lambda: None
     """To be called when rows have been added."""

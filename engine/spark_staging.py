@@ -1,6 +1,6 @@
 """Large results on their way into PostgreSQL: a staging area of unlogged tables, filled over several connections.
 
-An area is the tables ``pgtrickle_staging."<number>_<part>"``. Whoever uses it holds an advisory lock on its number, on
+An area is the tables ``pgtrickle_staging."<number>_<part>"``. Whoever uses it holds a lease of its number, on
 a connection of its own, until they are dropped. So areas whose server was killed are recognised, and removed by
 `pgtrickle._remove_staging_leftovers`.
 """
@@ -17,7 +17,7 @@ import pyarrow as pa
 import structlog
 
 from catalog.session import SqlError
-from engine.spark_writer import LOCK_CLASS, ONLY_PLAIN_TYPES, OTHER_TYPES, STAGING_SCHEMA, Part, csv_chunks
+from engine.spark_writer import ONLY_PLAIN_TYPES, OTHER_TYPES, STAGING_SCHEMA, Part, csv_chunks
 from sql.render import quote
 
 log = structlog.get_logger(__name__)
@@ -52,8 +52,7 @@ class StagingArea:
         choose = choose or random.SystemRandom()
         while True:
             number = choose.randrange(1, 1 << 31)
-            lock = "SELECT pg_catalog.pg_try_advisory_lock($1::int4, $2::int4)"
-            if await connection.fetchval(lock, LOCK_CLASS, number):
+            if await connection.fetchval("SELECT pgtrickle._take_lease('staging ' || $1::int4)", number):
                 return StagingArea(connection, Part(number, declared, owner), columns)
 
     def add(self, parts: Iterable[tuple[str, int]]) -> None:
@@ -116,6 +115,9 @@ class StagingArea:
         """Drop the tables, once the transaction that reads them has ended; this waits for it. Errors are logged."""
         try:
             await _drop(self._connection, self.part.number)
+            await self._connection.execute(
+                "DELETE FROM pgtrickle.pgt_leases l WHERE l.name = 'staging ' || $1::int4", self.part.number
+            )
         except _BROKEN as error:
             log.warning("staging_not_dropped", number=self.part.number, error=str(error))
         finally:

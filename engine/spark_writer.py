@@ -18,9 +18,6 @@ from sql.spark_types import INFINITE_DAYS
 
 STAGING_SCHEMA = "pgtrickle_staging"
 
-LOCK_CLASS = 0x68777370
-"""First key of the advisory lock that says that a staging area is in use ("hwsp"); its number is the second."""
-
 CSV_ROWS = 16384
 """Rows in one chunk of COPY data."""
 
@@ -69,13 +66,7 @@ code of users. (A domain has CHECKs; a name can have become that of another type
 
 OTHER_TYPES = "a type was replaced by another one during the refresh"
 
-IN_USE = """
-SELECT EXISTS (
-    SELECT FROM pg_catalog.pg_locks l
-    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
-      AND l.classid = {lock_class} AND l.objid = {number}
-      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database()))
-"""
+IN_USE = "SELECT pgtrickle._staging_in_use({number})"
 
 
 def csv_chunks(batch: Any) -> Iterator[bytes]:
@@ -156,7 +147,7 @@ def writer(part: Part, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]
                     rows += batch.num_rows
                     batch = next(filled, None)
             connection.execute(f"ANALYZE {part.table(name)}".encode(), binary=True)
-            asked = IN_USE.format(lock_class=LOCK_CLASS, number=part.number)
+            asked = IN_USE.format(number=part.number)
             row = connection.execute(asked.encode(), binary=True).fetchone()
             if row is None or not row[0]:
                 raise Abandoned("the refresh has ended")

@@ -15,7 +15,7 @@ from typing import LiteralString, TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
-from psycopg.rows import class_row
+from psycopg.rows import class_row, tuple_row
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -35,26 +35,26 @@ WHERE datallowconn AND NOT datistemplate AND pg_catalog.has_database_privilege(o
 ORDER BY datname
 """
 
-# The sessions that hold the advisory locks of the scheduler and of the queues' clock: a key is 64 bits wide, shown by
-# pg_locks in two halves.
 _OVERVIEW = f"""
-WITH held AS (
-    SELECT l.pid, l.classid::bigint << 32 | l.objid::bigint AS key FROM pg_catalog.pg_locks l
-    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-      AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()))
 SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_database())) AS size,
        ({installed_query(STREAM_TABLES)}) AS installed,
-       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS scheduler,
        ({installed_query(QUEUES)}) AS has_queues,
-       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS clock,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
         WHERE c.relkind = 'p' AND c.relname LIKE '%%\\_movements' AND EXISTS (
             SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
             AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %%')) AS registers,
-       (SELECT pid FROM held WHERE key = %s LIMIT 1) AS worker,
-       pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions
+       pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
+       pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases
 """
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
+
+_LEASES = """
+SELECT l.name, l.pid FROM pgtrickle.pgt_leases l
+JOIN pg_catalog.pg_stat_activity a
+  ON a.pid = l.pid AND a.usesysid = l.role AND coalesce(a.backend_start = l.backend_start, true)
+WHERE a.datname = pg_catalog.current_database()
+"""
+"""What is done in the database by the one server that is elected for it, and in which session."""
 
 _QUEUES = """
 SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
@@ -103,13 +103,11 @@ ORDER BY request_id DESC LIMIT 5
 class _Overview:
     size: str
     installed: bool
-    scheduler: int | None
     has_queues: bool
-    clock: int | None
     registers: int
-    worker: int | None
     has_subscriptions: bool
     """Whether the catalog is new enough for subscriptions and sources."""
+    has_leases: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +158,8 @@ class _Source:
 class _Database:
     name: str
     overview: _Overview
+    leases: dict[str, int]
+    """The processes of PostgreSQL that work for elected servers, by what for."""
     queues: _Queues | None
     stream_tables: list[_StreamTable]
     subscriptions: list[_Subscription]
@@ -189,8 +189,6 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
 
 
 def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | None) -> Iterator[_Database]:
-    from engine import queue_clock, register_maintenance, scheduler
-
     def conninfo(database: str) -> str:
         if running.postgres == "embedded":
             return make_conninfo(
@@ -217,9 +215,9 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
     for name in names:
         with closing(connect(name)) as connection:
             with connection.cursor(row_factory=class_row(_Overview)) as cursor:
-                locks = [worker.ELECTION_LOCK for worker in (scheduler, queue_clock, register_maintenance)]
-                overview = cursor.execute(_OVERVIEW.encode(), locks).fetchone()
+                overview = cursor.execute(_OVERVIEW.encode()).fetchone()
             assert overview is not None
+            leases = _leases(connection) if overview.installed and overview.has_leases else {}
             stream_tables: list[_StreamTable] = []
             subscriptions: list[_Subscription] = []
             sources: list[_Source] = []
@@ -233,7 +231,12 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
             queues = None
             if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
                 queues = _Queues(*row)  # type: ignore[arg-type]
-            yield _Database(name, overview, queues, stream_tables, subscriptions, sources, failed)
+            yield _Database(name, overview, leases, queues, stream_tables, subscriptions, sources, failed)
+
+
+def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, int]:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        return {str(name): int(process) for name, process in cursor.execute(_LEASES)}
 
 
 def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: LiteralString) -> list[Row]:
@@ -276,28 +279,30 @@ def _answer(running: Running) -> str:
 
 
 def _database_table(databases: list[_Database]) -> Table:
+    from engine import queue_clock, register_maintenance, scheduler
+
     table = Table(title="Databases", title_justify="left")
     for heading in ("database", "size", "stream tables", "scheduler", "queues", "clock", "registers"):
         table.add_column(heading)
     for database in databases:
         overview = database.overview
-        scheduler = f"runs (backend {overview.scheduler})" if overview.scheduler else "none"
+        backend = database.leases.get(scheduler.LEASE)
         table.add_row(
             escape(database.name),
             overview.size,
             str(len(database.stream_tables)) if overview.installed else "not used yet",
-            scheduler if overview.installed else "",
+            ("" if not overview.installed else f"runs (backend {backend})" if backend else "none"),
             str(database.queues.number) if database.queues else "",
-            _clock(database.queues, overview.clock),
-            _registers(overview),
+            _clock(database.queues, database.leases.get(queue_clock.LEASE)),
+            _registers(overview, database.leases.get(register_maintenance.LEASE)),
         )
     return table
 
 
-def _registers(overview: _Overview) -> str:
+def _registers(overview: _Overview, worker: int | None) -> str:
     if not overview.registers:
         return ""
-    return f"{overview.registers} (merged by backend {overview.worker})" if overview.worker else str(overview.registers)
+    return f"{overview.registers} (merged by backend {worker})" if worker else str(overview.registers)
 
 
 def _clock(queues: _Queues | None, backend: int | None) -> str:

@@ -14,9 +14,11 @@ from engine.subscribe.feed import SLOW_SECONDS, LiveFeed
 from engine.subscribe.interface import Batch
 from engine.subscribe.rendering import Rendering
 from engine.subscribe.replay import Replay
+from engine.subscribe.sessions import Limit, Rights
 from engine.transactions import acting_as
 
 if TYPE_CHECKING:
+    from engine.subscribe.groups import Group
     from engine.subscribe.joining import Joining
 
 TURN = 64
@@ -27,6 +29,8 @@ PIECE = 1 << 16
 
 LONG = 1.0
 """Seconds after which who is told of the past hears how far that has got."""
+
+LEFT_BEHIND = SqlError("57P01", "the subscription was not evaluated in time to end at UP TO", hint="Subscribe again.")
 
 PATIENT = 3600.0
 """Seconds for which a snapshot waits for a client that goes on reading, if slowly: nobody else waits for it."""
@@ -44,6 +48,17 @@ class Evaluation:
         """Those of them that have an end."""
         self.frontier: str | None = None
         """The snapshot up to which its feeds have everything."""
+        self.timestamp = 0
+        """That of the frontier."""
+        self.sources = frozenset(source.oid for source in rendering.preparation.followed.compiled.sources)
+        self.group: Group | None = None
+        """Those that are evaluated together with it."""
+        self.waits_since: float | None = None
+        """Since when it has not moved on although others have, on the monotonic clock."""
+        self.obstacle: SqlError | None = None
+        """What was in its way when it was last tried."""
+        self.losses = 0
+        """How many connections were lost in its evaluation, one after the other."""
         self.joining = 0
         """Clients that have not got their first timestamp yet."""
         self.key: tuple[object, ...] = ()
@@ -60,6 +75,21 @@ class Evaluation:
         self._progress: dict[int, tuple[bytes, ...]] = {}
         """What stands around the digits of the time in the line of a progress message, by how many digits they are."""
         self._statements: dict[frozenset[int], str] = {}
+
+    @property
+    def rights(self) -> Rights:
+        """Whose code can run when it is evaluated."""
+        return Rights(self.preparation.role_oid, self.preparation.runs_as_oid)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it cannot move on yet, since it or another of its group is just being evaluated."""
+        return self.group is not None and self.group.busy
+
+    def has_moved(self, timestamp: int, snapshot: str) -> None:
+        """Its feeds have everything up to a snapshot."""
+        self.timestamp, self.frontier = timestamp, snapshot
+        self.waits_since = self.obstacle = None
 
     @property
     def is_constant(self) -> bool:
@@ -89,18 +119,28 @@ class Evaluation:
 
     async def holds(self, session: PooledSession) -> bool:
         """Whether what it reads is what the transaction's snapshot sees, and stays so to its end. Raises SqlError."""
-        sources = [source.oid for source in self.preparation.followed.compiled.sources]
-        if not sources:
+        if not self.sources:
             return True
-        ((held,),) = await session.fetch("SELECT pgtrickle._hold_sources($1::bigint[]::oid[])", sources)
+        query = "SELECT pgtrickle._hold_sources($1::bigint[]::oid[])"
+        ((held,),) = await session.fetch(query, sorted(self.sources))
         return bool(held)
 
-    async def changes(self, session: PooledSession, timestamp: int, frontier: str, changed: Iterable[int]) -> bool:
+    async def changes(
+        self,
+        session: PooledSession,
+        timestamp: int,
+        frontier: str,
+        changed: Iterable[int],
+        limit: Limit,
+        *,
+        missed: bool = False,
+    ) -> bool:
         """Give the feeds what has changed since a frontier; whether there was anything. Raises SqlError.
 
-        What is little comes in one piece, with the message that the timestamp is closed.
+        The session acts as the role whose rights the query has. What is little comes in one piece, with the message
+        that the timestamp is closed. If it has `missed` timestamps, what happened at those is not told apart.
         """
-        sources = frozenset(changed) & self._sources
+        sources = frozenset(changed) & self.sources
         if not sources:
             return False
         query = self._statements.get(sources)
@@ -124,9 +164,17 @@ class Evaluation:
             whole = Batch(timestamp, b"".join(b.messages for b in kept), sum(b.rows for b in kept))
             kept.clear()
             size = 0
+            limit.pause()  # PostgreSQL does not make clients slow
             await _give(feeds, whole)
+            limit.go_on()
 
-        await self._copy(session, query, timestamp, {"snapshot": frontier}, give, small=True)
+        current = self.preparation.runs_as
+        await self._copy(session, query, timestamp, {"snapshot": frontier}, give, small=True, current=current)
+        limit.pause()
+        if found and missed:
+            for feed in self.bounded:
+                if feed.started and feed.up_to is not None and feed.up_to <= timestamp:
+                    feed.fail(LEFT_BEHIND)
         if found and self.asks_progress:
             kept.append(Batch(timestamp, await self.progress(session, timestamp + 1), 1))
             self.progressed_at = time.monotonic()
@@ -137,7 +185,7 @@ class Evaluation:
 
     async def past(self, session: PooledSession, timestamp: int, frontier: str, feed: LiveFeed) -> None:
         """Give a feed the rows as they were at a frontier. Raises SqlError."""
-        query = self.preparation.followed.past(self._sources)
+        query = self.preparation.followed.past(self.sources)
         await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
 
     async def since(self, session: PooledSession, past: Past, until: int, now: int, feed: LiveFeed) -> None:
@@ -147,7 +195,7 @@ class Evaluation:
         """
         give = patiently(feed)
         period: dict[str, Any] = {"snapshot": past.snapshot, "after": past.timestamp}
-        query = self.preparation.followed.history(self._sources)
+        query = self.preparation.followed.history(self.sources)
         if query is not None:
             parameters = period | {"until": until, "rest": until == now}
             await self._copy(session, query, until, parameters, give, small=False, dated=True)
@@ -164,10 +212,6 @@ class Evaluation:
                 await give(Batch(timestamp + 1, await self.progress(session, timestamp + 1), 1))
                 told = time.monotonic()
 
-    @property
-    def _sources(self) -> frozenset[int]:
-        return frozenset(source.oid for source in self.preparation.followed.compiled.sources)
-
     async def snapshot(self, session: PooledSession, timestamp: int, give: Callable[[Batch], Awaitable[None]]) -> None:
         """Give out the rows as the session's snapshot has them. Raises SqlError, and what `give` raises."""
         await self._copy(session, self.preparation.followed.snapshot(), timestamp, {}, give, small=False)
@@ -182,8 +226,12 @@ class Evaluation:
         *,
         small: bool,
         dated: bool = False,
+        current: str | None = None,
     ) -> None:
-        """Give out the rows of a query, which have this timestamp, or (`dated`) their own until then."""
+        """Give out the rows of a query, which have this timestamp, or (`dated`) their own until then.
+
+        `current` is the role that the session acts as, if that is not the engine's.
+        """
         framer = self.rendering.framer()
 
         async def sink(piece: bytes) -> None:
@@ -193,7 +241,7 @@ class Evaluation:
 
         moment = None if dated else timestamp
         statement = self.rendering.statement(query, moment, parameters, small=small, header=False)
-        async with acting_as(session, self.preparation.runs_as, current=self._engine_role):
+        async with acting_as(session, self.preparation.runs_as, current=current or self._engine_role):
             await session.copy_out(statement, sink)
 
     async def beginning(self, session: PooledSession, timestamp: int) -> list[Batch]:

@@ -21,6 +21,7 @@ from engine.subscribe.joining import Interrupted, Joining
 from engine.subscribe.past import Beginning
 from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
+from engine.subscribe.sessions import SessionsByRights
 from engine.subscribe.starting import Start, too_early
 from engine.subscribe.ticker import Ticker
 from engine.transactions import local_setting
@@ -33,8 +34,6 @@ LINGER = 2.0
 TIDY_INTERVAL = 5.0
 """Seconds between two attempts to end captures that nobody needs and whose tables were locked."""
 
-SNAPSHOT_SESSIONS = 12
-
 PATIENCE = 10.0
 """Seconds for which a subscription that is interrupted before its first row is begun again."""
 
@@ -44,17 +43,20 @@ NOT_LATER = 1000
 NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric", "real", "double precision", "text", "unknown"})
 """The types of timestamp expressions that can be a number of milliseconds."""
 
+AHEAD = 0.25
+"""Seconds before the time that a client asks for when a session is looked for."""
+
 Key = tuple[object, ...]
 
 
 class Hub:
-    """Implements `SubscriptionHub`. `pool` is the engine's, `snapshots` the hub's own, for what takes long."""
+    """Implements `SubscriptionHub`. `pool` is the engine's."""
 
-    def __init__(self, pool: DatabasePool, snapshots: DatabasePool):
+    def __init__(self, pool: DatabasePool):
         self._pool = pool
-        self._snapshots = snapshots
-        self._ticker = Ticker(pool)
-        self._preparing = Preparing(pool)
+        self._sessions = SessionsByRights(pool)
+        self._ticker = Ticker(pool, self._sessions)
+        self._preparing = Preparing(self._sessions)
         self._task: asyncio.Task[None] | None = None
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
         self._wanted: Counter[Key] = Counter()
@@ -111,7 +113,7 @@ class Hub:
             with suppress(asyncio.CancelledError, SqlError):
                 await task
         await self._ticker.stop()
-        await self._snapshots.close()
+        await self._sessions.close()
 
     # -- beginning --------------------------------------------------------------------------------------------------
 
@@ -129,28 +131,31 @@ class Hub:
         evaluation.admit(feed)
         evaluation.joining -= 1
         if as_of is not None and as_of > int(now):
-            start = Start(evaluation, feed, self._snapshots)
-            start.joining.target = as_of
-            self._ticker.join(start.joining)
+            self._start(Start(evaluation, feed, self._sessions), as_of, (as_of - int(now)) / 1000)
             return
         if past is not None:
-            joining = self._start(Start(evaluation, feed, self._snapshots, past))
+            joining = self._start(Start(evaluation, feed, self._sessions, past))
         elif (gathering := evaluation.gathering) is not None and gathering.is_open:
             joining = gathering
             joining.feeds.append(feed)
         else:
-            joining = evaluation.gathering = self._start(Start(evaluation, feed, self._snapshots))
+            joining = evaluation.gathering = self._start(Start(evaluation, feed, self._sessions))
         timestamp = await asyncio.shield(joining.joined)
         if past is not None:
             await past.found
         elif feed.up_to is not None and feed.up_to < timestamp and feed.up_to != feed.as_of:
             raise too_early(feed.up_to, timestamp)
 
-    def _start(self, start: Start) -> Joining:
-        """Have clients join at the next tick for which there is a session: a tick must not wait for one."""
+    def _start(self, start: Start, target: int | None = None, seconds: float = 0.0) -> Joining:
+        """Have clients join at the next tick for which there is a session: a tick must not wait for one.
+
+        Or at a target, which is so many seconds away.
+        """
+        start.joining.target = target
 
         async def run() -> None:
             try:
+                await asyncio.sleep(max(0.0, seconds - AHEAD))
                 await start.acquire()
                 self._ticker.join(start.joining)
                 await start.joining.joined
@@ -215,7 +220,7 @@ class Hub:
             raise
         evaluation = Evaluation(written, int(answer["id"]), self._ticker.role)
         evaluation.key = key
-        self._ticker.evaluations[evaluation.subscription_id] = evaluation
+        self._ticker.add(evaluation)
         self._retire_soon(evaluation)  # if who wanted it has gone meanwhile
         return evaluation
 
@@ -243,7 +248,7 @@ class Hub:
         if self._wanted[evaluation.key]:
             self._retire_soon(evaluation)
             return
-        self._ticker.evaluations.pop(evaluation.subscription_id, None)
+        self._ticker.forget(evaluation)
         known = self._known.get(evaluation.key)
         if known is not None and known.done() and not known.exception() and known.result() is evaluation:
             del self._known[evaluation.key]

@@ -69,7 +69,7 @@ class Pace:
 
     def _must_wait(self, joining: Joining, moment: float) -> bool:
         """Whether clients who could not join at the last tick are not to be tried again yet."""
-        return joining.again and moment - self.lagged_at < LAG_RETRY
+        return joining.again and (joining.evaluation.is_busy or moment - self.lagged_at < LAG_RETRY)
 
     async def rest(self) -> bool:
         """Until somebody wakes it, or something is due, or it is time for a look; whether it was woken."""
@@ -83,7 +83,7 @@ class Pace:
         """Seconds until the next look, or until something is due."""
         now, moment = milliseconds(), time.monotonic()
         pause = self._look if self.evaluations else 3600.0
-        if self.lagging or any(joining.again for joining in self.joining):
+        if self.lagging or any(joining.again and not joining.evaluation.is_busy for joining in self.joining):
             pause = min(pause, self.lagged_at + LAG_RETRY - moment)
         for joining in self.joining:
             if not joining.again:

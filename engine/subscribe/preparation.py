@@ -17,10 +17,10 @@ from catalog.session import SqlError, SqlSession
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
 from engine.locking import LOCK_PATIENCE
 from engine.plans import check_length, compiled, plan
-from engine.pool import DatabasePool
 from engine.refresh import run_as_owner
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
+from engine.subscribe.sessions import Rights, SessionsByRights
 from engine.transactions import acting_as, quoted
 from sql import Followed, NotDifferentiable
 from sql.following import KIND
@@ -104,8 +104,8 @@ class Question:
 class Preparing:
     """Prepares subscriptions. Those who ask for the same at the same time, as after a restart, get one analysis."""
 
-    def __init__(self, pool: DatabasePool):
-        self._pool = pool
+    def __init__(self, sessions: SessionsByRights):
+        self._sessions = sessions
         self._analyses: Coalescing[Question, Preparation] = Coalescing()
 
     async def prepare(self, session: SqlSession, asked: Subscribe) -> Preparation:
@@ -115,7 +115,7 @@ class Preparing:
         )
         names = tuple((name, asked.settings[name]) for name in NAMING if name in asked.settings)
         question = Question(role, int(role_oid), asked.query, asked.envelope, asked.order_by, asked.progress, names)
-        prepared = await self._analyses.result(question, lambda: _prepare(self._pool, question, asked))
+        prepared = await self._analyses.result(question, lambda: _prepare(self._sessions, question, asked))
         return replace(prepared, asked=asked)
 
 
@@ -127,11 +127,12 @@ class Preparing:
     stop=stop_after_delay(LOCK_PATIENCE),
     reraise=True,
 )
-async def _prepare(pool: DatabasePool, question: Question, asked: Subscribe) -> Preparation:
+async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscribe) -> Preparation:
     """Analyse a query. It changes nothing, and is done again where others' locks or a crash were in its way."""
     role, role_oid, names = question.role, question.role_oid, dict(question.names)
     path = names.get("search_path", "public")
-    async with pool.session() as own, own.transaction("read_committed"):
+    # PostgreSQL computes what is constant in the query: code of the role's can run here, too.
+    async with sessions.session(Rights(role_oid, role_oid)) as own, own.transaction("read_committed"):
         # The client's own transaction may hold what is waited for here, and waits for this.
         await own.execute(f"SET LOCAL lock_timeout = '{LOCK_PATIENCE:.0f}s'")
         for name in ("DateStyle", "TimeZone"):

@@ -14,12 +14,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from catalog.session import SqlError
-from engine.pool import DatabasePool, PooledSession
+from engine.pool import PooledSession
 from engine.subscribe.evaluation import PATIENT, Evaluation, patiently
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.interface import Batch
 from engine.subscribe.joining import Interrupted, Joining, TooLate
 from engine.subscribe.past import Beginning
+from engine.subscribe.sessions import SessionsByRights
 
 SHARED = 1 << 20
 """Bytes of a snapshot up to which it is kept until it is complete, and given to all at once."""
@@ -29,24 +30,23 @@ HELPERS = 4
 
 
 class Start:
-    """Gives the clients of a `Joining` what they begin with, by a session that is `acquire`d before its tick or then.
+    """Gives the clients of a `Joining` what they begin with, by a session that is `acquire`d before its tick.
 
     `past` is where a client begins that is alone.
     """
 
-    def __init__(self, evaluation: Evaluation, feed: LiveFeed, snapshots: DatabasePool, past: Beginning | None = None):
+    def __init__(
+        self, evaluation: Evaluation, feed: LiveFeed, sessions: SessionsByRights, past: Beginning | None = None
+    ):
         self.joining = Joining(evaluation, [feed], self._begin)
-        self._evaluation, self._snapshots, self._past = evaluation, snapshots, past
+        self._evaluation, self._sessions, self._past = evaluation, sessions, past
         self._held = AsyncExitStack()
         self._session: PooledSession | None = None
         self._begun = False
 
-    async def acquire(self) -> PooledSession:
-        """A session in a transaction that has no snapshot yet. Raises SqlError."""
-        session = await self._held.enter_async_context(self._snapshots.session())
-        await self._held.enter_async_context(session.transaction("repeatable_read"))
-        self._session = session
-        return session
+    async def acquire(self) -> None:
+        """Get a session. Raises SqlError."""
+        self._session = await self._held.enter_async_context(self._sessions.session(self._evaluation.rights))
 
     async def release_unless_begun(self) -> None:
         """Give the session back, if nothing uses it."""
@@ -70,18 +70,23 @@ class Start:
         feeds = [feed for feed in self.joining.feeds if not feed.over]
         if not feeds:
             return
+        session = self._session
+        assert session is not None
         self._begun = True
-        async with self._held:
-            session = self._session or await self.acquire()
-            await _import(session, exported)
-            if not await self._evaluation.holds(session):
-                self._begun, self._session = False, None
-                raise TooLate
-            imported.set()
-            if self._past is not None and await self._past.give(session, self._evaluation, feeds[0], timestamp):
-                feeds[0].snapshot_complete()
-            else:
-                await self._give(session, feeds, timestamp)
+        try:
+            # What is told of the past is put together in temporary tables.
+            async with session.sight(exported, read_only=self._past is None):
+                if not await self._evaluation.holds(session):
+                    self._begun = False  # the session waits for another tick
+                    raise TooLate
+                imported.set()
+                if self._past is not None and await self._past.give(session, self._evaluation, feeds[0], timestamp):
+                    feeds[0].snapshot_complete()
+                else:
+                    await self._give(session, feeds, timestamp)
+        finally:
+            if self._begun:
+                await self._held.aclose()
 
     async def _give(self, session: PooledSession, feeds: list[LiveFeed], timestamp: int) -> None:
         """Give them the rows of now, and what comes before and after these. Raises SqlError."""
@@ -112,7 +117,7 @@ class Start:
             else:
                 complete(feed)
         if wanting:
-            await _Snapshot(evaluation, timestamp, wanting, self._snapshots, complete).give(session)
+            await _Snapshot(evaluation, timestamp, wanting, self._sessions, complete).give(session)
 
 
 class _Snapshot:
@@ -123,7 +128,7 @@ class _Snapshot:
         evaluation: Evaluation,
         timestamp: int,
         feeds: list[LiveFeed],
-        sessions: DatabasePool,
+        sessions: SessionsByRights,
         complete: Callable[[LiveFeed], None],
     ):
         self._evaluation, self._timestamp, self._sessions = evaluation, timestamp, sessions
@@ -185,12 +190,12 @@ class _Snapshot:
                 self._complete(feed)
 
     async def _help(self) -> None:
-        async with self._sessions.session() as session, session.transaction("repeatable_read"):
+        async with self._sessions.session(self._evaluation.rights) as session:
             task = asyncio.current_task()
             if self._waiting and task is not None:
                 self._working.add(task)
-                await _import(session, self._exported)
-                await self._serve(session)
+                async with session.sight(self._exported):
+                    await self._serve(session)
 
 
 async def _let_have(feed: LiveFeed, batch: Batch) -> None:
@@ -198,10 +203,6 @@ async def _let_have(feed: LiveFeed, batch: Batch) -> None:
     feed.put(batch, snapshot=True)
     if feed.is_full:
         await feed.room(PATIENT)
-
-
-async def _import(session: PooledSession, exported: str) -> None:
-    await session.execute(f"SET TRANSACTION SNAPSHOT '{exported}'")
 
 
 def too_early(up_to: int, as_of: int) -> SqlError:

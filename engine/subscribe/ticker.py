@@ -1,10 +1,11 @@
 """The ticker: moves all subscriptions of a database, in this server, from one timestamp to the next.
 
 A tick takes a timestamp and a snapshot that belong together: a lock that all servers share is held while the snapshot
-is taken, so snapshots grow with timestamps everywhere. In that one transaction every subscription with changes is
-evaluated by one statement, so that all rows of a transaction carry one timestamp; what was committed between two ticks
-is consolidated. Whoever joins does so at a tick, and is given the rows of its snapshot by a session that
-imports it. When to tick is said by its `Pace`.
+is taken, so snapshots grow with timestamps everywhere. Every subscription with changes is evaluated at that snapshot by
+one statement, so that all its rows of a transaction carry one timestamp; what was committed between two ticks is
+consolidated. No statement of a user's runs in the session of the ticker: those with the same rights are evaluated
+together in a session of theirs (`groups`), which imports the snapshot. So does whoever joins, at a tick. When to tick
+is said by its `Pace`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ import asyncio
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import asyncpg
 import structlog
 
 from catalog.session import SqlError
 from engine.pool import DatabasePool, PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
+from engine.subscribe.groups import LOCKED, Group, Tick
 from engine.subscribe.joining import Interrupted, Joining, TooLate
 from engine.subscribe.pace import PROGRESS, Pace, milliseconds
+from engine.subscribe.sessions import Rights, SessionsByRights
 
 logger = structlog.get_logger(__name__)
 
@@ -38,12 +40,19 @@ KEPT_FRONTIER = 1.0
 
 RECONNECT = 0.5
 
+GRACE = 0.1
+"""Seconds for which a tick waits for all that has changes to be evaluated. What takes longer is left behind."""
+
+IMPORT_SECONDS = 5.0
+"""Most seconds for which a snapshot is kept for sessions that are to import it."""
+
 
 @dataclass(slots=True)
 class Ticker:
     """Works while there are evaluations, see `run`."""
 
     pool: DatabasePool
+    sessions: SessionsByRights
     evaluations: dict[int, Evaluation] = field(default_factory=dict)
     """By the id of the subscription."""
     server: int | None = None
@@ -53,8 +62,16 @@ class Ticker:
     _pace: Pace = field(init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
-    _frontier: str | None = None
+    _groups: dict[Rights, Group] = field(default_factory=dict)
+    _snapshot: str | None = None
+    """Of the last tick."""
     _timestamp: int = 0
+    _changed: set[int] = field(default_factory=set)
+    """The sources with changes since the last tick but one."""
+    _locked: set[int] = field(default_factory=set)
+    """Those whose changes cannot be looked at just now."""
+    _seconds: float | None = 60.0
+    """How long an evaluation may take."""
     _thorough_at: float = 0.0
     _kept_at: float = 0.0
     _kept: str | None = None
@@ -104,6 +121,24 @@ class Ticker:
         for joining in refused:
             joining.fail(error)
 
+    def add(self, evaluation: Evaluation) -> None:
+        """Have one more evaluation move on."""
+        rights = evaluation.rights
+        group = self._groups.get(rights)
+        if group is None:
+            runs_as = evaluation.preparation.runs_as
+            group = self._groups[rights] = Group(rights, runs_as, self.sessions, self._finished)
+        evaluation.group = group
+        group.members[evaluation.subscription_id] = evaluation
+        group.warm()
+        self.evaluations[evaluation.subscription_id] = evaluation
+
+    def forget(self, evaluation: Evaluation) -> None:
+        """Nobody reads an evaluation any more."""
+        self.evaluations.pop(evaluation.subscription_id, None)
+        if evaluation.group is not None:
+            evaluation.group.members.pop(evaluation.subscription_id, None)
+
     # -- connection -------------------------------------------------------------------------------------------------
 
     async def _lead(self) -> None:
@@ -121,24 +156,24 @@ class Ticker:
             connection.terminate()
 
     async def _register(self, session: PooledSession) -> None:
-        """Hold the lock of this server, and be known under its number. Raises SqlError."""
+        """Hold the lease of this server, and be known under its number. Raises SqlError."""
         # Its start, too: a crash empties unlogged tables without a trace.
         ((system, role),) = await session.fetch(
             "SELECT pg_catalog.concat(pgtrickle._system(), pg_catalog.pg_postmaster_start_time()), current_user::text"
         )
         self.role, self._pace.position = role, None
         if self.server is not None:
-            await session.fetch(_HOLD, self.server)
+            await session.fetch(_REGISTER, self.server)
             ((there,),) = await session.fetch(
                 "SELECT EXISTS (SELECT FROM pgtrickle.pgt_subscription_servers v WHERE v.server = $1::int)", self.server
             )
             if there and system == self._system:
                 return
             self.fail(Interrupted())
-        self._system, self._frontier, self._kept = system, None, None
+        self._system, self._snapshot, self._kept = system, None, None
         await session.fetch("SELECT pgtrickle._remove_lost_subscriptions()")
         self.server = secrets.randbelow(2**31 - 1) + 1
-        await session.fetch(_HOLD, self.server)
+        await session.fetch(_REGISTER, self.server)
         await session.execute("INSERT INTO pgtrickle.pgt_subscription_servers (server) VALUES ($1::int)", self.server)
 
     # -- ticking ----------------------------------------------------------------------------------------------------
@@ -150,18 +185,34 @@ class Ticker:
             if pace.is_due():
                 return
             woken = await pace.rest()
+            if time.monotonic() - self._thorough_at >= THOROUGH and self.evaluations:
+                self._thorough_at = time.monotonic()
+                await self._look_thoroughly(session)
             if pace.is_due() or not self._ready.is_set():
                 continue
             if not self.evaluations:
                 pace.calm()
                 continue
-            if not woken and time.monotonic() - self._thorough_at >= THOROUGH:
-                self._thorough_at = time.monotonic()
-                await self._end_those_that_cannot_go_on(session, thorough=True)
-                await self._keep(session)
             if await pace.has_moved(session, woken=woken):
                 return
         raise Interrupted
+
+    async def _look_thoroughly(self, session: PooledSession) -> None:
+        """Have the rights and definitions of all looked at, and end those that others have waited for too long."""
+        ((seconds,),) = await session.fetch(_TIMEOUT)
+        self._seconds = float(seconds) or None
+        now = time.monotonic()
+        for evaluation in tuple(self.evaluations.values()):
+            waited = 0.0 if evaluation.waits_since is None else now - evaluation.waits_since
+            if self._seconds and waited > self._seconds and not evaluation.is_busy:
+                evaluation.fail(evaluation.obstacle or Interrupted())
+        for rights, group in tuple(self._groups.items()):
+            if group.members:
+                group.check(self._seconds)
+            else:
+                del self._groups[rights]
+                await group.close()
+        await self._keep(session)
 
     async def _tick(self, session: PooledSession) -> None:
         """Move on by one timestamp. Raises SqlError if the connection is lost."""
@@ -171,40 +222,44 @@ class Ticker:
         self._pace.joining = [j for j in self._pace.joining if j not in joining]
         for each in joining:
             each.taken = True
-        imports: list[asyncio.Event] = []
+        live = {id_ for id_, evaluation in self.evaluations.items() if evaluation.is_live}
         try:
             target = min((j.target for j in joining if j.target is not None), default=None)
-            await session.execute("SELECT pg_catalog.pg_advisory_lock(pgtrickle._timeline_lock())")
-            async with session.transaction("repeatable_read"):
-                ((timestamp, snapshot, exported, noted),) = await session.fetch(_TICK, target, bool(joining))
-                if noted:
-                    # Before anybody learns of the timestamp: who asks for it again must get this snapshot.
-                    async with self.pool.session() as own:
-                        await own.fetch("SELECT pgtrickle._note_tick($1::bigint, $2::text)::text", timestamp, snapshot)
-                await self._changes(session, timestamp, snapshot)
-                for each in joining:
-                    each.again = each.evaluation.subscription_id in self._pace.lagging
+            await session.execute(_BEGIN)
+            try:
+                tick = await self._take(session, target)
+                turns = await self._turns(session)
+                # Those whose clients have been told of earlier times join with them, or not yet.
+                first = [each for each in joining if each.evaluation.subscription_id not in live]
+                then = [each for each in joining if each.evaluation.subscription_id in live]
+                imports: list[asyncio.Event] = []
+                if turns or joining:
+                    ((exported,),) = await session.fetch("SELECT pg_catalog.pg_export_snapshot()")
+                    tick = replace(tick, exported=str(exported))
+                imports += [self._let_join(each, tick) for each in first]
+                working = []
+                for group, evaluations in turns.items():
+                    task, imported = group.begin(tick, evaluations, self._seconds)
+                    working.append(task)
+                    imports.append(imported)
+                behind = await self._evaluated(session, tick, working, live)
+                for each in then:
+                    each.again = each.evaluation.subscription_id in behind
                     if not each.again:
-                        imports.append(self._let_join(each, timestamp, exported))
-                for evaluation in self._up_to_date():
-                    # Not each at a time of its own, which would be a tick for each.
-                    await evaluation.progressed(session, timestamp + 1, PROGRESS / 2)
-                for imported in imports:
-                    await imported.wait()
+                        imports.append(self._let_join(each, tick))
+                await _all_set(imports)
+            finally:
+                await session.execute("ROLLBACK")
         except BaseException as error:
             failure = Interrupted.if_of_connection(error) if isinstance(error, SqlError) else Interrupted()
-            for evaluation in self.evaluations.values():
-                if evaluation.given_in_part:
-                    evaluation.fail(Interrupted())
             for each in joining:
                 if not each.joined.done():
                     each.fail(failure)
             raise
-        if not self._pace.lagging:
-            self._frontier = snapshot
-        self._timestamp = timestamp
+        self._timestamp, self._snapshot = tick.timestamp, tick.snapshot
         for evaluation in self._up_to_date():
-            evaluation.frontier = snapshot
+            # Not each at a time of its own, which would be a tick for each.
+            await evaluation.progressed(session, tick.timestamp + 1, PROGRESS / 2)
         await self._keep(session)
         for each in joining:
             if each.again:
@@ -215,23 +270,89 @@ class Ticker:
             for feed in each.feeds:
                 feed.started = not feed.finished
             if not each.joined.done():
-                each.joined.set_result(timestamp)
+                each.joined.set_result(tick.timestamp)
         for evaluation in self._up_to_date():
-            for feed in evaluation.bounded:
-                if feed.started and feed.up_to is not None and timestamp + 1 >= feed.up_to:
+            for feed in tuple(evaluation.bounded):
+                if feed.started and feed.up_to is not None and tick.timestamp + 1 >= feed.up_to:
                     feed.end()
 
-    def _up_to_date(self) -> list[Evaluation]:
-        """The evaluations that have moved on with the last tick."""
-        return [evaluation for id_, evaluation in self.evaluations.items() if id_ not in self._pace.lagging]
+    async def _take(self, session: PooledSession, target: int | None) -> Tick:
+        """The next timestamp, which belongs to the snapshot of the session's transaction. Raises SqlError."""
+        ((timestamp, snapshot, noted),) = await session.fetch(_TICK, target)
+        await session.execute(_UNLOCK)
+        if noted:
+            # Before anybody learns of the timestamp: who asks for it again must get this snapshot.
+            async with self.pool.session() as own:
+                await own.fetch("SELECT pgtrickle._note_tick($1::bigint, $2::text)::text", timestamp, snapshot)
+        return Tick(int(timestamp), str(snapshot), "", self._timestamp)
 
-    def _let_join(self, joining: Joining, timestamp: int, exported: str) -> asyncio.Event:
+    async def _turns(self, session: PooledSession) -> dict[Group, list[Evaluation]]:
+        """What has to be evaluated, of those groups that are not busy: what may have changes. Raises SqlError."""
+        self._changed, self._locked = set(), set()
+        live = [evaluation for evaluation in self.evaluations.values() if evaluation.is_live]
+        followed = sorted({source for evaluation in live for source in evaluation.sources})
+        if not followed or self._snapshot is None:
+            return {}
+        for source, is_locked in await session.fetch(_CHANGED_SOURCES, followed, self._snapshot):
+            (self._locked if is_locked else self._changed).add(int(source))
+        turns: dict[Group, list[Evaluation]] = {}
+        for evaluation in live:
+            group = evaluation.group
+            if group is None or group.busy or evaluation.sources & self._locked:
+                continue
+            if evaluation.timestamp != self._timestamp or evaluation.sources & self._changed:
+                turns.setdefault(group, []).append(evaluation)
+        return turns
+
+    async def _evaluated(
+        self, session: PooledSession, tick: Tick, working: list[asyncio.Task[None]], live: set[int]
+    ) -> set[int]:
+        """Wait for those who are evaluated, and note who has everything up to the tick. Returns those who have not."""
+        if working:
+            await asyncio.wait(working, timeout=GRACE)
+        behind: set[int] = set()
+        for id_, evaluation in self.evaluations.items():
+            if id_ not in live:
+                evaluation.has_moved(tick.timestamp, tick.snapshot)
+            elif evaluation.timestamp == tick.timestamp or evaluation.dead:
+                continue
+            elif evaluation.timestamp == self._timestamp and not evaluation.sources & (self._changed | self._locked):
+                evaluation.has_moved(tick.timestamp, tick.snapshot)
+            else:
+                behind.add(id_)
+                evaluation.waits_since = evaluation.waits_since or time.monotonic()
+                if evaluation.sources & self._locked:
+                    evaluation.obstacle = LOCKED
+        # Who is busy is tried again when that is over.
+        self._pace.lagging = {id_ for id_ in behind if not self.evaluations[id_].is_busy}
+        if self._pace.lagging:
+            self._pace.lagged_at = time.monotonic()
+        return behind
+
+    def _finished(self, group: Group) -> None:
+        """A group has done what it was busy with. Who has missed timestamps meanwhile is to be tried again at once."""
+        left = {
+            id_
+            for id_, evaluation in group.members.items()
+            if evaluation.is_live and evaluation.timestamp != self._timestamp and evaluation.waits_since is not None
+        }
+        if left:
+            if not self._pace.lagging:
+                self._pace.lagged_at = 0.0
+            self._pace.lagging |= left
+            self._pace.wake()
+
+    def _up_to_date(self) -> list[Evaluation]:
+        """The evaluations that have everything up to the last tick."""
+        return [evaluation for evaluation in self.evaluations.values() if evaluation.timestamp == self._timestamp]
+
+    def _let_join(self, joining: Joining, tick: Tick) -> asyncio.Event:
         """Have a client begin at this timestamp; the event says that it has imported the snapshot."""
         imported = asyncio.Event()
 
         async def begin() -> None:
             try:
-                await joining.begin(timestamp, exported, imported)
+                await joining.begin(tick.timestamp, tick.exported, imported)
             except TooLate:
                 joining.again = True
             except SqlError as error:
@@ -242,70 +363,20 @@ class Ticker:
             finally:
                 imported.set()
 
+        joining.again = False
         task = asyncio.create_task(begin(), name=f"headwater snapshot {self.pool.database}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return imported
 
-    async def _changes(self, session: PooledSession, timestamp: int, snapshot: str) -> None:
-        """Give every subscription what has changed. Raises SqlError.
-
-        Who has been given all of it goes on from there, even if the tick fails after that.
-        """
-        self._pace.lagging = set()
-        changed = await self._end_those_that_cannot_go_on(session, thorough=False)
-        if changed:
-            # One for all: an evaluation changes nothing that another would need.
-            await session.execute("SAVEPOINT __pgt_evaluation")
-        for id_, sources in changed.items():
-            evaluation = self.evaluations.get(id_)
-            if evaluation is None or not evaluation.is_live:
-                continue
-            try:
-                if await evaluation.changes(session, timestamp, evaluation.frontier or "", sources):
-                    evaluation.frontier = snapshot
-            except SqlError as error:
-                lost = error.is_of_connection
-                if not lost:
-                    await session.execute("ROLLBACK TO SAVEPOINT __pgt_evaluation")
-                if error.sqlstate in CONTENTION and not evaluation.given_in_part:
-                    self._lag(id_)
-                    continue
-                if evaluation.given_in_part or not lost:
-                    evaluation.fail(CHANGED if error.sqlstate in DDL else Interrupted.if_of_connection(error))
-                if lost:
-                    raise
-            except asyncpg.PostgresError as error:
-                evaluation.fail(SqlError("XX000", str(error)))
-                raise
-
-    async def _end_those_that_cannot_go_on(self, session: PooledSession, *, thorough: bool) -> dict[int, list[int]]:
-        """End subscriptions whose rights or sources are not what they were; of others, the sources with changes."""
-        ids = [id_ for id_, evaluation in self.evaluations.items() if evaluation.is_live]
-        if not ids or self._frontier is None:
-            return {}
-        changed: dict[int, list[int]] = {}
-        for id_, sources, held, code, message in await session.fetch(_NEWS, ids, self._frontier, thorough):
-            if code is None and held:
-                changed[int(id_)] = sources
-            elif code is None:
-                self._lag(int(id_))
-            if code is None:
-                continue
-            hint = "Subscribe again." if code == "55000" else None
-            self.evaluations[int(id_)].fail(SqlError(code, message, hint=hint))
-        return changed
-
-    def _lag(self, id_: int) -> None:
-        """Leave an evaluation out of this tick."""
-        self._pace.lagging.add(id_)
-        self._pace.lagged_at = time.monotonic()
-
     async def _keep(self, session: PooledSession) -> None:
-        """Note how far this server has read, now and then."""
-        if self._frontier != self._kept and time.monotonic() - self._kept_at >= KEPT_FRONTIER:
-            await session.fetch(_KEEP, self.server, self._frontier, self._timestamp)
-            self._kept, self._kept_at = self._frontier, time.monotonic()
+        """Note how far all have read, now and then: to where whoever has read least has."""
+        live = [evaluation for evaluation in self.evaluations.values() if evaluation.is_live]
+        last = min(live, key=lambda evaluation: evaluation.timestamp, default=None)
+        frontier, timestamp = (last.frontier, last.timestamp) if last else (self._snapshot, self._timestamp)
+        if frontier is not None and frontier != self._kept and time.monotonic() - self._kept_at >= KEPT_FRONTIER:
+            await session.fetch(_KEEP, self.server, frontier, timestamp)
+            self._kept, self._kept_at = frontier, time.monotonic()
 
     def leave(self, feed: LiveFeed) -> None:
         """A client does not want to join any more."""
@@ -318,33 +389,43 @@ class Ticker:
                 return
 
     async def stop(self) -> None:
-        """Give up the snapshots that are being read."""
+        """Give up what is being evaluated, and the snapshots that are being read."""
+        for group in self._groups.values():
+            await group.close()
         for task in tuple(self._background):
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
 
 
-CONTENTION = frozenset({"55P03", "40P01", "40001"})
-"""What goes by itself."""
+async def _all_set(events: list[asyncio.Event]) -> None:
+    """Wait until a snapshot is not needed any more, but not for ever: who has not got it then cannot have it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(IMPORT_SECONDS):
+            for event in events:
+                await event.wait()
 
-DDL = frozenset({"42703", "42P01", "42704", "42883", "42804", "42846"})
-"""What a statement meets that was made for tables and columns which are others now."""
 
-CHANGED = SqlError("55000", "what the subscription reads was dropped or changed", hint="Subscribe again.")
+_REGISTER = "SELECT pgtrickle._take_lease('subscriptions ' || $1::int, taken_over => true)"
 
-_HOLD = "SELECT pg_catalog.pg_advisory_lock(pgtrickle._subscription_lock_class(), $1::int)::text"
+# A lock is no reason for a snapshot, which the transaction gets with the first query after it.
+_BEGIN = """
+BEGIN ISOLATION LEVEL REPEATABLE READ; SAVEPOINT __pgt_tick;
+LOCK TABLE pgtrickle.pgt_timeline_lock IN EXCLUSIVE MODE
+"""
+
+_UNLOCK = "ROLLBACK TO SAVEPOINT __pgt_tick; RELEASE SAVEPOINT __pgt_tick"
 
 _TICK = """
-SELECT t.mz_timestamp, t.snapshot, CASE WHEN $2::boolean THEN pg_catalog.pg_export_snapshot() END,
-       pgtrickle._retains_history()
+SELECT t.mz_timestamp, t.snapshot, pgtrickle._retains_history()
 FROM pgtrickle._tick($1::bigint) AS t
 """
 
-_NEWS = """
-SELECT id, changed, held, code, message
-FROM pgtrickle._subscription_news($1::bigint[], $2::text::pg_snapshot, $3::boolean)
+_CHANGED_SOURCES = """
+SELECT source, is_locked FROM pgtrickle._changed_sources($1::bigint[], $2::text::pg_snapshot)
 """
+
+_TIMEOUT = "SELECT pgtrickle._seconds('pg_trickle.subscription_timeout', 60)"
 
 _KEEP = """
 UPDATE pgtrickle.pgt_subscription_servers v SET frontier = $2::text::pg_snapshot, mz_timestamp = $3::bigint

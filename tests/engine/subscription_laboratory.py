@@ -137,7 +137,7 @@ class Subscriptions:
 
     def another_hub(self) -> Hub:
         """As in another server process."""
-        return Hub(self.pool, DatabasePool(self.database, lambda _: self.arguments))
+        return Hub(self.pool)
 
     async def connect(self) -> asyncpg.Connection:
         return await asyncpg.connect(**self.arguments, database=self.database, statement_cache_size=0)

@@ -12,10 +12,7 @@ from engine.subscribe import AsOf, starting
 from engine.subscribe.evaluation import Evaluation
 from tests.engine.subscription_laboratory import PATIENCE, Row, Subscriptions, ended
 
-LOSE_CONNECTION = (
-    "SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE locktype = 'advisory'"
-    " AND classid = pgtrickle._subscription_lock_class() AND granted"
-)
+LOSE_CONNECTION = "SELECT count(pg_terminate_backend(pid)) FROM pgtrickle.pgt_leases WHERE name LIKE 'subscriptions %'"
 """Ends the connection by which a hub moves subscriptions on."""
 
 

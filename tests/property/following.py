@@ -14,6 +14,7 @@ from catalog.session import SqlError
 from engine.pool import DatabasePool, PooledSession
 from engine.subscribe import Envelope, EnvelopeKind, RowOutput, Subscribe
 from engine.subscribe.feed import LiveFeed
+from engine.subscribe.groups import Tick
 from engine.subscribe.hub import Hub
 from engine.subscribe.ticker import Ticker
 from engine.transactions import savepoint
@@ -44,10 +45,15 @@ class Witness(Ticker):
     """The tables that it reads, and names of its own."""
     seen: dict[int, Counter[Row]]
 
-    async def _changes(self, session: PooledSession, timestamp: int, snapshot: str) -> None:
-        await Ticker._changes(self, session, timestamp, snapshot)
-        if not self.query or self._pace.lagging:
-            return
+    async def _evaluated(
+        self, session: PooledSession, tick: Tick, working: list[asyncio.Task[None]], live: set[int]
+    ) -> set[int]:
+        behind = await Ticker._evaluated(self, session, tick, working, live)
+        if self.query and not behind:
+            await self._ask(session, tick.timestamp)
+        return behind
+
+    async def _ask(self, session: PooledSession, timestamp: int) -> None:
         try:
             async with savepoint(session):
                 # TRUNCATE, committed after the snapshot was taken, leaves nothing for it to see.
@@ -75,16 +81,15 @@ class Following:
             "user": cluster.user,
             "password": cluster.password,
         }
-        self.pools = [DatabasePool(laboratory.database, lambda _: arguments) for _ in range(2)]
-        self.hub = Hub(*self.pools)
-        self.witness = Witness(self.pools[0])
+        self.pool = DatabasePool(laboratory.database, lambda _: arguments)
+        self.hub = Hub(self.pool)
+        self.witness = Witness(self.pool, self.hub._sessions)
         self.witness.query, self.witness.reads, self.witness.seen = "", [], {}
         self.hub._ticker = self.witness
 
     async def close(self) -> None:
         await self.hub.close()
-        for pool in self.pools:
-            await pool.close()
+        await self.pool.close()
 
     async def follow(self, query: Query, steps: list[Step], key: str | None, *, before: bool) -> None:
         """Follow a query while a script runs; the laboratory has its tables."""

@@ -121,9 +121,7 @@ CREATE OR REPLACE FUNCTION @extschema@._maintenance_status(
 ) RETURNS SETOF record
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH leader AS (
-        SELECT a.pid, a.usesysid FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-         WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = current_database()
-           AND l.database = a.datid AND (l.classid::bigint << 32 | l.objid::bigint) = @extschema@._election_lock()),
+        SELECT a.pid, a.usesysid FROM pg_stat_activity a WHERE a.pid = @extschema@._leader()),
     workers AS (
         SELECT a.pid, split_part(a.application_name, ': ', 1) AS worker_name, coalesce(a.state, 'active') AS state,
                split_part(a.application_name, ': ', 2) AS task, a.backend_start
@@ -138,6 +136,16 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
 $$;
 
 
--- The key of the advisory lock that elects the server which works here.
-CREATE OR REPLACE FUNCTION @extschema@._election_lock() RETURNS bigint
-LANGUAGE sql IMMUTABLE AS $$ SELECT 8099549534513883502 $$;
+-- The process that leads the engine's workers here, NULL if there is none. Leases stand in the schema of stream tables; where
+-- that is somebody else's, it is not asked.
+CREATE OR REPLACE FUNCTION @extschema@._leader() RETURNS integer
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (SELECT p.proowner FROM pg_proc p WHERE p.oid = to_regprocedure('pgtrickle._lease_holder(text)'))
+       = (SELECT a.oid FROM pg_roles a WHERE a.rolname = current_user) THEN
+        RETURN pgtrickle._lease_holder('register maintenance');
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION @extschema@._leader() FROM PUBLIC;
+DROP FUNCTION IF EXISTS @extschema@._election_lock();  -- of an earlier version, which used advisory locks

@@ -5,15 +5,18 @@
 
 
 -- Whether a Headwater server is at work in this database: the session that ticks or the one that schedules holds its
--- advisory lock. `ticking` tells the former.
+-- lease. `ticking` tells the former. Leases stand in the schema of stream tables; where that is somebody else's, it is not asked.
 CREATE OR REPLACE FUNCTION pgque._server(OUT present boolean, OUT ticking boolean)
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(bool_or(true), false), coalesce(bool_or(k.clock), false)
-      FROM (VALUES (8099567203874988908, true), (5216682827506087013, false)) AS k (lock, clock)
-      JOIN pg_locks l ON l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted
-                     AND l.classid::bigint = k.lock >> 32 AND l.objid::bigint = k.lock & 4294967295
-     WHERE l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-$$;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    present := false;
+    ticking := false;
+    IF (SELECT p.proowner FROM pg_proc p WHERE p.oid = to_regprocedure('pgtrickle._lease_holder(text)'))
+       = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'pgque') THEN
+        ticking := pgtrickle._lease_holder('queue clock') IS NOT NULL;
+        present := ticking OR pgtrickle._lease_holder('scheduler') IS NOT NULL;
+    END IF;
+END $$;
 
 
 -- Whether pg_cron can be called from here. What is called runs with the rights of the caller, whose jobs they are, so it

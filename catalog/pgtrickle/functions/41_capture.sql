@@ -3,17 +3,10 @@
 -- A buffer row is one row image: "__pgt_w" is 1 for a row that came, -1 for one that went, 0 for TRUNCATE. It carries
 -- the transaction that wrote it and the number of the statement. Only columns that somebody needs are kept.
 --
--- Locks are taken in one order: the advisory lock of the source, the source with its children, the buffer.
+-- Locks are taken in one order: that of the source (15_locks.sql), the source with its children, the buffer.
 
-
--- The advisory lock of a source. Shared: somebody is starting to read its buffer. Exclusive: it is emptied or dropped.
-CREATE OR REPLACE FUNCTION pgtrickle._source_lock_class() RETURNS int
-LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1885824099;
-
-CREATE OR REPLACE FUNCTION pgtrickle._source_lock_key(source oid) RETURNS int
-LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN source::bigint > 2147483647 THEN (source::bigint - 4294967296)::int ELSE source::bigint::int END
-$$;
+DROP FUNCTION IF EXISTS pgtrickle._source_lock_class();  -- of an earlier version, which used advisory locks
+DROP FUNCTION IF EXISTS pgtrickle._source_lock_key(oid);
 
 
 -- Names of the triggers of a source, by what they capture.
@@ -302,7 +295,7 @@ DECLARE
     needed text[] := columns || ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w'];
 BEGIN
     IF EXISTS (SELECT FROM unnest(needed) AS name WHERE NOT has_column_privilege(owner, buffer, name, 'SELECT')) THEN
-        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 1, pgtrickle._source_lock_key(source));
+        PERFORM pgtrickle._lock_privileges(source);
         EXECUTE format('GRANT SELECT (%s) ON %s TO %I',
                        (SELECT string_agg(quote_ident(name), ', ') FROM unnest(needed) AS name), buffer,
                        (SELECT rolname FROM pg_roles WHERE oid = owner));
@@ -335,8 +328,9 @@ BEGIN
            OR pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
                                        THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL
         GROUP BY k.source_relid, r.rolname
+        ORDER BY k.source_relid
     LOOP
-        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 1, pgtrickle._source_lock_key(g.source));
+        PERFORM pgtrickle._lock_privileges(g.source);
         PERFORM set_config('pgtrickle.revoking', 'on', true);
         EXECUTE format('REVOKE SELECT (%s) ON pgtrickle_changes.%I FROM %I', g.columns, 'changes_' || g.source, g.rolname);
         PERFORM set_config('pgtrickle.revoking', '', true);

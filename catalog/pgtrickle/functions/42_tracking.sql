@@ -45,7 +45,7 @@ BEGIN
             DETAIL = 'Reserved names are "__pgt_change_id", "__pgt_xid" and "__pgt_w".';
     END IF;
     PERFORM pgtrickle._check_readable(owner, source, columns);
-    PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
+    PERFORM pgtrickle._share_source(source);
 
     FOR attempt IN 1..2 LOOP
         needed := columns || CASE WHEN keyed THEN pgtrickle._row_key(source) END;
@@ -253,8 +253,7 @@ BEGIN
         WHERE NOT pgtrickle._is_followed(k.source_relid)
         ORDER BY k.source_relid
     LOOP
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
-                                                    pgtrickle._source_lock_key(c.source_relid));
+        CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);
         CONTINUE WHEN pgtrickle._is_followed(c.source_relid);
         BEGIN
             PERFORM pgtrickle._drop_capture(c.source_relid);

@@ -63,7 +63,7 @@ BEGIN
     END IF;
     schema := format('"%s"', replace(parts[1], '"', '""'));
     storage := format('%s."%s"', schema, replace(parts[2], '"', '""'));
-    PERFORM pg_advisory_xact_lock(hashtextextended('pgtrickle ' || storage, 0));
+    PERFORM pgtrickle._lock_name(parts[1], parts[2]);
     has_schema := to_regnamespace(schema) IS NOT NULL;
     is_taken := to_regclass(storage) IS NOT NULL;
     is_stream_table := EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = to_regclass(storage)::oid);

@@ -43,7 +43,7 @@ BEGIN
     SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
     FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
     IF present IS NOT TRUE THEN
-        PERFORM pg_advisory_xact_lock(pgtrickle._source_lock_class() + 2, 0);
+        LOCK TABLE pgtrickle.pgt_role_functions_lock IN EXCLUSIVE MODE;
         -- Somebody else may have made it while this one waited for the lock.
         SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
         FROM pg_proc p WHERE p.oid = to_regprocedure(signature);

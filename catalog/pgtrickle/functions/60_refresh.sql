@@ -109,15 +109,10 @@ CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     st record;
+    locked record;
     context jsonb;
     system text := pgtrickle._system();
 BEGIN
-    IF wait THEN
-        PERFORM pg_advisory_xact_lock(pgt_id);
-    ELSIF NOT pg_try_advisory_xact_lock(pgt_id) THEN
-        RAISE EXCEPTION USING ERRCODE = '55P03', MESSAGE = format('refresh of stream table "%s" is already running',
-            (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id));
-    END IF;
     SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.frontier->>'system' AS system INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
@@ -132,12 +127,28 @@ BEGIN
     IF NOT wait THEN
         -- The scheduler's look, which writes nothing where there is nothing to do: not even a lock on the row.
         context := pgtrickle._refresh_context(pgt_id, system, 1);
-        IF (context->'fresh')::boolean THEN
+        IF (context->'fresh')::boolean AND NOT coalesce((context->'polled')::boolean, false) THEN
             RETURN context;
         END IF;
     END IF;
-    PERFORM pgtrickle._refuse_interference(st.pgt_relid);
-    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+    -- Its row is the lock. Who has waited finds it as it is now, perhaps with another owner, or not at all.
+    IF wait THEN
+        SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+    ELSE
+        SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = '55P03',
+                MESSAGE = format('refresh of stream table "%s" is already running', st.pgt_name);
+        END IF;
+    END IF;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
+    ELSIF locked.pgt_owner <> st.pgt_owner THEN
+        PERFORM pgtrickle._check_owner(locked.pgt_owner, locked.pgt_name);
+    END IF;
+    PERFORM pgtrickle._refuse_interference(locked.pgt_relid);
     RETURN pgtrickle._refresh_context(pgt_id, system, 10000001);
 END $$;
 
@@ -326,7 +337,7 @@ DECLARE
     st record;
     may_act boolean;
 BEGIN
-    IF st_id IS NULL OR NOT pgtrickle._is_top_level() OR NOT pg_try_advisory_xact_lock(st_id) THEN
+    IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
     END IF;
     SELECT s.pgt_owner, s.status INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
@@ -335,6 +346,10 @@ BEGIN
     END IF;
     may_act := pgtrickle._may_act_for(st.pgt_owner);
     IF NOT may_act OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     UPDATE pgtrickle.pgt_stream_tables s

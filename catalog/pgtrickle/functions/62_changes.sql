@@ -81,8 +81,7 @@ BEGIN
             found := false;  -- its last consumer has gone meanwhile
         END;
         CONTINUE WHEN NOT found;
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(pgtrickle._source_lock_class(),
-                                                    pgtrickle._source_lock_key(c.source_relid));
+        CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);
         -- With the lock held: no consumer is being added, so these are all. Whether the changes of a frontier's own
         -- transaction were seen its snapshot does not tell (it may look as if it was over), their numbers do.
         SELECT CASE WHEN bool_and(f.snapshot IS NOT NULL) THEN
@@ -134,7 +133,14 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
 
 
--- Drop the staging tables of refreshes whose server was killed: nobody holds the lock on their number (engine/spark_staging).
+-- Whether somebody still wants what is written into a staging area. Spark's executors ask, who may log in as any role.
+CREATE OR REPLACE FUNCTION pgtrickle._staging_in_use(number int) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._lease_holder('staging ' || number) IS NOT NULL
+$$;
+
+
+-- Drop the staging tables of refreshes whose server was killed: nobody holds the lease of their number (engine/spark_staging).
 CREATE OR REPLACE FUNCTION pgtrickle._remove_staging_leftovers() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -144,12 +150,13 @@ BEGIN
         SELECT c.relname FROM pg_class c
         WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_[0-9a-f]+$'
     LOOP
-        IF pg_try_advisory_xact_lock(1752658800, split_part(leftover, '_', 1)::int) THEN
+        IF pgtrickle._take_lease('staging ' || split_part(leftover, '_', 1)) THEN
             BEGIN
                 EXECUTE format('DROP TABLE IF EXISTS pgtrickle_staging.%I', leftover);
             EXCEPTION WHEN insufficient_privilege THEN
                 NULL;  -- of a role that Spark's executors log in as, and this one is no member of
             END;
+            DELETE FROM pgtrickle.pgt_leases l WHERE l.name = 'staging ' || split_part(leftover, '_', 1);
         END IF;
     END LOOP;
 END $$;
@@ -165,6 +172,8 @@ DECLARE
     removed bigint := 0;
 BEGIN
     PERFORM pgtrickle._remove_staging_leftovers();
+    PERFORM pgtrickle._remove_lost_leases();
+    PERFORM pgtrickle._tidy_source_locks();
     PERFORM pgtrickle._drop_copies();
     PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
     IF days > 0 THEN

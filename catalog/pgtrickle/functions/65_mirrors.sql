@@ -41,7 +41,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
     -- After a cleanup that is going on, and before the next.
-    PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(source));
+    PERFORM pgtrickle._share_source(source);
     INSERT INTO pgtrickle.pgt_mirrors (mirror, source_relid, frontier, held_until)
     VALUES (mirror, source, frontier, clock_timestamp() + interval '1 hour');
     IF cleaned IS DISTINCT FROM (SELECT m.cleaned FROM pgtrickle._mirrored_source(source) m) THEN

@@ -260,12 +260,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Whether a server's scheduler is at work in this database: it holds the advisory lock 0x4865616477617465.
+-- Whether a server's scheduler is at work in this database.
 CREATE OR REPLACE FUNCTION pgtrickle._scheduler_running() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_database d ON d.oid = l.database
-                   WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted AND d.datname = current_database()
-                     AND (l.classid::bigint << 32 | l.objid::bigint) = 5216682827506087013)
+    SELECT pgtrickle._lease_holder('scheduler') IS NOT NULL
 $$;
 
 

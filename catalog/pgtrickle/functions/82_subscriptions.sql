@@ -1,19 +1,14 @@
 -- Subscriptions: the clock, what is captured for them, what they may read, and their rows.
 
 
--- The advisory lock under which a timestamp and its snapshot are taken, so that of two timestamps the later one sees more,
--- whichever servers they were given to.
-CREATE OR REPLACE FUNCTION pgtrickle._timeline_lock() RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 8099570498233003621;
-
--- The class of the advisory locks of servers that evaluate subscriptions, each by its number.
-CREATE OR REPLACE FUNCTION pgtrickle._subscription_lock_class() RETURNS int
-LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN 1752658801;
+DROP FUNCTION IF EXISTS pgtrickle._timeline_lock();  -- of an earlier version, which used advisory locks
+DROP FUNCTION IF EXISTS pgtrickle._subscription_lock_class();
 
 
 -- The next timestamp: the time in milliseconds since the epoch, but not later than target (NULL: whatever it is), and
 -- always later than the one after the last, at which a progress message may have said that the last is closed. It belongs to the snapshot of the transaction, which is returned, too.
--- The first call of a REPEATABLE READ transaction of a session that holds _timeline_lock(), which it lets go.
+-- The first query of a REPEATABLE READ transaction that holds pgt_timeline_lock: so of two timestamps the later one sees more,
+-- whichever servers they were given to.
 CREATE OR REPLACE FUNCTION pgtrickle._tick(target bigint, OUT mz_timestamp bigint, OUT snapshot text)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -21,7 +16,6 @@ BEGIN
                   greatest(q.last_value + 2, least(floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint, target)))
     INTO mz_timestamp FROM pgtrickle.pgt_timeline_seq q;
     snapshot := pg_current_snapshot()::text;
-    PERFORM pg_advisory_unlock(pgtrickle._timeline_lock());
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._tick(bigint) FROM PUBLIC;
 
@@ -178,11 +172,12 @@ DECLARE
     gone int[];
 BEGIN
     SELECT array_agg(v.server) INTO gone FROM pgtrickle.pgt_subscription_servers v
-    WHERE v.server > 0 AND pg_try_advisory_xact_lock(pgtrickle._subscription_lock_class(), v.server);
+    WHERE v.server > 0 AND pgtrickle._lease_holder('subscriptions ' || v.server) IS NULL;
     IF gone IS NULL THEN
         RETURN 0;
     END IF;
     DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = ANY (gone);
+    DELETE FROM pgtrickle.pgt_leases l WHERE l.name IN (SELECT 'subscriptions ' || v FROM unnest(gone) AS v);
     PERFORM pgtrickle._unsubscribe('{}');
     RETURN cardinality(gone);
 END $$;
@@ -277,14 +272,14 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._subscription_obstacles(bigint[]) FROM PUBL
 
 
 -- Have tables stay what they are for the transaction's snapshot, until it ends. False if one has been emptied or rewritten
--- since the snapshot was taken, which does not see that the rows it should see are gone, or is just being.
+-- since the snapshot was taken, which does not see that the rows it should see are gone, or is just being. Nobody waits.
 CREATE OR REPLACE FUNCTION pgtrickle._hold_sources(sources oid[]) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source oid;
 BEGIN
     FOREACH source IN ARRAY sources LOOP
-        EXECUTE format('LOCK TABLE %s IN ACCESS SHARE MODE', pgtrickle._qualified(source));
+        EXECUTE format('LOCK TABLE %s IN ACCESS SHARE MODE NOWAIT', pgtrickle._qualified(source));
     END LOOP;
     -- The function tells what is, the query what the snapshot sees.
     RETURN NOT EXISTS (SELECT FROM unnest(sources) AS s, unnest(pgtrickle._relations(s)) AS r
@@ -294,6 +289,45 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_table OR syn
     RETURN false;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._hold_sources(oid[]) FROM PUBLIC;
+
+
+-- Those of some captured sources that have changed since a snapshot, or whose capture is gone; and those that somebody has
+-- locked who is just changing what is captured of them: nobody waits.
+CREATE OR REPLACE FUNCTION pgtrickle._changed_sources(
+    sources bigint[], seen pg_snapshot, OUT source bigint, OUT is_locked boolean
+) RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found boolean;
+BEGIN
+    FOREACH source IN ARRAY sources LOOP
+        is_locked := false;
+        BEGIN
+            EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS SHARE MODE NOWAIT', 'changes_' || source);
+            EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE CASE WHEN c."__pgt_xid" > $2 THEN true '
+                           'ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)', 'changes_' || source)
+            INTO found USING seen, pg_snapshot_xmax(seen);
+        EXCEPTION WHEN lock_not_available THEN
+            is_locked := true;
+        WHEN undefined_table THEN
+            found := true;
+        END;
+        IF found OR is_locked THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._changed_sources(bigint[], pg_snapshot) FROM PUBLIC;
+
+
+-- A number of seconds that is a setting (_setting), or the given default where that cannot be read.
+CREATE OR REPLACE FUNCTION pgtrickle._seconds(name text, fallback double precision) RETURNS double precision
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN greatest(0, pgtrickle._setting(name, fallback::text)::double precision);
+EXCEPTION WHEN invalid_text_representation OR numeric_value_out_of_range THEN
+    RETURN fallback;
+END $$;
 
 
 -- What there is to be done for subscriptions that have seen a snapshot: for each that cannot go on the reason, and for each
@@ -385,6 +419,7 @@ DECLARE
                         (SELECT string_agg(format('%I %s', n.name, format_type(n.type, -1)), ', ' ORDER BY n.place)
                          FROM unnest(names, types) WITH ORDINALITY AS n(name, type, place)));
     known text[];
+    encoding CONSTANT text := pg_client_encoding();
 BEGIN
     PERFORM pgtrickle._check_top_level();
     IF foreign_session THEN
@@ -392,4 +427,8 @@ BEGIN
     END IF;
     RETURN QUERY EXECUTE call USING query, parameters, settings;
     PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
+    IF pg_client_encoding() <> encoding THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = 'a function in the query changes the client_encoding of the session',
+            HINT = 'Functions in a defining query must have no effects.';
+    END IF;
 END $$;

@@ -312,9 +312,9 @@ CREATE OR REPLACE FUNCTION pgtrickle._as_of(
 DECLARE
     found record;
 BEGIN
-    PERFORM pg_advisory_xact_lock_shared(pgtrickle._source_lock_class(), pgtrickle._source_lock_key(s.source_relid))
-    FROM pgtrickle.pgt_subscription_sources s
-    WHERE s.subscription_id = _as_of.subscription_id AND s.capture_generation IS NOT NULL;
+    PERFORM pgtrickle._share_source(s.source_relid)
+    FROM (SELECT DISTINCT u.source_relid FROM pgtrickle.pgt_subscription_sources u
+          WHERE u.subscription_id = _as_of.subscription_id AND u.capture_generation IS NOT NULL ORDER BY 1) AS s;
     SELECT * INTO found FROM pgtrickle._held_from(_as_of.subscription_id);
     IF found.lacking IS NULL AND (found.held_from IS NULL OR as_of >= found.held_from) THEN
         mz_timestamp := as_of;
