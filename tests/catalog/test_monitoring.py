@@ -128,7 +128,7 @@ def test_statistics_and_health(refreshed: Engine) -> None:
     )
     assert refreshed.connection.execute(health).fetchone() == (1, 1, 0, False, "WARNING")
     refreshed.refresh(1)
-    refreshed.value("SELECT pg_advisory_lock(5216682827506087013)::text")
+    assert refreshed.value("SELECT pgtrickle._take_lease('scheduler')")
     assert refreshed.connection.execute(health).fetchone() == (1, 0, 0, True, "OK")
     refreshed.value('SELECT pgtrickle._set_state(1, \'{"status": "SUSPENDED"}\')')
     assert refreshed.value("SELECT status FROM pgtrickle.quick_health") == "CRITICAL"

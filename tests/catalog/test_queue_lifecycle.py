@@ -32,8 +32,6 @@ BEGIN
     RETURN true;
 END $$;
 """
-CLOCK_LOCK = 8099567203874988908
-SCHEDULER_LOCK = 5216682827506087013
 JOBS = [
     ("pgque_maint", "30 seconds", "SELECT pgque.maint()"),
     ("pgque_retry_events", "30 seconds", "SELECT pgque.maint_retry_events()"),
@@ -132,21 +130,23 @@ def test_jobs_of_a_pg_cron_that_is_gone_are_reported(cron: Queue) -> None:
     assert status(cron)["ticker"] == "stopped"
 
 
-@pytest.mark.parametrize("lock", [CLOCK_LOCK, SCHEDULER_LOCK])
-def test_with_a_server_start_only_starts_its_clock(cron: Queue, queue_database: str, lock: int) -> None:
+@pytest.mark.parametrize("lease", ["queue clock", "scheduler"])
+def test_with_a_server_start_only_starts_its_clock(cron: Queue, queue_database: str, lease: str) -> None:
+    install_into(queue_database)
     cron.value("SELECT pgque.stop()")
     with psycopg.connect(queue_database, autocommit=True) as server:
-        server.execute("SELECT pg_advisory_lock(%s::bigint)", [lock])
+        assert server.execute("SELECT pgtrickle._take_lease(%s)", [lease]).fetchone() == (True,)
         assert status(cron)["ticker"] == "stopped"
         cron.value("SELECT pgque.start()")
         assert jobs(cron) == []
         assert clock(cron) == (True, 100)
-        assert status(cron)["ticker"] == ("running" if lock == CLOCK_LOCK else "waiting")
+        assert status(cron)["ticker"] == ("running" if lease == "queue clock" else "waiting")
 
 
 def test_a_server_of_another_database_does_not_count(fresh: Queue, dsn: str) -> None:
+    install_into(dsn)
     with psycopg.connect(dsn, autocommit=True) as server:
-        server.execute("SELECT pg_advisory_lock(%s::bigint)", [CLOCK_LOCK])
+        assert server.execute("SELECT pgtrickle._take_lease('queue clock')").fetchone() == (True,)
         assert status(fresh)["ticker"] == "not running"
 
 

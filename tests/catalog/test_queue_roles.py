@@ -101,8 +101,9 @@ def test_privileges_of_functions(queue: Queue, ordinary: str, role: str) -> None
 
 
 @pytest.mark.parametrize("role", [*ROLES, NOBODY])
-def test_calls(queue: Queue, situation: dict[str, Any], ordinary: str, role: str) -> None:
+def test_calls(queue: Queue, queue_database: str, situation: dict[str, Any], ordinary: str, role: str) -> None:
     """What is granted works, with the role's own rights and nothing else; everything else is refused by PostgreSQL."""
+    install_into(queue_database)
     wrong = []
     for grant in GRANTS.values():
         if grant.function == "ticker_loop()":
@@ -111,7 +112,7 @@ def test_calls(queue: Queue, situation: dict[str, Any], ordinary: str, role: str
         try:
             with queue.connection.transaction(force_rollback=True):
                 if grant.function == "start()":
-                    queue.value("SELECT pg_advisory_xact_lock(8099567203874988908)::text")
+                    assert queue.value("SELECT pgtrickle._take_lease('queue clock')")
                 queue.connection.execute(sql.SQL("SET LOCAL ROLE {}").format(sql.Identifier(role)))
                 queue.connection.execute(grant.call.format(**situation).encode())
         except psycopg.Error as error:

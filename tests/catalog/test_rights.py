@@ -238,7 +238,7 @@ def test_what_runs_for_a_role_is_made_by_one_of_those_who_want_it_at_once(connec
     assert as_owner(first, "catalog_alice", "SELECT to_jsonb(current_user)") == "catalog_alice"
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(as_owner, second, "catalog_alice", "SELECT to_jsonb(current_user)")
-        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid = %s)"
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND NOT granted AND pid = %s)"
         while watching.execute(waits, [second.info.backend_pid]).fetchone() != (True,):
             assert not waiting.done()
         first.commit()

@@ -22,12 +22,7 @@ from tests.e2e.queue_crews import DONE, Crew
 
 Eventually = Callable[..., Any]
 
-CLOCK = """
-SELECT pid FROM pg_locks
-WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = %s
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
-CLOCK_LOCK = 0x70677175655F636C
+CLOCK = "SELECT pid FROM pgtrickle._lease_holder('queue clock') AS pid WHERE pid IS NOT NULL"
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +78,7 @@ def test_clock_ticks_and_tells_listeners_through_the_relay(queues: Database, eve
 
 def test_events_sent_past_the_server_are_found(queues: Database, eventually: Eventually) -> None:
     make(queues, "seen")  # a server that knows of no queue in a database looks for some every 30 s only
-    eventually(lambda: queues.rows(CLOCK, CLOCK_LOCK), what="a clock")
+    eventually(lambda: queues.rows(CLOCK), what="a clock")
     past = queues.bypass()
     past.execute("SELECT pgque.create_queue('bypassed')")
     past.execute("SELECT pgque.subscribe('bypassed', 'c')")
@@ -184,7 +179,7 @@ def test_a_queue_somebody_holds_locked_does_not_stop_the_others(queues: Database
 
 def test_stop_and_start(live_db: Database, eventually: Eventually) -> None:
     make(live_db, "halted", "c")
-    eventually(lambda: live_db.rows(CLOCK, CLOCK_LOCK), what="a clock")
+    eventually(lambda: live_db.rows(CLOCK), what="a clock")
     live_db.run("SELECT pgque.stop()")
     age = "SELECT max(tick_time) < clock_timestamp() - interval '1.5 seconds' FROM pgque.tick"
     eventually(lambda: live_db.value(age))
@@ -200,7 +195,7 @@ def test_stop_and_start(live_db: Database, eventually: Eventually) -> None:
 
 def test_status_shows_the_clock(queues: Database, eventually: Eventually) -> None:
     make(queues, "shown")
-    ((backend,),) = eventually(lambda: queues.rows(CLOCK, CLOCK_LOCK), what="a clock")
+    ((backend,),) = eventually(lambda: queues.rows(CLOCK), what="a clock")
     shown = queues.server.status()
     (line,) = [line for line in shown.splitlines() if "queues_e2e" in line]
     assert f"every 20 ms (backend {backend})" in line
@@ -208,9 +203,9 @@ def test_status_shows_the_clock(queues: Database, eventually: Eventually) -> Non
 
 def test_databases_without_queues_have_no_clock(live_db: Database, eventually: Eventually) -> None:
     make(live_db, "only")
-    eventually(lambda: live_db.rows(CLOCK, CLOCK_LOCK), what="a clock")
+    eventually(lambda: live_db.rows(CLOCK), what="a clock")
     live_db.run("SELECT pgque.drop_queue('only')")
-    eventually(lambda: not live_db.rows(CLOCK, CLOCK_LOCK), what="no clock")
+    eventually(lambda: not live_db.rows(CLOCK), what="no clock")
     make(live_db, "another", "c")
     live_db.run("SELECT pgque.send('another', 'hello')")
     assert eventually(lambda: receive(live_db, "another", "c")) == ["hello"]

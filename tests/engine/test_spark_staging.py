@@ -12,7 +12,7 @@ import pytest
 
 from engine.spark_executor import SparkResult
 from engine.spark_load import Parallel
-from engine.spark_writer import LOCK_CLASS, Abandoned, Part, writer
+from engine.spark_writer import Abandoned, Part, writer
 from tests.engine.test_spark_executor import Laboratory, laboratory
 
 __all__ = ["laboratory"]
@@ -95,6 +95,9 @@ async def test_failed_job_leaves_no_tables(laboratory: Laboratory, parallel: Cal
     assert await tables(laboratory) == []
 
 
+IN_USE = "SELECT count(pgtrickle._lease_holder(name)) FROM pgtrickle.pgt_leases WHERE name LIKE 'staging %'"
+
+
 async def test_leftovers_are_removed_and_what_is_in_use_is_not(
     laboratory: Laboratory, parallel: Callable[..., Parallel]
 ) -> None:
@@ -105,15 +108,11 @@ async def test_leftovers_are_removed_and_what_is_in_use_is_not(
     in_use = await tables(laboratory)
     await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
     assert sorted(await tables(laboratory)) == sorted(name for name in in_use if name != "77_0a")
-    assert LOCK_CLASS in [
-        lock for (lock,) in await other.fetch("SELECT classid::bigint FROM pg_locks WHERE locktype = 'advisory'")
-    ]
+    assert await other.fetchval(IN_USE) > 0
     # The server is killed: its connections end.
     for area in result.loading.areas:
         area._connection.terminate()
-    while await other.fetchval(
-        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = $1", LOCK_CLASS
-    ):
+    while await other.fetchval(IN_USE):
         pass
     await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
     assert await tables(laboratory) == []
@@ -125,7 +124,7 @@ async def test_part_of_a_refresh_that_has_ended_is_not_kept(laboratory: Laborato
     batch = pa.RecordBatch.from_pydict({"c0": pa.array([1, 2, 3], pa.int32())})
     with pytest.raises(Abandoned):
         await asyncio.to_thread(lambda: list(write([batch])))
-    await laboratory.connection.execute("SELECT pg_advisory_lock($1, 4711)", LOCK_CLASS)
+    await laboratory.connection.execute("SELECT pgtrickle._take_lease('staging 4711')")
     (found,) = await asyncio.to_thread(lambda: list(write([batch])))
     assert found.to_pylist()[0]["rows"] == 3
     assert await tables(laboratory) == [f"4711_{found.to_pylist()[0]['part']}"]

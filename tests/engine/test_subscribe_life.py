@@ -272,18 +272,18 @@ def test_snapshot_of_the_past_whose_connection_is_lost_is_begun_again(
     subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = subscriptions
-    imported, to_be_lost = starting._import, True
+    holds, to_be_lost = Evaluation.holds, True
 
-    async def lose_and_import(session: PooledSession, exported: str) -> None:
+    async def lose_and_hold(evaluation: Evaluation, session: PooledSession) -> bool:
         nonlocal to_be_lost
         if to_be_lost:
             to_be_lost = False
             session._connection.terminate()
-        await imported(session, exported)
+        return await holds(evaluation, session)
 
     async def run() -> None:
         await lab.run("CREATE TABLE cut_past (a int)", "INSERT INTO cut_past VALUES (1)")
-        monkeypatch.setattr(starting, "_import", lose_and_import)
+        monkeypatch.setattr(Evaluation, "holds", lose_and_hold)
         async with asyncio.timeout(PATIENCE):
             s = await lab.subscribe("TABLE cut_past", as_of=AsOf("now()", at_least=True))
         assert await s.until(1) == [("1", "1")]
@@ -317,9 +317,9 @@ def test_connection_lost_at_the_end_of_a_tick_takes_nothing_back(
     lab = subscriptions
     given, to_be_lost = Evaluation.changes, True
 
-    async def give_and_lose(evaluation: Evaluation, session: Any, *args: Any) -> bool:
+    async def give_and_lose(evaluation: Evaluation, session: Any, *args: Any, **named: Any) -> bool:
         nonlocal to_be_lost
-        found = await given(evaluation, session, *args)
+        found = await given(evaluation, session, *args, **named)
         if found and to_be_lost:
             to_be_lost = False
             other = await lab.connect()
