@@ -40,9 +40,9 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
        ({installed_query(STREAM_TABLES)}) AS installed,
        ({installed_query(QUEUES)}) AS has_queues,
        (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
-        WHERE c.relkind = 'p' AND c.relname LIKE '%%\\_movements' AND EXISTS (
+        WHERE c.relkind = 'p' AND c.relname LIKE '%\\_movements' AND EXISTS (
             SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
-            AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %%')) AS registers,
+            AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %')) AS registers,
        pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
        pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases
 """

@@ -19,7 +19,6 @@ from engine.pool import RESET, PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.joining import Interrupted
 from engine.subscribe.sessions import RESET_SECONDS, Limit, Rights, SessionsByRights
-from engine.transactions import quoted
 
 logger = structlog.get_logger(__name__)
 
@@ -162,7 +161,8 @@ class Group:
         )
         imported.set()
         changed = await self._news(session, evaluations, seconds)
-        await session.execute(f"SET LOCAL ROLE {quoted(self.runs_as)}; SAVEPOINT __pgt_evaluation")
+        await session.fetch("SELECT pg_catalog.set_config('role', $1::text, true)", self.runs_as)
+        await session.execute("SAVEPOINT __pgt_evaluation")
         for evaluation in evaluations:
             if not evaluation.is_live:
                 continue

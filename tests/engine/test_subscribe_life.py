@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.pool import PooledSession
-from engine.subscribe import AsOf, starting
+from engine.subscribe import AsOf
 from engine.subscribe.evaluation import Evaluation
 from tests.engine.subscription_laboratory import PATIENCE, Row, Subscriptions, ended
 
