@@ -345,11 +345,12 @@ BEGIN
         RETURN false;
     END IF;
     may_act := pgtrickle._may_act_for(st.pgt_owner);
-    IF NOT may_act OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+    IF NOT may_act THEN
         RETURN false;
     END IF;
-    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    -- Before any buffer is read: who drops the stream table holds this row, and waits for readers of its buffers.
+    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
         RETURN false;
     END IF;
     UPDATE pgtrickle.pgt_stream_tables s
