@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-import sql
 from catalog.session import SqlError, SqlSession
+from engine.compile_pool import TooComplex, work_on_behalf_of
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.plans import ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
@@ -41,6 +41,7 @@ async def create(
         raise SqlError("42P07", f'relation "{target.name}" already exists')
 
     requested = str(arguments.get("refresh_mode") or "AUTO").upper()
+    work_on_behalf_of(owner)
     async with acting_as(session, owner, current=target.caller):
         definition = await define(session, arguments["query"], search_path)
         _refuse_in_every_mode(definition)
@@ -53,7 +54,7 @@ async def create(
     storage = target.storage
     # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
     rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
-    statements = [rights, *compiled(inputs).create_storage_sql(storage)]
+    statements = [rights, *await (await compiled(inputs)).create_storage_sql(storage)]
     _, explained = await meanwhile(
         execute_as_owner(session, owner, statements, current=target.caller),
         lambda: explanation(inputs, definition, storage),
@@ -72,7 +73,7 @@ async def create(
         "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
         "fallback_reason": fallback,
         "explain": explained,
-        "topk": asdict(top) if (top := sql.topk(definition.canonical)) else None,
+        "topk": asdict(top) if (top := definition.inspected.topk) else None,
         "dependencies": [  # the others are noted when they are captured
             {"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies if not d.trackable
         ],
@@ -80,7 +81,7 @@ async def create(
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), copies)
     engine = str(properties["engine"])
-    fresh = await track(session, int(pgt_id), captured_columns(inputs, tracked, mode, engine), engine)
+    fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, mode, engine), engine)
     if not arguments.get("initialize", True):
         return None
     if fresh and not in_two_steps and target.isolation in ("repeatable read", "serializable"):
@@ -168,7 +169,7 @@ def _refuse_in_every_mode(definition: Definition) -> None:
             raise SqlError(
                 "0A000", f'temporary relation "{dependency.source.name}" cannot be a source of a stream table'
             )
-    refused = sql.rejected(definition.canonical)
+    refused = definition.inspected.rejected
     if refused is not None:
         construct, hint = refused
         raise SqlError("0A000", f"{construct} is not supported in a defining query", hint=hint)
@@ -208,6 +209,11 @@ async def _plan(session: SqlSession, definition: Definition, requested: str) -> 
     """Plan inputs, and the reason why the query can only be computed as a whole, if it can."""
     try:
         return await plan(session, definition), None
+    except TooComplex as reason:
+        if requested == "FULL":
+            return opaque(definition), "a query of this complexity"
+        hint = f"{reason.hint} With refresh_mode => 'FULL' it need not be compiled."
+        raise SqlError(reason.sqlstate, reason.message, detail=reason.detail, hint=hint) from reason
     except ForeignSource as reason:
         return opaque(definition), reason.construct
     except NotDifferentiable as reason:
@@ -241,24 +247,13 @@ async def _announce(
         )
 
 
-def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dict[str, Any]:
+async def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dict[str, Any]:
     """What `pgt_stream_tables.explain` keeps: the compiler's inputs, and what `explain_st` shows of the plan.
 
     ``texts`` goes into `plan_texts`, which no refresh reads.
     """
-    built = compiled(inputs)
-    texts: dict[str, Any] = {}
-    if inputs.differentiable:
-        every = frozenset(source.oid for source in built.sources)
-        texts = {
-            "rewrites": sql.rewrites(inputs.canonical, inputs.views),
-            "rewritten_query": built.storage_query,
-            "delta_sql": built.refresh_sql(storage, every, usual=True),
-        }
-    return {
+    shown = await (await compiled(inputs)).explain(storage)
+    return shown | {
         "inputs": inputs.to_json(),
-        "operator_tree": built.tree,
-        "strategy": dict(built.strategy),
         "sources": [f"{d.source.schema}.{d.source.name} (oid={d.source.oid})" for d in definition.dependencies],
-        "texts": texts,
     }

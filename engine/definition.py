@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sql
 from catalog.session import SqlError, SqlSession
+from engine.compile_pool import compilers
 from engine.transactions import PINNED_PATH, quoted
-from sql import Column, Source, View
+from sql import Column, Source, View, jobs
+from sql.jobs import Inspected
 
 TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
 HIDDEN_PREFIX = "__pgt_"
@@ -70,6 +71,7 @@ class Definition:
     output: tuple[Column, ...]
     dependencies: tuple[Dependency, ...]
     functions: tuple[FunctionUse, ...]
+    inspected: Inspected
 
     def functions_of(self, volatility: str) -> list[str]:
         """Names of the functions of one volatility, in order."""
@@ -141,7 +143,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     """Validate a defining query and say everything the engine must know about it.
 
     Names in the query are looked up along `search_path`. Raises SqlError: PostgreSQL's own for a query that does not
-    parse or names what does not exist, 42601 for an empty one.
+    parse or names what does not exist, 42601 for an empty one, 54001 for one that takes too much to be read.
     """
     text = query.strip().rstrip(";").strip()
     if not text:
@@ -167,14 +169,15 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
         inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
         canonical = str(inner["definition"])
         output = tuple(c for c in output if c.name in visible)
-    again = sql.without_positions(canonical)
-    if again != canonical:
-        canonical = str((await analysed(session, again, ("definition",)))["definition"])
+    inspected = await compilers().run(jobs.inspect, canonical)
+    if inspected.without_positions != canonical:
+        canonical = str((await analysed(session, inspected.without_positions, ("definition",)))["definition"])
+        inspected = await compilers().run(jobs.inspect, canonical)
     if len(visible) == len(output) and any(use.user_defined for use in functions):
         await _refuse_other_operators(session, text, search_path, canonical)
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
-    return Definition(query, canonical, output, dependencies, functions)
+    return Definition(query, canonical, output, dependencies, functions, inspected)
 
 
 async def _refuse_other_operators(session: SqlSession, query: str, search_path: str, canonical: str) -> None:

@@ -63,7 +63,7 @@ class DatabaseOnSpark:
         if not plan.sources:
             raise NotOnSpark("a source is not an ordinary table")
         cold = not self._executor.warm
-        core = compiled(plan).core
+        core = (await compiled(plan)).core
         self._check_not_failed(context, "full", core.query)
         await self._check_understood(session, context, plan)
         expected = await _check_readable(session, context.owner, plan, core.query)
@@ -81,7 +81,7 @@ class DatabaseOnSpark:
     async def compute_delta(self, session: SqlSession, context: RefreshContext, plan: PlanInputs) -> SparkDelta:
         """See `placement.Spark.compute_delta`."""
         cold = not self._executor.warm
-        query = compiled(plan)
+        query = await compiled(plan)
         # Each statement of a READ COMMITTED transaction can see changes that the one before did not.
         every = frozenset(source.oid for source in query.sources)
         changed = context.changed & every if context.one_snapshot else every
@@ -91,7 +91,7 @@ class DatabaseOnSpark:
         with self._reasons(context, "differential", query.core.query):
             result, refresh = await self._executor.run_refresh(
                 session,
-                planned=partial(query.elsewhere, context.storage),
+                planned=partial(query.spark_refresh, context.storage),
                 changed=changed,
                 since=context.frontier or {},
                 **await self._circumstances(session, context, plan, "differential"),

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sql
 from catalog.session import SqlSession
+from engine.compile_pool import compilers
+from engine.compiled_query import CompiledQuery, compiled_query
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, column
-from sql import Column, Compiled, NotDifferentiable, Source, View
-
-MOST = 1_000_000
-"""The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
+from sql import Column, NotDifferentiable, Source, View, jobs
+from sql.jobs import Query
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,13 @@ class PlanInputs:
     differentiable: bool
     views: tuple[View, ...] = ()
     """The views that the compiler looks into."""
+
+    @property
+    def query(self) -> Query:
+        """What the compiler is asked for."""
+        return Query(
+            self.canonical, self.output, self.sources, self.views, self.special, self.types, self.differentiable
+        )
 
     def to_json(self) -> dict[str, Any]:
         """For the catalog, without the canonical text, which has a column of its own."""
@@ -94,19 +100,16 @@ class ForeignSource(NotDifferentiable):
         )
 
 
-@lru_cache(maxsize=1024)
-def compiled(inputs: PlanInputs) -> Compiled:
-    """The compiled plan of these inputs."""
-    if not inputs.differentiable:
-        return sql.opaque_query(inputs.canonical, inputs.output)
-    parsed = sql.parse_query(inputs.canonical, inputs.sources, inputs.output, inputs.special, inputs.views)
-    return parsed.compile(dict(inputs.types))
+async def compiled(inputs: PlanInputs) -> CompiledQuery:
+    """The compiled plan of these inputs. Raises NotDifferentiable, SqlError 54001."""
+    return await compiled_query(inputs.query)
 
 
 async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     """Plan inputs of a definition that can be maintained incrementally.
 
-    Raises NotDifferentiable, which names the construct that can not (yet).
+    Raises NotDifferentiable, which names the construct that can not (yet), and SqlError 54001 for a query that takes
+    too much to compile.
     """
     for dependency in definition.dependencies:
         if not dependency.trackable and dependency.view is None:
@@ -130,24 +133,14 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     sources = tuple(d.source for d in definition.dependencies if d.view is None)
     views = tuple(d.view for d in definition.dependencies if d.view is not None)
     special = definition.special_functions
-    parsed = sql.parse_query(definition.canonical, sources, definition.output, special, views)
-    await _within_limit(session, parsed.grouping_sets)
+    query = Query(definition.canonical, definition.output, sources, views, special)
+    await _within_limit(session, await compilers().run(jobs.grouping_sets, query))
     for text in (definition.canonical, *(view.text for view in views)):
         await guard(session, text)
-    types = tuple((await _described(session, parsed)).items())
+    types = tuple((await _described(session, query)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
-    check_length(compiled(inputs).complexity)
+    await (await compiled(inputs)).check_length()
     return inputs
-
-
-def check_length(length: int) -> None:
-    """Refuse what takes a statement of this length. Raises NotDifferentiable."""
-    if length > MOST:
-        raise NotDifferentiable(
-            "a query of this complexity",
-            "Use refresh_mode => 'FULL', or stream tables of its parts.",
-            f"Its changes take a statement of {length / 1e6:.1f} MB, for whose plan PostgreSQL would need gigabytes.",
-        )
 
 
 def opaque(definition: Definition) -> PlanInputs:
@@ -171,10 +164,10 @@ async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
         )
 
 
-async def _described(session: SqlSession, parsed: sql.ParsedQuery) -> dict[str, tuple[Column, ...]]:
+async def _described(session: SqlSession, query: Query) -> dict[str, tuple[Column, ...]]:
     """The answers to the compiler's probes."""
     answers: dict[str, tuple[Column, ...]] = {}
-    while probes := parsed.probes(answers):
+    while probes := await compilers().run(jobs.probes, replace(query, answers=tuple(answers.items()))):
         for probe in probes:
             found = await analysed(session, probe, ("columns",), errors_told=True)
             if "failed" in found:
@@ -189,8 +182,8 @@ async def guard(session: SqlSession, canonical: str) -> None:
 
     Raises NotDifferentiable.
     """
-    regenerated = sql.regenerate(canonical)
-    if sql.same_wording(canonical, regenerated):
+    regenerated = await compilers().run(jobs.reworded, canonical)
+    if regenerated is None:
         return
     found = await analysed(session, regenerated, ("definition",), errors_told=True)
     if "failed" in found:
@@ -214,13 +207,15 @@ def _first_difference(expected: str, found: str) -> str:
     return found.strip()[:200]
 
 
-def captured_columns(inputs: PlanInputs, oids: Sequence[int], mode: str, engine: str) -> dict[int, tuple[str, ...]]:
+async def captured_columns(
+    inputs: PlanInputs, oids: Sequence[int], mode: str, engine: str
+) -> dict[int, tuple[str, ...]]:
     """Which columns of each source its capture must keep.
 
     A full refresh only has to know that something has changed. One that is bound to Spark reads its mirrors, which
     follow their sources by what is captured; without it each refresh would copy them anew.
     """
-    used = compiled(inputs).used_columns if mode == "DIFFERENTIAL" or engine == "spark" else {}
+    used = (await compiled(inputs)).used_columns if mode == "DIFFERENTIAL" or engine == "spark" else {}
     return {oid: used.get(oid, ()) for oid in oids}
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import structlog
 
-import sql
 from catalog.session import SqlError, SqlSession
+from engine.compile_pool import compilers
 from engine.context import RefreshContext, lock
 from engine.decision import is_on
 from engine.definition import Definition, Dependency, analysed, define
@@ -24,7 +24,7 @@ from engine.lake_options import WRAPPER, lake_table
 from engine.lake_polls import LakeReader, poll_lake
 from engine.plans import guard
 from engine.transactions import PINNED_PATH, acting_as, quoted
-from sql import NotDifferentiable, View
+from sql import NotDifferentiable, View, jobs
 
 logger = structlog.get_logger(__name__)
 
@@ -119,7 +119,7 @@ async def read_from_copies(
         made = json.loads(text)
         copies.append(Copy(made["schema"], made["name"], made["copy"], tuple(made["columns"]), made["relid"]))
     views = [d.view for d in definition.dependencies if d.view is not None] + [copy.view for copy in copies]
-    text = sql.inlined(definition.canonical, views)
+    text = await compilers().run(jobs.without_views, definition.canonical, views)
     found = await analysed(session, text, ("columns",), errors_told=True)
     if "failed" in found:
         raise CannotPoll(f"a use of it that no other table can take ({found['message']})")

@@ -18,6 +18,8 @@ from typing import Any
 import structlog
 
 from catalog.session import SqlError, SqlSession
+from engine.compile_pool import work_on_behalf_of
+from engine.compiled_query import CompiledQuery
 from engine.context import RefreshContext
 from engine.decision import (
     SLOW_MS,
@@ -45,7 +47,6 @@ from engine.placement import (
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
 from engine.transactions import acting_as
-from sql import Compiled
 
 logger = structlog.get_logger(__name__)
 
@@ -90,6 +91,7 @@ async def refresh(
     Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. Raises
     SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
+    work_on_behalf_of(context.owner)
     started, clock = datetime.now(UTC), time.perf_counter()
     settings, estimated_rows = RefreshSettings(), 0
     if not is_fresh(context):
@@ -106,7 +108,7 @@ async def refresh(
             result: dict[str, Any] = {}
         case Action.DIFFERENTIAL:
             inputs = await load_plan(session, context)
-            plan = compiled(inputs)
+            plan = await compiled(inputs)
             rows_read = rows_of_changes(context)
             delta: SparkDelta | None = None
             try:
@@ -117,7 +119,7 @@ async def refresh(
             except NotOnSpark as reason:
                 executor_reason = f"{context.pending} changes; {reason}"
                 alert = reason.alert if isinstance(reason, SparkFell) else None
-                statement = plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
+                statement = await plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
             applying = time.perf_counter()
             try:
                 result = await _differential(session, context, plan, statement, delta)
@@ -139,7 +141,7 @@ async def refresh(
                 executor_reason = str(reason)
                 alert = reason.alert if isinstance(reason, SparkFell) else None
             try:
-                result, salt = await _full_with_salts(session, context, compiled(inputs), rows, first=salt)
+                result, salt = await _full_with_salts(session, context, await compiled(inputs), rows, first=salt)
             finally:
                 if rows is not None:
                     rows.release()
@@ -236,13 +238,13 @@ def _groups(context: RefreshContext) -> dict[str, Any]:
     return dict((context.memory or {}).get("groups", {}))
 
 
-def _is_usual(context: RefreshContext, plan: Compiled) -> bool:
+def _is_usual(context: RefreshContext, plan: CompiledQuery) -> bool:
     """Whether a statement will do that leaves out what is hardly ever needed."""
     return plan.remembers(_groups(context)) and not (context.memory or {}).get("unusual")
 
 
 async def _differential(
-    session: SqlSession, context: RefreshContext, plan: Compiled, statement: str, delta: SparkDelta | None
+    session: SqlSession, context: RefreshContext, plan: CompiledQuery, statement: str, delta: SparkDelta | None
 ) -> dict[str, Any]:
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": _groups(context)}
     result = await _apply(session, context, statement, parameters, changes=True)
@@ -252,7 +254,7 @@ async def _differential(
     if delta is not None and result.get("failed") == OVERLOOKED:
         raise _NotApplied("a source was truncated while Spark computed the changes")
     if result.get("failed") == OVERLOOKED:
-        every = plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
+        every = await plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
         result = await _apply(session, context, every, parameters, changes=True)
     failed = result.get("failed")
     if failed == OVERLOOKED:
@@ -269,14 +271,14 @@ async def _differential(
 
 
 async def _full(
-    session: SqlSession, context: RefreshContext, plan: Compiled, salt: int, rows: SparkRows | None = None
+    session: SqlSession, context: RefreshContext, plan: CompiledQuery, salt: int, rows: SparkRows | None = None
 ) -> dict[str, Any]:
     if rows is not None:
-        statement = plan.staged_sql(context.storage, rows.staging)
+        statement = await plan.staged_sql(context.storage, rows.staging)
     elif context.is_populated:
-        statement = plan.full_sql(context.storage)
+        statement = await plan.full_sql(context.storage)
     else:
-        statement = plan.populate_sql(context.storage)
+        statement = await plan.populate_sql(context.storage)
     result = await _apply(session, context, statement, {"salt": salt}, changes=False)
     if result.get("failed"):
         raise _RowIdCollision
@@ -287,7 +289,7 @@ async def _full(
 
 
 async def _full_with_salts(
-    session: SqlSession, context: RefreshContext, plan: Compiled, rows: SparkRows | None, *, first: int
+    session: SqlSession, context: RefreshContext, plan: CompiledQuery, rows: SparkRows | None, *, first: int
 ) -> tuple[dict[str, Any], int]:
     """A full refresh; every collision of row ids is answered with another salt."""
     for salt in range(first, first + 8):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
+from engine.compile_pool import work_on_behalf_of
 from engine.context import RefreshContext
 from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
@@ -64,6 +65,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
             f'the table of stream table "{context.name}" has not been restored',
             hint="Restore it with its triggers, or drop the stream table and create it again.",
         )
+    work_on_behalf_of(context.owner)
     old = await load_plan(session, context)
     polls = await begin_polls(session, context)
     async with acting_as(session, context.owner):
@@ -93,7 +95,8 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     fallback = await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     mode = "FULL" if fallback else context.refresh_mode
-    await track(session, context.pgt_id, captured_columns(inputs, tracked, mode, context.engine), context.engine)
+    columns = await captured_columns(inputs, tracked, mode, context.engine)
+    await track(session, context.pgt_id, columns, context.engine)
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
         context.pgt_id,
@@ -102,7 +105,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 "canonical_query": definition.canonical,
                 "functions_used": sorted({use.name for use in definition.functions}),
                 "function_hashes": function_hashes(definition.functions),
-                "explain": explanation(inputs, definition, context.storage),
+                "explain": await explanation(inputs, definition, context.storage),
                 "needs_reinit": True,
                 **fallback,
             }
@@ -146,8 +149,8 @@ async def _fall_back(session: SqlSession, context: RefreshContext, definition: D
 
 async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs, old: PlanInputs) -> bool:
     """Whether the storage table has the columns that rows computed anew have. A view may have another text now."""
-    new, before = compiled(inputs), compiled(old)
-    if new.create_storage_sql(context.storage) == before.create_storage_sql(context.storage):
+    new, before = await compiled(inputs), await compiled(old)
+    if await new.create_storage_sql(context.storage) == await before.create_storage_sql(context.storage):
         return True
     if (new.keyed, new.columns) != (before.keyed, before.columns):
         return False
@@ -160,7 +163,7 @@ async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs
 
 async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInputs) -> None:
     """Give the storage table the hidden columns that this compiler wants. What is in them is computed afterwards."""
-    built = compiled(inputs)
+    built = await compiled(inputs)
     async with acting_as(session, context.owner):
         described = await view_columns(session, built.storage_query)
     types = {column.name: column.type for column in described}
@@ -175,7 +178,7 @@ async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInput
         return
     indexes = [
         statement
-        for statement in built.create_storage_sql(context.storage)
+        for statement in await built.create_storage_sql(context.storage)
         if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quoted(name)})") for name in added)
     ]
     async with local_setting(session, "pgtrickle.maintenance", "on"):

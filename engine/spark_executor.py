@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 import structlog
 
 from catalog.session import SqlSession
+from engine.compile_pool import compilers
+from engine.compiled_query import Kept
 from engine.mirror import Mirror, MirrorVersion, Snapshot
 from engine.mirror_source import Connect, connections
 from engine.spark_backends import rows_of
@@ -25,10 +26,11 @@ from engine.spark_job import SparkJob
 from engine.spark_load import Collect, Loading, Parallel, csv_chunks
 from engine.spark_sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark_target import Kind
+from sql import jobs
 from sql.columns import Source
 from sql.compiled import Elsewhere
-from sql.spark import NotExpressible, SparkQuery, render_spark
-from sql.spark_stages import render_stages
+from sql.spark import NotExpressible, SparkQuery
+from sql.spark_stages import SparkStages
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +70,21 @@ class SparkResult:
             f" extract {self.extract_ms:.0f} ms, compute {self.compute_ms:.0f} ms, load {self.load_ms:.0f} ms"
             + self.loading.described
         )
+
+
+class Planned(Protocol):
+    """Gives a differential refresh after changes of some sources, and what Spark computes of it."""
+
+    async def __call__(
+        self,
+        changed: frozenset[int],
+        sources: Sequence[Source],
+        binary_order: bool,
+        collated: frozenset[tuple[int, str]],
+        /,
+    ) -> tuple[Elsewhere, SparkStages]:
+        """Raises NotExpressible, SqlError."""
+        ...
 
 
 class Circumstances(TypedDict):
@@ -119,8 +136,8 @@ class SparkExecutor:
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
         """
-        rendered = await asyncio.to_thread(
-            _rendered, query, tuple(around["sources"]), total_orders, **await _order_of_text(session, around)
+        rendered = await _rendered(
+            query, tuple(around["sources"]), total_orders, *await _order_of_text(session, around)
         )
         if names:
             columns = tuple(replace(column, name=name) for name, column in zip(names, rendered.columns, strict=True))
@@ -131,7 +148,7 @@ class SparkExecutor:
         self,
         session: SqlSession,
         *,
-        planned: Callable[[frozenset[int]], Elsewhere],
+        planned: Planned,
         changed: frozenset[int],
         since: Mapping[str, Any],
         **around: Unpack[Circumstances],
@@ -143,18 +160,18 @@ class SparkExecutor:
         """
         order = await _order_of_text(session, around)
 
-        def job_of(changed: frozenset[int]) -> tuple[Elsewhere, SparkJob]:
-            refresh = planned(changed)
-            return refresh, SparkJob.of_stages(render_stages(refresh, around["sources"], changed, **order))
+        async def job_of(changed: frozenset[int]) -> tuple[Elsewhere, SparkJob]:
+            refresh, stages = await planned(changed, around["sources"], *order)
+            return refresh, SparkJob.of_stages(stages)
 
-        refresh, job = await asyncio.to_thread(job_of, changed)
+        refresh, job = await job_of(changed)
 
         async def narrowed(versions: Sequence[MirrorVersion]) -> SparkJob:
             nonlocal refresh
             found = frozenset(version.source for version in versions if version.since_changes)
             if not found or found == changed:
                 return job
-            narrower, smaller = await asyncio.to_thread(job_of, found)
+            narrower, smaller = await job_of(found)
             if any(not {*names} <= {*job.reads.get(oid, ())} for oid, names in smaller.reads.items()):
                 return job  # it reads what has not been extracted
             refresh = narrower
@@ -254,8 +271,10 @@ class SparkExecutor:
         raise AssertionError("unreachable")
 
 
-@lru_cache(maxsize=512)
-def _rendered(
+_queries: Kept[Hashable, SparkQuery] = Kept(512)
+
+
+async def _rendered(
     query: str,
     sources: tuple[Source, ...],
     total_orders: bool,
@@ -263,7 +282,8 @@ def _rendered(
     collated: frozenset[tuple[int, str]],
 ) -> SparkQuery:
     """A refresh asks for it each time."""
-    return render_spark(query, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
+    asked = query, sources, total_orders, binary_order, collated
+    return await _queries.get(asked, lambda: compilers().run(jobs.spark_query, *asked))
 
 
 # Columns with a collation other than the database's own and the ones that compare bytes.
@@ -277,13 +297,13 @@ WHERE a.attrelid OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text::pg_catalog.oid
 """
 
 
-async def _order_of_text(session: SqlSession, around: Circumstances) -> dict[str, Any]:
-    """What rendering must know of it."""
+async def _order_of_text(session: SqlSession, around: Circumstances) -> tuple[bool, frozenset[tuple[int, str]]]:
+    """What rendering must know of it: whether it is that of bytes, and for which columns it is not."""
     if not around.get("binary_order"):
-        return {"binary_order": False, "collated": frozenset()}
+        return False, frozenset()
     oids = "{" + ",".join(str(source.oid) for source in around["sources"]) + "}"
     collated = frozenset((int(oid), str(name)) for oid, name in await session.fetch(_COLLATED_SQL, oids))
-    return {"binary_order": True, "collated": collated}
+    return True, collated
 
 
 __all__ = ["Circumstances", "NotExpressible", "SparkExecutor", "SparkResult", "csv_chunks"]

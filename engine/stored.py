@@ -53,7 +53,7 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
         sources = await session.fetch(
             "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
         )
-        columns = captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
+        columns = await captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
         await track(session, pgt_id, columns, context.engine)
     state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
     if effective == "DIFFERENTIAL":

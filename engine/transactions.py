@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from catalog.session import SqlError, SqlSession
+from engine.compile_pool import on_behalf_of
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -50,17 +51,20 @@ async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIter
 async def acting_as(session: SqlSession, role: str, *, current: str | None = None) -> AsyncIterator[None]:
     """Have the block's statements run with a role's rights. Only for statements that run no user code.
 
+    What the block compiles is compiled on behalf of the role.
+
     `current` is the role that the session acts as, where the caller knows it.
 
     Raises SqlError 42501 if the session's user is not a member of the role.
     """
     if current is None:
         current = (await session.fetch("SELECT current_user::text"))[0][0]
-    if current == role:
-        yield
-        return
-    async with local_setting(session, "role", role):
-        yield
+    with on_behalf_of(role):
+        if current == role:
+            yield
+            return
+        async with local_setting(session, "role", role):
+            yield
 
 
 @asynccontextmanager
@@ -81,8 +85,8 @@ async def savepoint(session: SqlSession) -> AsyncIterator[None]:
     await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
 
 
-async def meanwhile(statement: Coroutine[Any, Any, A], work: Callable[[], B]) -> tuple[A, B]:
-    """What PostgreSQL answers to a statement, and what is computed here while it works on it.
+async def meanwhile(statement: Coroutine[Any, Any, A], work: Callable[[], Awaitable[B]]) -> tuple[A, B]:
+    """What PostgreSQL answers to a statement, and what is computed elsewhere while it works on it.
 
     A session has one conversation at a time: this one is over before an error of either is raised.
     """
@@ -90,7 +94,7 @@ async def meanwhile(statement: Coroutine[Any, Any, A], work: Callable[[], B]) ->
     try:
         await asyncio.sleep(0)  # it is written
         await asyncio.sleep(0)  # and sent
-        done = work()
+        done = await work()
     except BaseException as error:
         if isinstance(error, asyncio.CancelledError):
             running.cancel()

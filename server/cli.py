@@ -241,6 +241,33 @@ def serve(
             "server's connection, not theirs. Whoever reaches the server is then anybody.",
         ),
     ] = False,
+    compile_workers: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_COMPILE_WORKERS",
+            metavar="NUMBER",
+            min=1,
+            help="Processes that compile queries. With several, no role's queries occupy all of them.",
+        ),
+    ] = 2,
+    compile_seconds: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_COMPILE_SECONDS",
+            metavar="SECONDS",
+            min=1,
+            help="CPU time that each step of compiling a query may take; then the statement is too complex.",
+        ),
+    ] = 10,
+    compile_memory: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_COMPILE_MEMORY",
+            metavar="MB",
+            min=64,
+            help="Memory that each of the processes that compile may take.",
+        ),
+    ] = 512,
     log_level: Annotated[
         str,
         typer.Option(
@@ -255,6 +282,7 @@ def serve(
 
     Prints one line, [bold]ready: URL[/], on stdout when it accepts connections; logs go to stderr.
     """
+    from engine.compile_pool import Limits
     from server.serve import ServeOptions
     from server.serve import serve as run
 
@@ -275,6 +303,7 @@ def serve(
         tls_key=tls_key,
         max_connections=max_connections,
         allow_trust=allow_trust,
+        compiling=Limits(compile_workers, compile_seconds, compile_memory << 20),
     )
     try:
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))

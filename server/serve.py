@@ -24,6 +24,7 @@ from typing import Any
 import structlog
 import uvloop
 
+from engine import compile_pool
 from engine.placement import NoSpark, Spark
 from engine.pool import DatabasePool
 from engine.requests import Loader
@@ -57,6 +58,7 @@ class ServeOptions:
     tls_key: Path | None = None
     max_connections: int = 1000
     allow_trust: bool = False
+    compiling: compile_pool.Limits = compile_pool.Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,9 @@ async def _run(
 ) -> int:
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
+        compilers = compile_pool.configure(options.compiling)
+        stack.callback(compilers.stop)
+        compilers.warm_up()
         parts = await stack.enter_async_context(_spark(options, data))
         engine = Engine(
             storage.login, parts.spark_for, storage.database, loader=parts.loader, keeper_for=parts.keeper_for

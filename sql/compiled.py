@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from .columns import Column, Field, Source
 from .operators import Operator, Scan
 from .operators.bound import Bound
-from .plan import DATES, Plan, Stage, delta_name, pending_dates, source_delta
+from .plan import DATES, MOST, Plan, Stage, delta_name, pending_dates, source_delta
 from .render import quote
 from .running import Running
 from .storage import Bag, Shape
@@ -159,10 +159,10 @@ class Compiled:
             cached = self._cache[key] = self._refresh(storage, changed, usual)
         return cached
 
-    @property
-    def complexity(self) -> int:
-        """The length of the statement that a refresh takes after changes of all sources."""
-        return len(self._refresh(quote("storage"), frozenset(source.oid for source in self.sources), usual=False))
+    def check_length(self) -> None:
+        """Write down the statement that a refresh takes after changes of all sources. Raises NotDifferentiable."""
+        every = frozenset(source.oid for source in self.sources)
+        self._refresh(quote("storage"), every, usual=False, most=MOST)
 
     def remembers(self, memory: Mapping[str, object]) -> bool:
         """Whether what a refresh has returned as ``memory`` is all that a usual statement builds on."""
@@ -179,7 +179,7 @@ class Compiled:
         statement = plan.statement(report(plan, done, used, changes=True))
         return Elsewhere(tuple(plan.views), tuple(plan.stages), statement)
 
-    def _refresh(self, storage: str, changed: frozenset[int], usual: bool) -> str:
+    def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
         plan = Plan(
             changed,
             self.streamed(self.shape.summed),
@@ -188,6 +188,7 @@ class Compiled:
             narrowed=self.narrowed,
             remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
             usual=usual,
+            most=most,
         )
         used = self._with_changes(plan)
         done = self.shape.apply_delta(plan, storage) if used else {}
@@ -196,10 +197,12 @@ class Compiled:
         read = [source.oid for source in used]
         return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
 
-    def following(self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False) -> Plan:
+    def following(
+        self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False, most: int | None = None
+    ) -> Plan:
         """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing.
 
-        If they are ``dated`` it has each with its timestamp.
+        If they are ``dated`` it has each with its timestamp. ``most``: see `Plan`.
         """
         plan = Plan(
             changed,
@@ -208,6 +211,7 @@ class Compiled:
             whole=self.whole,
             narrowed=self.narrowed,
             running={id(kept.aggregate): kept.groups for kept in self.running},
+            most=most,
         )
         self._with_changes(plan, dated=dated)
         return plan

@@ -19,7 +19,7 @@ from .identity import content_groups
 from .netting import W, netted
 from .operators import Operator, Restriction
 from .operators.operator import names, restricted
-from .plan import AT, Plan
+from .plan import AT, MOST, Plan
 from .render import derived, quote, select, union_all
 from .storage import KeyedRows, Recomputed, Shape
 from .storage.keyed import Keyed
@@ -79,9 +79,12 @@ class Followed:
             return self.snapshot()
         return plan.statement(self._as_new(netted(self._root.old(plan), self._root_columns, self._internals)))
 
-    def changes(self, changed: frozenset[int]) -> str:
-        """What has happened since the frontier, after which these sources, and no others, have changed."""
-        plan = self.compiled.following(changed, streamed=self.compiled.streamed(self._root))
+    def changes(self, changed: frozenset[int], *, most: int | None = None) -> str:
+        """What has happened since the frontier, after which these sources, and no others, have changed.
+
+        Raises NotDifferentiable if it is longer than ``most``.
+        """
+        plan = self.compiled.following(changed, streamed=self.compiled.streamed(self._root), most=most)
         delta = netted(self._root.delta(plan), self._root_columns, self._internals)
         if not self.keys:
             return plan.statement(self._weighted(delta))
@@ -113,6 +116,11 @@ class Followed:
         ``keys``: further columns of sources, by which their rows are told apart.
         """
         return replace(self, compiled=versioned(self.compiled, keys))
+
+    def check_length(self) -> None:
+        """Write down `changes` of all sources. Raises NotDifferentiable."""
+        if self.sources:
+            self.changes(frozenset(source.oid for source, _ in self.sources), most=MOST)
 
     def running(self, changed: frozenset[int]) -> list[tuple[str, str]]:
         """What is done, in this order, before `changes` is asked for those of a timestamp.

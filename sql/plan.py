@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .columns import WEIGHT, Source
+from .errors import NotDifferentiable
 from .identity import content_groups
 from .render import quote, select
 
 if TYPE_CHECKING:
     from .operators.bound import Bound
+
+MOST = 1_000_000
+"""The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
 
 DATES = "__pgt_dates"
 """The common table expression that says which timestamp each transaction has, where changes are dated."""
@@ -164,6 +168,9 @@ class Plan:
     stages: list[Stage] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
     """The names of common table expressions that are put in where they are first needed."""
+    most: int | None = None
+    """The length from which on it is given up: what is too long is not written down to its end."""
+    _length: int = 0
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:
@@ -178,6 +185,7 @@ class Plan:
             self.views.append((name, query))
             return quoted
         how = {True: "MATERIALIZED ", False: "NOT MATERIALIZED ", None: ""}[materialized]
+        self._longer(query)
         self.ctes.append(f"{quoted} AS {how}({query})")
         return quoted
 
@@ -194,11 +202,23 @@ class Plan:
     def modification(self, name: str, statement: str) -> str:
         """Add a data-modifying common table expression and return its quoted name."""
         quoted = quote(name)
+        self._longer(statement)
         self.ctes.append(f"{quoted} AS ({statement})")
         return quoted
 
+    def _longer(self, text: str) -> None:
+        self._length += len(text)
+        if self.most is not None and self._length > self.most:
+            raise NotDifferentiable(
+                "a query of this complexity",
+                "Use refresh_mode => 'FULL', or stream tables of its parts.",
+                f"Its changes take a statement of more than {self.most / 1e6:.0f} MB, for whose plan PostgreSQL would"
+                " need gigabytes.",
+            )
+
     def statement(self, final: str) -> str:
-        """The whole statement."""
+        """The whole statement. Raises NotDifferentiable if it is too long."""
+        self._longer(final)
         return f"WITH {', '.join(self.ctes)} {final}" if self.ctes else final
 
 

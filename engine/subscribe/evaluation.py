@@ -74,7 +74,6 @@ class Evaluation:
         self._engine_role = engine_role
         self._progress: dict[int, tuple[bytes, ...]] = {}
         """What stands around the digits of the time in the line of a progress message, by how many digits they are."""
-        self._statements: dict[frozenset[int], str] = {}
 
     @property
     def rights(self) -> Rights:
@@ -143,9 +142,7 @@ class Evaluation:
         sources = frozenset(changed) & self.sources
         if not sources:
             return False
-        query = self._statements.get(sources)
-        if query is None:
-            query = self._statements[sources] = self.preparation.followed.changes(sources)
+        query = await self.preparation.followed.changes(sources)
         feeds = [feed for feed in self.live if feed.up_to is None or timestamp < feed.up_to]
         kept: list[Batch] = []
         size, found = 0, False
@@ -185,7 +182,7 @@ class Evaluation:
 
     async def past(self, session: PooledSession, timestamp: int, frontier: str, feed: LiveFeed) -> None:
         """Give a feed the rows as they were at a frontier. Raises SqlError."""
-        query = self.preparation.followed.past(self.sources)
+        query = await self.preparation.followed.past(self.sources)
         await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
 
     async def since(self, session: PooledSession, past: Past, until: int, now: int, feed: LiveFeed) -> None:
@@ -195,7 +192,7 @@ class Evaluation:
         """
         give = patiently(feed)
         period: dict[str, Any] = {"snapshot": past.snapshot, "after": past.timestamp}
-        query = self.preparation.followed.history(self.sources)
+        query = await self.preparation.followed.history(self.sources)
         if query is not None:
             parameters = period | {"until": until, "rest": until == now}
             await self._copy(session, query, until, parameters, give, small=False, dated=True)
@@ -214,7 +211,8 @@ class Evaluation:
 
     async def snapshot(self, session: PooledSession, timestamp: int, give: Callable[[Batch], Awaitable[None]]) -> None:
         """Give out the rows as the session's snapshot has them. Raises SqlError, and what `give` raises."""
-        await self._copy(session, self.preparation.followed.snapshot(), timestamp, {}, give, small=False)
+        query = await self.preparation.followed.snapshot()
+        await self._copy(session, query, timestamp, {}, give, small=False)
 
     async def _copy(
         self,

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
-import sql
 from catalog.session import SqlError, SqlSession
+from engine.compiled_query import FollowedQuery
 from engine.definition import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
 from engine.locking import LOCK_PATIENCE
-from engine.plans import check_length, compiled, plan
+from engine.plans import compiled, plan
 from engine.refresh import run_as_owner
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
 from engine.subscribe.sessions import Rights, SessionsByRights
 from engine.transactions import acting_as, quoted
-from sql import Followed, NotDifferentiable
+from sql import NotDifferentiable
 from sql.following import KIND
-from sql.operators import Recursion
+from sql.jobs import Following
 
 NUMERIC, BOOLEAN, BIGINT, TEXT = (
     Described("", oid, length, -1) for oid, length in ((1700, -1), (16, 1), (20, 8), (25, -1))
@@ -66,7 +66,7 @@ class Preparation:
     runs_as: str
     runs_as_oid: int
     canonical: str
-    followed: Followed
+    followed: FollowedQuery
     order_by: str | None
     """ORDER BY with names looked up, over the relation `__pgt_order`."""
     output: tuple[OutputColumn, ...]
@@ -146,13 +146,10 @@ async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscr
         definition, runs_as, runs_as_oid = await _reader(own, definition, role, role_oid, ordered=ordered)
         async with acting_as(own, runs_as):
             try:
-                followed = Followed(
-                    compiled(await plan(own, definition)),
-                    _keys(asked, definition),
-                    asked.envelope.kind is EnvelopeKind.DEBEZIUM,
-                )
-                if followed.sources:
-                    check_length(len(followed.changes(frozenset(source.oid for source, _ in followed.sources))))
+                inputs = await plan(own, definition)
+                before = asked.envelope.kind is EnvelopeKind.DEBEZIUM
+                following = Following(inputs.query, _keys(asked, definition), before)
+                followed = await FollowedQuery.of(await compiled(inputs), following, runs_as)
             except NotDifferentiable as reason:
                 raise SqlError(
                     "0A000", f"{reason.construct} is not supported in SUBSCRIBE", detail=reason.detail, hint=FULLY
@@ -160,8 +157,7 @@ async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscr
             found = await analysed(own, definition.canonical, ("types",))
         async with acting_as(own, role):
             order_by = await _ordering(own, asked.order_by, followed, path)
-    root = followed.compiled.root
-    if root is not None and any(isinstance(o, Recursion) and not o.reproducible for o in root.walk()):
+    if not followed.reproducible:
         raise SqlError("0A000", "WITH RECURSIVE whose rows depend on the order of others is not supported in SUBSCRIBE")
     types = {
         str(name): (Described("", oid, length, typmod), str(function), str(type_))
@@ -194,7 +190,7 @@ async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscr
 
 def _refuse(definition: Definition) -> None:
     """What is not followed, whatever reads it. Raises SqlError 0A000."""
-    refused = sql.rejected(definition.canonical)
+    refused = definition.inspected.rejected
     if refused is not None:
         construct, hint = refused
         raise SqlError("0A000", f"{construct} is not supported in SUBSCRIBE", hint=hint)
@@ -284,7 +280,7 @@ ORDER = "__pgt_order"
 _ORDERED = re.compile(rf'\) "?{ORDER}"?\s+ORDER BY\s+(.*)\Z', re.DOTALL)
 
 
-async def _ordering(session: SqlSession, order_by: str | None, followed: Followed, path: str) -> str | None:
+async def _ordering(session: SqlSession, order_by: str | None, followed: FollowedQuery, path: str) -> str | None:
     """WITHIN TIMESTAMP ORDER BY with every name looked up, as PostgreSQL writes it. Raises SqlError."""
     if order_by is None:
         return None
@@ -299,7 +295,7 @@ async def _ordering(session: SqlSession, order_by: str | None, followed: Followe
 
 
 def _output(
-    asked: Subscribe, followed: Followed, types: dict[str, tuple[Described, str, str]]
+    asked: Subscribe, followed: FollowedQuery, types: dict[str, tuple[Described, str, str]]
 ) -> tuple[OutputColumn, ...]:
     found = [_own("mz_timestamp", NUMERIC, "q.mz_timestamp", "numeric", "numeric_out")]
     if asked.progress:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catalog.session import SqlError
-from engine.plans import MOST
+from engine.compiled_query import FollowedQuery
 from engine.pool import PooledSession
 from engine.refresh import execute_as_owner, run_as_owner
 from engine.subscribe.preparation import Preparation
-from sql import Followed
+from sql.plan import MOST
 from sql.versions import create_versions, fill_versions, index_versions, timestamps
 
 OTHERWISE = "Retain the history of a stream table of this query, and subscribe to that."
@@ -26,7 +26,7 @@ class Replay:
     """A subscription's query over the versions of its sources, which its session holds."""
 
     session: PooledSession
-    followed: Followed
+    followed: FollowedQuery
     runs_as: str
     engine_role: str
     after: int
@@ -52,13 +52,13 @@ class Replay:
         )
         keys = {int(relid): list(key) for relid, key, _ in found}
         searched = {int(relid): list(columns) for relid, _, columns in found}
-        self = cls(session, preparation.followed.at_timestamps(keys), preparation.runs_as, engine_role, period["after"])
+        followed = await preparation.followed.at_timestamps(keys)
+        self = cls(session, followed, preparation.runs_as, engine_role, period["after"])
         for source, used in self.followed.sources:
             await self._execute(create_versions(source, used))
             await self._run(fill_versions(source, used), period)
             await self._execute(index_versions(source, used, searched[source.oid]))
-        for kept in self.followed.compiled.running:
-            await self._execute(kept.create())
+        await self._execute(await self.followed.create_running())
         return self
 
     async def timestamps(self, until: int) -> list[tuple[int, frozenset[int]]]:
@@ -73,7 +73,7 @@ class Replay:
         To be asked for one timestamp after the other, without leaving out any. Raises SqlError.
         """
         if changed not in self._statements:
-            running, query = self.followed.running(changed), self.followed.changes(changed)
+            running, query = await self.followed.running(changed), await self.followed.changes(changed)
             if max(map(len, (query, *(statement for both in running for statement in both)))) > MOST:
                 raise SqlError("0A000", "a query of this complexity cannot be followed in the past", hint=OTHERWISE)
             self._statements[changed] = running, query

@@ -1,0 +1,272 @@
+"""What the compiler is asked for: plain data in, plain data out, so that another process can do it.
+
+The tree of operators that a query becomes stays where it was made. A caller names the query each time, and gets the
+texts and the facts that it needs. Trees are kept for a while by what they were made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from .columns import Column, Source
+from .compiled import Compiled, Core, Elsewhere
+from .constant_keys import without_positions
+from .following import Followed
+from .operators import Recursion
+from .query import ParsedQuery, opaque_query, parse_query, regenerate
+from .rejected import rejected
+from .rewrites import rewrites
+from .spark import SparkQuery, render_spark
+from .spark_stages import SparkStages, render_stages
+from .storage.shape import StorageColumn
+from .topk import TopK, topk
+from .views import View, inlined
+from .wording import same_wording
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query and all that the compiler must know of it. One that is not ``differentiable`` is not looked into.
+
+    ``answers`` are those to the compiler's probes.
+    """
+
+    canonical: str
+    output: tuple[Column, ...]
+    sources: tuple[Source, ...] = ()
+    views: tuple[View, ...] = ()
+    special: frozenset[str] = frozenset()
+    answers: tuple[tuple[str, tuple[Column, ...]], ...] = ()
+    differentiable: bool = True
+
+
+# -- before a query is compiled ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """What a canonical text says of itself, in every mode."""
+
+    without_positions: str
+    rejected: tuple[str, str] | None
+    topk: TopK | None
+
+
+def inspect(canonical: str) -> Inspected:
+    """See `without_positions`, `rejected` and `topk`."""
+    return Inspected(without_positions(canonical), rejected(canonical), topk(canonical))
+
+
+def reworded(canonical: str) -> str | None:
+    """The query as the compiler would write it, None where PostgreSQL's parser takes it for the same.
+
+    Raises NotDifferentiable.
+    """
+    regenerated = regenerate(canonical)
+    return None if same_wording(canonical, regenerated) else regenerated
+
+
+def without_views(canonical: str, views: Sequence[View]) -> str:
+    """See `inlined`."""
+    return inlined(canonical, views)
+
+
+def grouping_sets(query: Query) -> int:
+    """The number of sets of the GROUP BY that has most. Raises NotDifferentiable."""
+    return _parsed(query).grouping_sets
+
+
+def probes(query: Query) -> tuple[str, ...]:
+    """See `ParsedQuery.probes`; the answers so far are the query's."""
+    return _parsed(query).probes(dict(query.answers))
+
+
+def _parsed(query: Query) -> ParsedQuery:
+    return parse_query(query.canonical, query.sources, query.output, query.special, query.views)
+
+
+# -- a compiled query -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a compiled query without a further question; see `Compiled`."""
+
+    sources: tuple[Source, ...]
+    used_columns: Mapping[int, tuple[str, ...]]
+    core: Core
+    keyed: bool
+    output: tuple[Column, ...]
+    columns: tuple[StorageColumn, ...]
+    storage_query: str
+    remembered: frozenset[str]
+    """The names of the aggregates that a usual statement builds on."""
+
+
+def facts(query: Query) -> Facts:
+    """Compile a query. Raises NotDifferentiable."""
+    compiled = _compiled(query)
+    return Facts(
+        compiled.sources,
+        dict(compiled.used_columns),
+        compiled.core,
+        compiled.keyed,
+        compiled.output,
+        compiled.columns,
+        compiled.storage_query,
+        frozenset(aggregate.name for aggregate in compiled.remembered.values()),
+    )
+
+
+def check_length(query: Query) -> None:
+    """See `Compiled.check_length`. Raises NotDifferentiable."""
+    _compiled(query).check_length()
+
+
+def create_storage(query: Query, storage: str) -> tuple[str, ...]:
+    """See `Compiled.create_storage_sql`."""
+    return _compiled(query).create_storage_sql(storage)
+
+
+def populate(query: Query, storage: str) -> str:
+    """See `Compiled.populate_sql`."""
+    return _compiled(query).populate_sql(storage)
+
+
+def full(query: Query, storage: str) -> str:
+    """See `Compiled.full_sql`."""
+    return _compiled(query).full_sql(storage)
+
+
+def staged(query: Query, storage: str, staging: str) -> str:
+    """See `Compiled.staged_sql`."""
+    return _compiled(query).staged_sql(storage, staging)
+
+
+def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool) -> str:
+    """See `Compiled.refresh_sql`."""
+    return _compiled(query).refresh_sql(storage, changed, usual=usual)
+
+
+def explain(query: Query, storage: str) -> dict[str, Any]:
+    """What ``explain_st`` shows of a plan; ``texts`` are the long ones."""
+    compiled = _compiled(query)
+    texts: dict[str, Any] = {}
+    if query.differentiable:
+        every = frozenset(source.oid for source in compiled.sources)
+        texts = {
+            "rewrites": rewrites(query.canonical, query.views),
+            "rewritten_query": compiled.storage_query,
+            "delta_sql": compiled.refresh_sql(storage, every, usual=True),
+        }
+    return {"operator_tree": compiled.tree, "strategy": dict(compiled.strategy), "texts": texts}
+
+
+@lru_cache(maxsize=128)
+def _compiled(query: Query) -> Compiled:
+    if not query.differentiable:
+        return opaque_query(query.canonical, query.output)
+    return _parsed(query).compile(dict(query.answers))
+
+
+# -- for Spark --------------------------------------------------------------------------------------------------------
+
+
+def spark_query(
+    text: str, sources: tuple[Source, ...], total_orders: bool, binary_order: bool, collated: frozenset[tuple[int, str]]
+) -> SparkQuery:
+    """See `render_spark`. Raises NotExpressible."""
+    return render_spark(text, sources, binary_order=binary_order, collated=collated, total_orders=total_orders)
+
+
+def spark_refresh(
+    query: Query,
+    storage: str,
+    changed: frozenset[int],
+    sources: tuple[Source, ...],
+    binary_order: bool,
+    collated: frozenset[tuple[int, str]],
+) -> tuple[Elsewhere, SparkStages]:
+    """See `Compiled.elsewhere` and `render_stages`. Raises NotExpressible."""
+    elsewhere = _compiled(query).elsewhere(storage, changed)
+    return elsewhere, render_stages(elsewhere, sources, changed, binary_order=binary_order, collated=collated)
+
+
+# -- a query that is followed -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A query that is followed; see `Followed`.
+
+    With ``versions`` it is that at timestamps in the past (`Followed.at_timestamps`).
+    """
+
+    query: Query
+    keys: tuple[str, ...] = ()
+    before: bool = False
+    versions: tuple[tuple[int, tuple[str, ...]], ...] | None = None
+
+    @property
+    def canonical(self) -> str:
+        """The text that is followed."""
+        return self.query.canonical
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingFacts:
+    """What is known of a query that is followed without a further question; see `Followed`."""
+
+    columns: tuple[tuple[str, Column, str], ...]
+    sources: tuple[tuple[Source, tuple[str, ...]], ...]
+    reproducible: bool
+    """Whether the rows of no WITH RECURSIVE depend on the order of others."""
+
+
+def follow(following: Following) -> FollowingFacts:
+    """Compile a query to be followed, of now or of the past. Raises NotDifferentiable, also if it is too long."""
+    followed = _followed(following)
+    if following.versions is None:
+        followed.check_length()
+    root = followed.compiled.root
+    recursions = [o for o in root.walk() if isinstance(o, Recursion)] if root is not None else []
+    return FollowingFacts(followed.columns, followed.sources, all(o.reproducible for o in recursions))
+
+
+def snapshot(following: Following) -> str:
+    """See `Followed.snapshot`."""
+    return _followed(following).snapshot()
+
+
+def past(following: Following, changed: frozenset[int]) -> str:
+    """See `Followed.past`."""
+    return _followed(following).past(changed)
+
+
+def changes(following: Following, changed: frozenset[int]) -> str:
+    """See `Followed.changes`."""
+    return _followed(following).changes(changed)
+
+
+def history(following: Following, changed: frozenset[int]) -> str | None:
+    """See `Followed.history`."""
+    return _followed(following).history(changed)
+
+
+def running(following: Following, changed: frozenset[int]) -> list[tuple[str, str]]:
+    """See `Followed.running`."""
+    return _followed(following).running(changed)
+
+
+def create_running(following: Following) -> tuple[str, ...]:
+    """The statements that create the tables of `running`, for the role that is to fill and read them."""
+    return tuple(text for kept in _followed(following).compiled.running for text in kept.create())
+
+
+@lru_cache(maxsize=128)
+def _followed(following: Following) -> Followed:
+    followed = Followed(_compiled(following.query), following.keys, following.before)
+    return followed if following.versions is None else followed.at_timestamps(dict(following.versions))
