@@ -268,6 +268,15 @@ def serve(
             help="Memory that each of the processes that compile may take.",
         ),
     ] = 512,
+    warn_blocked: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_WARN_BLOCKED",
+            metavar="MS",
+            min=5,
+            help="Log what keeps the server from its other clients for so many milliseconds of CPU time.",
+        ),
+    ] = 100,
     log_level: Annotated[
         str,
         typer.Option(
@@ -304,6 +313,7 @@ def serve(
         max_connections=max_connections,
         allow_trust=allow_trust,
         compiling=Limits(compile_workers, compile_seconds, compile_memory << 20),
+        warn_blocked=warn_blocked / 1000,
     )
     try:
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))

@@ -15,7 +15,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ from server import __version__
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend
+from server.loop_watch import LoopWatch
 from server.postgres_url import PostgresUrl
 from server.relay import Limits, Relay
 
@@ -58,7 +59,9 @@ class ServeOptions:
     tls_key: Path | None = None
     max_connections: int = 1000
     allow_trust: bool = False
-    compiling: compile_pool.Limits = compile_pool.Limits()
+    compiling: compile_pool.Limits = field(default_factory=compile_pool.Limits)
+    warn_blocked: float = 0.1
+    """Seconds of CPU time from which on a callback of the event loop is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,7 @@ async def _run(
 ) -> int:
     stopping = _stop_on_signals()
     async with AsyncExitStack() as stack:
+        stack.callback(LoopWatch(options.warn_blocked).stop)
         compilers = compile_pool.configure(options.compiling)
         stack.callback(compilers.stop)
         compilers.warm_up()
