@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 import re
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import quote as percent
@@ -20,6 +20,13 @@ from engine.spark_sessions import Session, SparkJobFailed, SparkSessions
 from engine.storage import storage_message
 
 Contents = TypeVar("Contents")
+Item = TypeVar("Item")
+
+PIECE = 1 << 20
+"""Bytes of a file that are in memory at once."""
+
+LINE = 64 << 20
+"""Bytes that a line may have."""
 
 _WILDCARDS = re.compile(r"[*?\[]")
 _HIDDEN = ("_", ".")
@@ -132,34 +139,64 @@ def stored_parquet(uri: str) -> pa.Table:
     return pq.read_table(path, filesystem=system)
 
 
-async def read_bytes(file: DataFile) -> bytes:
-    """What a file of lines says, in its order, decompressed as its name's ending tells. Raises SqlError 58030.
+def pieces_of(file: DataFile) -> Iterator[bytes]:
+    """What a file of lines says, in its order, decompressed as its name's ending tells. Blocks.
+
+    Whatever a compressed file expands to, there is one piece in memory. Raises SqlError 58030.
 
     Without Spark, which reads the parts of a large file beside each other: Sail then gives them in any order, and
     tells of no row where in the file it stood.
     """
-
-    def read() -> bytes:
+    try:
         system, path = fs.FileSystem.from_uri(file.uri)
         with system.open_input_stream(path) as stream:
-            return bytes(stream.read())
-
-    try:
-        return await asyncio.to_thread(read)
+            while piece := stream.read(PIECE):
+                yield bytes(piece)
     except (OSError, pa.ArrowException) as error:
         raise SqlError("58030", f'could not read file "{file.uri}"', detail=storage_message(error)) from error
 
 
-def lines_of(content: bytes, file: DataFile) -> list[str]:
-    """The lines of a text in UTF-8, without their ends. Raises SqlError 22021."""
+def lines_of(file: DataFile) -> Iterator[list[str]]:
+    """The lines of a text in UTF-8, without their ends, some at a time. Blocks.
+
+    Raises SqlError 22021, 58030, 54000 for a line that is too long.
+    """
+    row = 1
+    begun: list[bytes] = []
+    for piece in pieces_of(file):
+        end = piece.rfind(b"\n")
+        if end >= 0:
+            lines = _decoded(b"".join([*begun, piece[:end]]), row, file).split("\n")
+            begun = []
+            row += len(lines)
+            yield lines
+        begun.append(piece[end + 1 :])
+        if sum(map(len, begun)) > LINE:
+            raise SqlError(
+                "54000",
+                "line of a file is too long",
+                detail=f'row {row} of file "{file.uri}" has more than {LINE >> 20} MB',
+            )
+    last = b"".join(begun)
+    if last:
+        yield _decoded(last, row, file).split("\n")
+
+
+def _decoded(content: bytes, row: int, file: DataFile) -> str:
+    """The text of lines, the first of which is that row of the file. Raises SqlError 22021."""
     try:
-        lines = content.decode().split("\n")
+        return content.decode()
     except UnicodeDecodeError as error:
-        row = content.count(b"\n", 0, error.start) + 1
+        row += content.count(b"\n", 0, error.start)
         wrong = " ".join(f"0x{byte:02x}" for byte in content[error.start : error.end])
         raise SqlError(
             "22021",
             f'invalid byte sequence for encoding "UTF8": {wrong}',
             detail=f'row {row} of file "{file.uri}"',
         ) from error
-    return lines if lines[-1] else lines[:-1]
+
+
+async def stepwise(iterator: Iterator[Item]) -> AsyncIterator[Item]:
+    """What an iterator gives, each step made in a thread: it blocks, or takes its time."""
+    while (item := await asyncio.to_thread(next, iterator, None)) is not None:
+        yield item

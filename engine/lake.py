@@ -6,17 +6,17 @@ code of a user's.
 
 from __future__ import annotations
 
+import asyncio
 import csv as pycsv
 import hashlib
 import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
@@ -24,10 +24,10 @@ from deltalake.exceptions import DeltaError
 from pyarrow import csv
 
 from catalog.session import SqlError, SqlSession
-from engine.files import DataFile, lines_of, list_files, read_bytes, read_file, read_parquet
+from engine.files import LINE, DataFile, lines_of, list_files, read_file, read_parquet, stepwise
 from engine.lake_options import LakeTable
 from engine.lake_polls import FILE, ROW
-from engine.loading import json_value, value_texts
+from engine.loading import json_object, json_value, value_texts
 from engine.spark_load import csv_chunks
 from engine.spark_sessions import SparkSessions
 from engine.storage import storage_message
@@ -37,7 +37,10 @@ RECENT = 5.0
 
 _REFUSED = frozenset({"deletionVectors", "columnMapping"})
 
-pycsv.field_size_limit(1 << 30)  # as large as a value of PostgreSQL's
+BLOCK = 4 << 20
+"""Bytes of a CSV file that are parsed at once. A record can have no more."""
+
+pycsv.field_size_limit(LINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +88,74 @@ class Lake:
         Raises SqlError: 42703 for a file without a column, 22P04 for a line that is no JSON object or has no such
         fields, 58000, 38000.
         """
-        names = [column for column, _ in columns]
         for number, file in enumerate(found.files):
             given = found.partitions[number] if found.partitions else {}
-            rows, in_order = await self._rows(table, file, columns, given, name)
-            if rows.num_rows:
-                rows = rows.append_column(FILE, pa.array([str(number)] * rows.num_rows, pa.large_string()))
-                first = 2 if table.format == "csv" and table.header else 1  # as COPY counts them
-                numbers = pa.array(range(first, first + rows.num_rows))
-                places = numbers.cast(pa.large_string()) if in_order else pa.nulls(rows.num_rows, pa.large_string())
-                rows = rows.append_column(ROW, places)
-                try:
-                    await session.copy_in("pg_temp", staging, [*names, FILE, ROW], csv_chunks(rows))
-                except SqlError as error:
-                    detail = _with_nul(rows, names, file) or error.detail
-                    raise SqlError(error.sqlstate, error.message, detail=detail, hint=error.hint) from error
+            reading = _Reading(file, number, [column for column, _ in columns], _first_row(table))
+            tables = self._tables(table, file, columns, given, name)
+            try:
+                await session.copy_in("pg_temp", staging, [*reading.names, FILE, ROW], reading.chunks(tables))
+            except SqlError as error:
+                if reading.failure is not None:
+                    raise reading.failure from error
+                raise SqlError(
+                    error.sqlstate, error.message, detail=reading.nul or error.detail, hint=error.hint
+                ) from error
 
-    async def _rows(
+    async def _tables(
         self,
         table: LakeTable,
         file: DataFile,
         columns: Sequence[tuple[str, bool]],
         given: dict[str, Any],
         name: str,
-    ) -> tuple[pa.Table, bool]:
-        """The texts of a file's rows, and whether they are in its order."""
+    ) -> AsyncIterator[tuple[pa.Table, bool]]:
+        """The texts of a file's rows, some at a time, and whether they are in its order."""
         if table.format in ("parquet", "delta"):
             rows, in_order = await read_file(self._sessions, file, read_parquet, f"poll of {name}: {file.uri}")
-            return _parquet(rows, columns, given, file), in_order
-        lines = lines_of(await read_bytes(file), file)
-        return (_json(lines, columns, file) if table.format == "json" else _csv(lines, columns, table, file)), True
+            yield await asyncio.to_thread(_parquet, rows, columns, given, file), in_order
+            return
+        async for rows in stepwise(_json(columns, file) if table.format == "json" else _csv(columns, table, file)):
+            yield rows, True
+
+
+def _first_row(table: LakeTable) -> int:
+    """The number of the first row, as COPY counts them."""
+    return 2 if table.format == "csv" and table.header else 1
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A file on its way into the table of texts."""
+
+    file: DataFile
+    number: int
+    names: list[str]
+    next: int
+    """The number of the next row."""
+    failure: SqlError | None = None
+    """Why it cannot be read."""
+    nul: str | None = None
+    """Where a text has a NUL, which PostgreSQL does not store."""
+
+    async def chunks(self, tables: AsyncIterator[tuple[pa.Table, bool]]) -> AsyncIterator[bytes]:
+        """The rows as CSV, with the numbers of file and row."""
+        try:
+            async for rows, in_order in tables:
+                if rows.num_rows:
+                    async for chunk in csv_chunks(await asyncio.to_thread(self._numbered, rows, in_order)):
+                        yield chunk
+        except SqlError as error:
+            self.failure = error
+            raise
+
+    def _numbered(self, rows: pa.Table, in_order: bool) -> pa.Table:
+        rows = rows.append_column(FILE, pa.array([str(self.number)] * rows.num_rows, pa.large_string()))
+        numbers = pa.array(range(self.next, self.next + rows.num_rows))
+        self.next += rows.num_rows
+        places = numbers.cast(pa.large_string()) if in_order else pa.nulls(rows.num_rows, pa.large_string())
+        rows = rows.append_column(ROW, places)
+        self.nul = self.nul or _with_nul(rows, self.names, self.file)
+        return rows
 
 
 def _state(table: LakeTable, files: Sequence[DataFile]) -> str | None:
@@ -182,38 +223,64 @@ def _parquet(table: pa.Table, columns: Sequence[tuple[str, bool]], given: dict[s
     return pa.table(arrays)
 
 
-def _json(lines: Sequence[str], columns: Sequence[tuple[str, bool]], file: DataFile) -> pa.Table:
-    decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-    values: list[list[str | None]] = [[] for _ in columns]
-    for number, line in enumerate(lines, 1):
-        try:
-            row = decoder.decode(line)
-        except msgspec.DecodeError as error:
-            where = f'row {number} of file "{file.uri}"'
-            raise SqlError("22P04", f"not a JSON object: {error}", detail=where) from error
-        for cells, (name, array) in zip(values, columns, strict=True):
-            cells.append(json_value(bytes(row.get(name, b"null")), array=array))
-    return pa.table(
-        {name: pa.array(cells, pa.large_string()) for cells, (name, _) in zip(values, columns, strict=True)}
-    )
+def _json(columns: Sequence[tuple[str, bool]], file: DataFile) -> Iterator[pa.Table]:
+    number = 1
+    for lines in lines_of(file):
+        values: list[list[str | None]] = [[] for _ in columns]
+        for row_number, line in enumerate(lines, number):
+            row = json_object(line, row_number, file)
+            for cells, (name, array) in zip(values, columns, strict=True):
+                cells.append(json_value(bytes(row.get(name, b"null")), array=array))
+        number += len(lines)
+        yield pa.table(
+            {name: pa.array(cells, pa.large_string()) for cells, (name, _) in zip(values, columns, strict=True)}
+        )
 
 
-def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeTable, file: DataFile) -> pa.Table:
+class _Lines(io.RawIOBase):
+    """A file of lines for Arrow to read; the last one ends, too. Empty lines are told of before they are read."""
+
+    def __init__(self, file: DataFile, on_empty: Callable[[], None]):
+        super().__init__()
+        self._lines = lines_of(file)
+        self._on_empty = on_empty
+        self._told = False
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Some bytes, as many as there are at hand."""
+        if not self._left:
+            lines = next(self._lines, None)
+            if lines is None:
+                return b""
+            if not self._told and any(line in ("", "\r") for line in lines):
+                self._told = True
+                self._on_empty()
+            self._left = "".join(f"{line}\n" for line in lines).encode()
+        size = len(self._left) if size < 0 else size
+        found, self._left = self._left[:size], self._left[size:]
+        return found
+
+
+def _csv(columns: Sequence[tuple[str, bool]], table: LakeTable, file: DataFile) -> Iterator[pa.Table]:
     names = [name for name, _ in columns]
-    if not lines:
-        if table.header:
-            raise _no_column(names[0], file)
-        return pa.table({name: pa.array([], pa.large_string()) for name in names})
-    data = "".join(f"{line}\n" for line in lines).encode()
     try:
         # Every column as text: which there are the first record says.
-        first = next(pycsv.reader(io.StringIO(data.decode()), delimiter=table.delimiter))
+        first = next(_records(table, file), None)
+        if first is None:
+            if table.header:
+                raise _no_column(names[0], file)
+            return
         every = first if table.header else [f"f{number}" for number in range(len(first))]
-        _check_records(lines, len(first), table, file)
-        reader = csv.read_csv(
-            io.BytesIO(data),
+        reader = csv.open_csv(
+            _Lines(file, lambda: _check_records(len(first), table, file)),
             # One thread, which knows the row that is wrong.
-            read_options=csv.ReadOptions(autogenerate_column_names=not table.header, use_threads=False),
+            read_options=csv.ReadOptions(
+                autogenerate_column_names=not table.header, use_threads=False, block_size=BLOCK
+            ),
             parse_options=csv.ParseOptions(
                 delimiter=table.delimiter, newlines_in_values=True, ignore_empty_lines=False, double_quote=True
             ),
@@ -224,26 +291,34 @@ def _csv(lines: Sequence[str], columns: Sequence[tuple[str, bool]], table: LakeT
                 null_values=[""],
             ),
         )
+        found = list(reader.schema.names)
+        if not table.header:
+            if len(found) != len(names):
+                message = f"{len(found)} fields where {len(names)} columns are declared"
+                raise SqlError("22P04", message, detail=f'file "{file.uri}"')
+            found = names
+        for name in names:
+            if name not in found:
+                raise _no_column(name, file)
+            if found.count(name) > 1:
+                raise SqlError("42702", f'there are several columns "{name}" in the file', detail=f'file "{file.uri}"')
+        for batch in reader:
+            yield pa.table({name: pc.cast(batch.column(found.index(name)), pa.large_string()) for name in names})
     except (pa.ArrowInvalid, pycsv.Error) as error:
         raise SqlError("22P04", str(error), detail=f'file "{file.uri}"') from error
-    if not table.header:
-        if reader.num_columns != len(names):
-            message = f"{reader.num_columns} fields where {len(names)} columns are declared"
-            raise SqlError("22P04", message, detail=f'file "{file.uri}"')
-        reader = reader.rename_columns(names)
-    for name in names:
-        if name not in reader.column_names:
-            raise _no_column(name, file)
-        if reader.column_names.count(name) > 1:
-            raise SqlError("42702", f'there are several columns "{name}" in the file', detail=f'file "{file.uri}"')
-    return pa.table({name: pc.cast(reader.column(name), pa.large_string()) for name in names})
 
 
-def _check_records(lines: Sequence[str], columns: int, table: LakeTable, file: DataFile) -> None:
+def _records(table: LakeTable, file: DataFile) -> Iterator[list[str]]:
+    """The records of a CSV file, one after the other."""
+    lines = (f"{line}\n" for lines in lines_of(file) for line in lines)
+    return iter(pycsv.reader(lines, delimiter=table.delimiter))
+
+
+def _check_records(columns: int, table: LakeTable, file: DataFile) -> None:
     """An empty line is a value where there is one column, and else no record. Raises SqlError 22P04."""
-    if columns == 1 or not any(line in ("", "\r") for line in lines):
+    if columns == 1:
         return
-    for number, record in enumerate(pycsv.reader((f"{line}\n" for line in lines), delimiter=table.delimiter), 1):
+    for number, record in enumerate(_records(table, file), 1):
         if not record:
             raise SqlError("22P04", "empty line in a CSV file", detail=f'row {number} of file "{file.uri}"')
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import chain, islice
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from catalog.session import RequestSession, SqlError
-from engine.files import DataFile, lines_of, list_files, read_bytes, read_file, read_parquet, stored_parquet
+from engine.files import DataFile, lines_of, list_files, pieces_of, read_file, read_parquet, stepwise, stored_parquet
 from engine.spark_sessions import SparkSessions
 from engine.transactions import local_setting
 from sql.load import Load, LoadError, parse_load
@@ -31,10 +31,8 @@ log = structlog.get_logger(__name__)
 CHUNK_ROWS = 16384
 """Rows in one piece of COPY data."""
 
-CHUNK_BYTES = 1 << 20
-"""Bytes in one piece of a file that is COPY data as it is."""
-
 _JSON_LIST = msgspec.json.Decoder(list[Any], float_hook=Decimal)
+_JSON_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _JSON_ENCODER = msgspec.json.Encoder(decimal_format="number")
 
 _ROW = re.compile(r"COPY [^\n]*?, line (\d+)(?:, column ([^\n:]+))?")
@@ -63,7 +61,7 @@ class FileLoader:
 
         Returns the number of rows. Raises SqlError: what PostgreSQL's COPY raises, with the file and the row in its
         detail; 42501 if the user may not read the server's files; 42703 for a value without a column; 22P04 for a
-        line that is no JSON object; 58P01, 58030, 58000, 38000.
+        line that is no JSON object; 54000 for one that is too long; 58P01, 58030, 58000, 38000.
         """
         try:
             load = parse_load(statement)
@@ -81,7 +79,7 @@ class FileLoader:
             )
         target = await _target(session, load, search_path)
         rows = 0
-        for file in list_files(load.uri):
+        for file in await asyncio.to_thread(list_files, load.uri):
             loaded = await self._load_file(session, load, target, file)
             log.info("loaded", table=target.name, file=file.uri, rows=loaded)
             rows += loaded
@@ -96,14 +94,16 @@ class FileLoader:
             content = _Parquet(table, target, file)
             unordered = None if in_order else content
         else:
-            text = await read_bytes(file)
-            content = _Json(lines_of(text, file), target, file) if load.format == "json" else _Text(text, load.columns)
+            content = _Text(file, load.columns)
+            if load.format == "json":
+                content = _Json(target, file)
+                await content.name_columns()
         names = f" ({', '.join(quote(name) for name in content.columns)})" if content.columns else ""
         if not content.columns and load.format in ("parquet", "json"):
             return 0  # not one value in it
         command = f"COPY {target.name}{names} FROM STDIN ({load.copy_options})"
         try:
-            return await session.copy_from(command, _pieces(content.chunks()))
+            return await session.copy_from(command, stepwise(content.chunks()))
         except SqlError as error:
             found = _ROW.search(error.context or "")
             if found is None:
@@ -160,47 +160,74 @@ async def _target(session: RequestSession, load: Load, search_path: str) -> Targ
 class _Text:
     """A CSV or text file, as it is."""
 
-    def __init__(self, content: bytes, columns: tuple[str, ...]):
-        self._content = content
+    def __init__(self, file: DataFile, columns: tuple[str, ...]):
+        self._file = file
         self.columns = columns
 
     def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self._content), CHUNK_BYTES):
-            yield self._content[start : start + CHUNK_BYTES]
+        return pieces_of(self._file)
 
 
 class _Json:
-    """A file with one JSON object a line. A value is loaded as its text, a string as what it says."""
+    """A file with one JSON object a line. A value is loaded as its text, a string as what it says.
 
-    def __init__(self, lines: Sequence[str], target: Target, file: DataFile):
-        decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
-        self._rows: list[dict[str, msgspec.Raw]] = []
-        columns: dict[str, None] = {}
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                raise SqlError("22P04", "empty line in a JSON file", detail=f'row {number} of file "{file.uri}"')
-            try:
-                row = decoder.decode(line)
-            except msgspec.DecodeError as error:
-                raise SqlError(
-                    "22P04", f"not a JSON object: {error}", detail=f'row {number} of file "{file.uri}"'
-                ) from error
-            for name in row.keys() - columns.keys():
-                if target.column(name, file, number) is not None:
-                    columns[name] = None
-            self._rows.append(row)
-        self.columns = target.given or tuple(name for name in target.columns if name in columns)
-        self._arrays = frozenset(name for name in self.columns if target.columns.get(name) == "A")
+    It is read twice where no columns were given: for the names in it, and for the values.
+    """
+
+    def __init__(self, target: Target, file: DataFile):
+        self._target = target
+        self._file = file
+        self.columns = target.given
+
+    async def name_columns(self) -> None:
+        """Find out which columns there are values for. Raises SqlError."""
+        if self.columns:
+            return
+        found: set[str] = set()
+        async for names in stepwise(self._names()):
+            found |= names
+        self.columns = tuple(name for name in self._target.columns if name in found)
 
     def chunks(self) -> Iterator[bytes]:
-        for start in range(0, len(self._rows), CHUNK_ROWS):
-            lines = ("\t".join(self._cells(row)) for row in self._rows[start : start + CHUNK_ROWS])
-            yield "".join(f"{line}\n" for line in lines).encode()
+        arrays = frozenset(name for name in self.columns if self._target.columns.get(name) == "A")
+        known = {*self.columns}
+        for begin, rows in self._rows():
+            for number, row in enumerate(rows, begin):
+                for name in row.keys() - known:
+                    if self._target.column(name, self._file, number) is not None:
+                        raise SqlError("55000", f'file "{self._file.uri}" has changed while it was read')
+            yield "".join("\t".join(self._cells(row, arrays)) + "\n" for row in rows).encode()
 
-    def _cells(self, row: dict[str, msgspec.Raw]) -> Iterator[str]:
+    def _names(self) -> Iterator[set[str]]:
+        found: set[str] = set()
+        for begin, rows in self._rows():
+            for number, row in enumerate(rows, begin):
+                for name in row.keys() - found:
+                    if self._target.column(name, self._file, number) is not None:
+                        found.add(name)
+            yield found
+
+    def _rows(self) -> Iterator[tuple[int, list[dict[str, msgspec.Raw]]]]:
+        """Some rows at a time, with the number of the first one."""
+        number = 1
+        for lines in lines_of(self._file):
+            yield number, [json_object(line, row, self._file) for row, line in enumerate(lines, number)]
+            number += len(lines)
+
+    def _cells(self, row: dict[str, msgspec.Raw], arrays: frozenset[str]) -> Iterator[str]:
         for name in self.columns:
-            text = json_value(bytes(row.get(name, b"null")), array=name in self._arrays)
+            text = json_value(bytes(row.get(name, b"null")), array=name in arrays)
             yield "\\N" if text is None else _escaped(text)
+
+
+def json_object(line: str, number: int, file: DataFile) -> dict[str, msgspec.Raw]:
+    """The object that is a row of a file. Raises SqlError 22P04."""
+    if not line.strip():
+        raise SqlError("22P04", "empty line in a JSON file", detail=f'row {number} of file "{file.uri}"')
+    try:
+        return _JSON_OBJECT.decode(line)
+    except msgspec.DecodeError as error:
+        raise SqlError("22P04", f"not a JSON object: {error}", detail=f'row {number} of file "{file.uri}"') from error
 
 
 def json_value(raw: bytes, *, array: bool) -> str | None:
@@ -297,8 +324,3 @@ def _element(value: Any) -> str:
         value = "\\x" + value.hex()
     text = str(value).lower() if isinstance(value, bool) else str(value)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-async def _pieces(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        yield chunk
