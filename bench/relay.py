@@ -1,10 +1,13 @@
 """What the relay costs: pgbench's select, and a million rows, direct, through Headwater, and through PgBouncer.
 
-    python -m bench.relay [--rounds 3] [--seconds 4]
+    python -m bench.relay [--rounds 3] [--seconds 4] [--only beside]
 
 All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
 installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
 The CPU time that a proxy takes for a statement depends less on what else the machine does than the rates.
+
+Then what it is to others when ten clients have queries compiled that are too complex, one after the other: pgbench's
+select through a server with its engine, by turns without and with them (`beside`).
 """
 
 from __future__ import annotations
@@ -17,19 +20,26 @@ import re
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
+import psycopg
 import uvloop
+from psycopg import conninfo
 from rich.console import Console
 from rich.table import Table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from bench.serving import served
 from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend, NoEngine
@@ -151,11 +161,91 @@ def rows(cluster: EmbeddedPostgres, target: Target) -> float:
     return 1_000_000 / (time.perf_counter() - begin)
 
 
+COMPLEX = "SELECT id, {} FROM complex_t".format(
+    ", ".join(f"(SELECT count(*) FROM complex_t x WHERE x.a = complex_t.a + {n}) AS c{n}" for n in range(100))
+)
+"""A statement of 7 kB that takes seconds to compile, and is refused then."""
+
+
+@contextmanager
+def compiling(dsn: str, clients: int) -> Iterator[None]:
+    """Clients that ask for nothing but a stream table of a complex query."""
+    over = threading.Event()
+
+    def ask(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not over.is_set():
+                with suppress(psycopg.errors.FeatureNotSupported, psycopg.errors.StatementTooComplex):
+                    connection.execute(
+                        "SELECT pgtrickle.create_stream_table(%s, %s, refresh_mode => 'DIFFERENTIAL')",
+                        [f"complex_{number}", COMPLEX],
+                    )
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def latencies(pgbench: Path, target: dict[str, str], seconds: int, clients: int) -> list[float]:
+    """Milliseconds of each of pgbench's selects."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(pgbench), "-n", "-S", "-M", "simple", "-c", str(clients), "-T", str(seconds), "-l"]
+        subprocess.run(command, env={**os.environ, **target}, capture_output=True, check=True, cwd=folder)
+        return [int(line.split()[2]) / 1000 for log in Path(folder).iterdir() for line in log.open()]
+
+
+def beside(rounds: int, seconds: int) -> None:
+    """The latency of selects with and without ten clients whose queries are too complex."""
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    with served() as server:
+        given = conninfo.conninfo_to_dict(server.dsn)
+        target = {f"PG{name.upper()}": str(given[name]) for name in ("host", "port", "user", "password")}
+        target["PGDATABASE"] = str(given["dbname"])
+        pgbench = EmbeddedPostgres(DataDirectory(server.data)).bin_dir / "pgbench"
+        subprocess.run(
+            [str(pgbench), "-i", "-q", "-s", "5"], env={**os.environ, **target}, check=True, capture_output=True
+        )
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE complex_t (id int PRIMARY KEY, a int)")
+        for _ in range(rounds):
+            for clients in (1, 8):
+                for case in ("alone", "beside"):
+                    with compiling(server.dsn, 10) if case == "beside" else nullcontext():
+                        measured = sorted(latencies(pgbench, target, seconds, clients))
+                    of = [measured[int(len(measured) * share)] for share in (0.5, 0.99)]
+                    found.setdefault((clients, case), []).append((of[0], of[1]))
+    table = Table(title="select beside ten complex statements, ms (median of rounds)")
+    for heading in ("", "median", "p99", "p99 to alone"):
+        table.add_column(heading, justify="right")
+    for (clients, case), times in found.items():
+        p50, p99 = (statistics.median(column) for column in zip(*times, strict=True))
+        alone = statistics.median(p99 for _, p99 in found[clients, "alone"])
+        table.add_row(
+            f"{clients} client{'s' * (clients > 1)}, {case}", f"{p50:.3f}", f"{p99:.3f}", f"{p99 / alone:.2f}"
+        )
+    Console(width=120).print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--only", choices=["relay", "beside"])
     options = parser.parse_args()
+    if options.only != "beside":
+        relay(options.rounds, options.seconds)
+    if options.only != "relay":
+        beside(options.rounds, options.seconds)
+
+
+def relay(rounds: int, seconds: int) -> None:
+    """Rates and CPU time, against a direct connection and PgBouncer."""
     measured: dict[tuple[str, str], list[float]] = {}
     spent: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -170,16 +260,16 @@ def main() -> None:
                 check=True,
                 capture_output=True,
             )
-            with headwater(cluster) as relay, pgbouncer(cluster) as bouncer:
-                targets = [target for target in (direct, relay, bouncer) if target is not None]
-                for _ in range(options.rounds):
+            with headwater(cluster) as through, pgbouncer(cluster) as bouncer:
+                targets = [target for target in (direct, through, bouncer) if target is not None]
+                for _ in range(rounds):
                     for protocol in ("simple", "prepared"):
                         for clients in (1, 8):
                             for target in targets:
                                 case = f"select, {protocol}, {clients} client{'s' * (clients > 1)}"
                                 before = target.cpu_seconds()
-                                rate = transactions(cluster, target, protocol, clients, options.seconds)
-                                each = (target.cpu_seconds() - before) / (rate * options.seconds)
+                                rate = transactions(cluster, target, protocol, clients, seconds)
+                                each = (target.cpu_seconds() - before) / (rate * seconds)
                                 measured.setdefault((case, target.name), []).append(rate)
                                 spent.setdefault((case, target.name), []).append(each * 1e6)
                     for target in targets:
