@@ -157,7 +157,7 @@ def answered(server: Headwater) -> Iterator[Neighbour]:
     finally:
         neighbour.end()
     assert neighbour.failure is None
-    assert neighbour.answers > 10
+    assert neighbour.answers
     assert neighbour.slowest < LATENCY
     assert neighbour.largest < OWN + (MEGABYTES << 20)
     written = server.log[begin:]
