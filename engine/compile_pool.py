@@ -38,7 +38,7 @@ logger = structlog.get_logger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PATIENCE = 30.0
+PATIENCE = 6.0
 """A worker that has not answered after so many times the CPU time that a job may take is ended, too."""
 
 STARTING = 120.0

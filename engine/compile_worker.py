@@ -20,7 +20,6 @@ import struct
 import sys
 import threading
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -34,9 +33,6 @@ STACK = 256 << 20
 RECURSION = 20_000
 """Frames of Python. Each takes up to 8 kB of the stack, where it was called by way of C."""
 
-SHORT = 0.3
-"""Seconds after which a job is done only when nothing else wants the processor, as far as the kernel knows of that."""
-
 RETIRE = 0.5
 """The part of the memory limit from which on a process that has done its job is replaced, for what it keeps."""
 
@@ -45,13 +41,14 @@ def main(cpu_seconds: int, memory: int) -> None:
     """Serve until the input ends. ``cpu_seconds`` limits each job, ``memory`` (bytes) what is used above the start."""
     jobs, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else may write between the answers
-    os.nice(10)  # who only relays goes first
+    os.nice(19)  # who only relays goes first
     import sql.jobs  # noqa: F401
 
     gc.collect()
     gc.freeze()
     _limit(resource.RLIMIT_CORE, 0)
     sys.setrecursionlimit(RECURSION)
+    threading.stack_size(STACK)
     asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_work, args=(asked, answers, cpu_seconds, memory), daemon=True).start()
     while (job := read_message(jobs)) is not None:
@@ -62,13 +59,13 @@ def main(cpu_seconds: int, memory: int) -> None:
 def _work(asked: queue.SimpleQueue[bytes], answers: IO[bytes], cpu_seconds: int, memory: int) -> None:
     begin = _memory()
     if begin is not None:
-        _limit(resource.RLIMIT_AS, begin[0] + STACK + memory)
+        _limit(resource.RLIMIT_AS, begin[0] + memory)
     write_message(answers, b"ready")
     while True:
         job = asked.get()
         used = resource.getrusage(resource.RUSAGE_SELF)
         _limit(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime) + cpu_seconds + 1)
-        kind, value = _in_thread(job)
+        kind, value = _done(job)
         now = _memory()
         retire = kind == TOO_LARGE or (begin is not None and now is not None and now[1] > begin[1] + RETIRE * memory)
         try:
@@ -79,25 +76,6 @@ def _work(asked: queue.SimpleQueue[bytes], answers: IO[bytes], cpu_seconds: int,
         write_message(answers, answer)
         if retire:
             os._exit(0)
-
-
-def _in_thread(job: bytes) -> tuple[str, object]:
-    """Do a job in a thread of its own, which has a large stack. A priority that it loses does not come back."""
-    found: list[tuple[str, object]] = []
-    threading.stack_size(STACK)
-    try:
-        thread = threading.Thread(target=lambda: found.append(_done(job)), daemon=True)
-        thread.start()
-    except (RuntimeError, MemoryError):
-        return TOO_LARGE, None
-    finally:
-        threading.stack_size(0)
-    thread.join(SHORT)
-    if thread.is_alive() and thread.native_id is not None and hasattr(os, "SCHED_IDLE"):
-        with suppress(OSError):
-            os.sched_setscheduler(thread.native_id, os.SCHED_IDLE, os.sched_param(0))
-    thread.join()
-    return found[0] if found else (TOO_LARGE, None)
 
 
 def _done(job: bytes) -> tuple[str, object]:
