@@ -29,20 +29,32 @@ WORDS = frozenset(
     re.findall(
         r"\w+",
         """
-    all and any_value array as asc begin by case coalesce collate conflict constant continue current_user declare
-    default delete desc detail diagnostics do else elsif end errcode exception execute exists exit false filter
-    for found from get group hint if info insert into is lateral limit lock locked loop materialized message new
-    next not nothing notice nowait null old on only or order ordinality others over partition perform pg_context
-    query raise recursive return returning row row_count select session_user set share skip sqlerrm sqlstate
-    stacked strict tg_argv tg_name tg_op tg_relid tg_table_name tg_table_schema then true update user using values
-    warning when where while with within
+    all and any_value array as asc begin by case coalesce collate commit conflict constant continue current_user
+    data_exception declare default delete desc detail diagnostics do else elsif end errcode exception execute
+    exists exit false filter for found from get group hint if info insert into is lateral limit lock locked loop
+    materialized message new next not nothing notice nowait null old on only or order ordinality others over
+    partition perform pg_context query raise recursive return returning rollback row row_count select session_user
+    set share skip sqlerrm sqlstate stacked strict tg_argv tg_name tg_op tg_relid tg_table_name tg_table_schema
+    then true unique_violation update user using values warning when where while with within
     """,
     )
 )
 
 
+TYPES = frozenset(["int", "integer", "bigint", "smallint", "boolean", "numeric", "real", "interval"])
+"""Types that are words of the grammar, which means those of pg_catalog by them whatever the search_path."""
+
+
+def _is_no_operator(text: str, before: str, following: str) -> bool:
+    """Whether it is the star of "all columns", or the sign of a constant."""
+    if text == "*":
+        return before in ("(", "select")
+    return text == "-" and before in ("(", ",") and following.isdigit()
+
+
 def unqualified(source: str, arguments: Sequence[str]) -> list[str]:
     """What the source of a function with these arguments leaves to the search_path to say."""
+    source = source.replace("#variable_conflict use_variable", "")  # to the compiler
     tokens = [(m.lastgroup or "", m.group()) for m in TOKEN.finditer(source)]
     assert "".join(text for _, text in tokens) == source, "not understood"
     tokens = [(kind, text) for kind, text in tokens if kind not in ("comment", "space")]
@@ -51,7 +63,11 @@ def unqualified(source: str, arguments: Sequence[str]) -> list[str]:
     for place, (kind, text) in enumerate(tokens):
         following = tokens[place + 1][1] if place + 1 < len(tokens) else ""
         before = tokens[place - 1][1].lower() if place else ""
-        if kind == "operator" and not (text == "*" and before in ("(", "select")):
+        if kind == "cast" and following.lower() in TYPES:
+            continue
+        if kind == "name" and (following == "=>" or (before == "::" and text.lower() in TYPES)):
+            continue
+        if kind == "operator" and not _is_no_operator(text, before, following):
             wrong.append(text)
         elif kind == "cast" and not following.lower().startswith("pg_catalog."):
             wrong.append(f"::{following}")

@@ -100,7 +100,7 @@ BEGIN
         PERFORM pgque.ticker();
         COMMIT;
         SELECT pg_catalog.make_interval(secs => c.tick_period_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
-          INTO period FROM pgque.config c;
+          INTO period FROM pgque.config AS c;
         following := following OPERATOR(pg_catalog.+) period;
         EXIT WHEN following OPERATOR(pg_catalog.>=) finish;
         IF pg_catalog.clock_timestamp() OPERATOR(pg_catalog.<) following THEN
