@@ -84,6 +84,12 @@ class EngineConnection(asyncpg.Connection):  # type: ignore[misc]
         return RESET
 
 
+_PINNED_AGAIN = "; ".join(
+    f"RESET {name}" for name in SESSION_SETTINGS if name not in ("application_name", "statement_timeout")
+)
+"""After a commit. A function of a query can have set what holds from then on, below a value for its transaction."""
+
+
 class PooledSession:
     """A `SqlSession` over an asyncpg connection."""
 
@@ -201,6 +207,7 @@ class PooledSession:
             yield
             with self.as_sql_errors():
                 answer = await self._connection.execute("COMMIT")
+                await self._connection.execute(_PINNED_AGAIN)
         except BaseException:
             await self._roll_back()
             raise
