@@ -224,7 +224,7 @@ class PooledSession:
         if exported is not None:
             begin += f"; SET TRANSACTION SNAPSHOT '{exported}'"
         try:
-            await self.execute(begin)
+            await self.run_script(begin)
             yield
         finally:
             await self._roll_back()

@@ -144,7 +144,7 @@ class Group:
             return
         try:
             async with asyncio.timeout(RESET_SECONDS):
-                await session.execute(f"ROLLBACK; {RESET}")
+                await session.run_script(f"ROLLBACK; {RESET}")
         except (SqlError, TimeoutError):
             self._session = None
             await self.sessions.end(session)
@@ -155,14 +155,14 @@ class Group:
         self, tick: Tick, evaluations: Sequence[Evaluation], seconds: float | None, imported: asyncio.Event
     ) -> None:
         session = await self._ready()
-        await session.execute(
+        await session.run_script(
             "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
             f" SET TRANSACTION SNAPSHOT '{tick.exported}'; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
         )
         imported.set()
         changed = await self._news(session, evaluations, seconds)
         await session.fetch("SELECT pg_catalog.set_config('role', $1::text, true)", self.runs_as)
-        await session.execute("SAVEPOINT __pgt_evaluation")
+        await session.run_script("SAVEPOINT __pgt_evaluation")
         for evaluation in evaluations:
             if not evaluation.is_live:
                 continue
@@ -213,7 +213,7 @@ class Group:
             failure = SqlError("XX000", str(error))
         try:
             # What its functions have changed for the session is undone. What they raise may look like anything.
-            await session.execute("ROLLBACK TO SAVEPOINT __pgt_evaluation")
+            await session.run_script("ROLLBACK TO SAVEPOINT __pgt_evaluation")
         except SqlError:
             evaluation.losses += 1
             if failure is None:
@@ -234,7 +234,7 @@ class Group:
 
     async def _check(self, live: dict[int, Evaluation], seconds: float | None) -> None:
         session = await self._ready()
-        await session.execute(
+        await session.run_script(
             f"BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
         )
         with Limit(self.sessions, session, seconds):

@@ -225,7 +225,7 @@ class Ticker:
         live = {id_ for id_, evaluation in self.evaluations.items() if evaluation.is_live}
         try:
             target = min((j.target for j in joining if j.target is not None), default=None)
-            await session.execute(_BEGIN)
+            await session.run_script(_BEGIN)
             try:
                 tick = await self._take(session, target)
                 turns = await self._turns(session)
@@ -249,7 +249,7 @@ class Ticker:
                         imports.append(self._let_join(each, tick))
                 await _all_set(imports)
             finally:
-                await session.execute("ROLLBACK")
+                await session.run_script("ROLLBACK")
         except BaseException as error:
             failure = Interrupted.if_of_connection(error) if isinstance(error, SqlError) else Interrupted()
             for each in joining:
@@ -279,7 +279,7 @@ class Ticker:
     async def _take(self, session: PooledSession, target: int | None) -> Tick:
         """The next timestamp, which belongs to the snapshot of the session's transaction. Raises SqlError."""
         ((timestamp, snapshot, noted),) = await session.fetch(_TICK, target)
-        await session.execute(_UNLOCK)
+        await session.run_script(_UNLOCK)
         if noted:
             # Before anybody learns of the timestamp: who asks for it again must get this snapshot.
             async with self.pool.session() as own:
