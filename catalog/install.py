@@ -15,6 +15,7 @@ PostgreSQL's own extensions do, and the comment is what it is found by.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from dataclasses import dataclass
@@ -274,8 +275,8 @@ async def install_in_transaction(
     scripts = scripts or bundled_scripts(system)
     await session.execute("SET LOCAL client_min_messages = warning")
     await session.execute("SET LOCAL check_function_bodies = off")
-    await session.execute("SET LOCAL search_path = pg_catalog")
-    await session.fetch("SELECT pg_advisory_xact_lock($1::bigint)::text", system.advisory_lock)
+    await session.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+    await _lock(session, system)
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
@@ -319,6 +320,29 @@ async def install_in_transaction(
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog installed", state=state, schema=place)
     return True
+
+
+_INSTALLING = """
+SELECT pg_try_advisory_xact_lock($1::bigint), ARRAY(
+    SELECT r.rolsuper OR r.rolname = current_user
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_roles r ON r.oid = a.usesysid
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.pid <> pg_backend_pid()
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND (l.classid::bigint << 32 | l.objid::bigint) = $1::bigint)
+"""
+"""Whether the lock could be taken; and, of each session that holds it, whether its role could be one that installs."""
+
+
+async def _lock(session: SqlSession, system: System) -> None:
+    """Wait until no other server installs. Any role can take an advisory lock: who cannot install does not count."""
+    while True:
+        ((taken, holders),) = await session.fetch(_INSTALLING, system.advisory_lock)
+        if taken:
+            return
+        if holders and not any(holders):
+            log.warning("lock of the installation is held by another role and ignored", system=system.title)
+            return
+        await asyncio.sleep(0.1)
 
 
 async def _leave(session: SqlSession, system: System, schema: str) -> None:

@@ -204,3 +204,9 @@ def test_queues_of_somebody_elses_are_not_ticked(squatted: Squatted, eventually:
         eventually(lambda: connection.execute("SELECT count(*) FROM st").fetchone() == (1,))
     squatted.server.status()
     assert squatted.admin.execute("SELECT * FROM pgque.caught").fetchall() == []
+
+
+def test_lock_of_the_installation_that_another_role_holds(squatted: Squatted) -> None:
+    squatted.mallory.execute("SELECT pg_advisory_lock(%s)", [STREAM_TABLES.advisory_lock])
+    squatted.install(STREAM_TABLES)
+    assert squatted.value("SELECT to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL")
