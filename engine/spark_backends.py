@@ -20,6 +20,7 @@ import psutil
 import pyarrow as pa
 import structlog
 
+from engine.sail_process import SailProcess
 from engine.spark_jvm import SparkJvm
 from engine.spark_target import SESSION_CONF, Kind, Target
 
@@ -60,11 +61,6 @@ again whenever adaptive execution changes it, which for such plans took a fifth 
 
 
 log = structlog.get_logger(__name__)
-
-SAIL_STOPS = 5.0
-"""Seconds for which the end of Sail is waited for."""
-
-_computing = threading.Event()
 
 RETRIES = {"max_retries": 5, "initial_backoff": 100, "backoff_multiplier": 2.0, "max_backoff": 2000, "jitter": 0}
 """How a Spark Connect client bridges a hiccup of the network: for some three seconds (backoffs are in milliseconds)."""
@@ -133,6 +129,9 @@ class ClassicBackend:
                 "spark.sql.shuffle.partitions": str(max(2, cores)),
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
+                # Its ports deserialize nothing before a secret was shown, which Spark makes itself, in its memory.
+                "spark.authenticate": "true",
+                "spark.network.crypto.enabled": "true",
             }
             environment["SPARK_LOCAL_IP"] = "127.0.0.1"
         self._conf = conf | TUNING | SESSION_CONF | dict(options)
@@ -250,31 +249,26 @@ def _forget_classic_session() -> None:
     SparkSession._instantiatedSession = None
 
 
-def computes_on() -> bool:
-    """Whether a Sail that has been stopped is still computing: the interpreter would not end before it."""
-    return _computing.is_set()
-
-
 class ConnectBackend:
-    """A Spark Connect server: somebody else's, or Sail inside this process."""
+    """A Spark Connect server: somebody else's, or Sail in a process of its own that nobody else reaches."""
 
-    def __init__(self, target: Target, options: Mapping[str, str], patience: float):
+    def __init__(
+        self,
+        target: Target,
+        work_dir: Path,
+        options: Mapping[str, str],
+        patience: float,
+    ):
         self._patience = patience
         self._url = target.url
-        self._sail = target.kind is Kind.SAIL
+        self._sail = SailProcess(work_dir) if target.kind is Kind.SAIL else None
         self._options = ({} if self._sail else TUNING) | SESSION_CONF | dict(options)
-        self._server: Any = None
         self._alive = False
         self._sessions: list[Session] = []
 
     def start(self) -> None:
-        if self._sail:
-            os.environ.setdefault("RUST_LOG", "error")
-            from pysail.spark import SparkConnectServer
-
-            self._server = SparkConnectServer("127.0.0.1", 0)
-            self._server.start(background=True)
-            self._url = f"sc://127.0.0.1:{self._server.listening_address[1]}"
+        if self._sail is not None:
+            self._sail.start()
         self.new_session()
         self._alive = True
 
@@ -292,7 +286,7 @@ class ConnectBackend:
             channel.close()
 
     def alive(self) -> bool:
-        return self._alive and (self._server is None or bool(self._server.running))
+        return self._alive and (self._sail is None or self._sail.alive)
 
     def lost(self, error: Exception) -> bool:
         import grpc
@@ -303,17 +297,21 @@ class ConnectBackend:
         )
 
     def new_session(self) -> Session:
+        from pyspark.sql.connect.client import DefaultChannelBuilder
         from pyspark.sql.connect.client.retries import DefaultPolicy
         from pyspark.sql.connect.session import SparkSession
 
         warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # it is raised, too
-        if not self._sail:
+        if self._sail is not None:
+            builder: DefaultChannelBuilder = _to_sail(self._sail.target)
+        else:
             self._await_server()
-        session = SparkSession.builder.remote(self._url).create()
+            builder = DefaultChannelBuilder(self._url)
+        session = SparkSession.builder.channelBuilder(builder).create()
         # PySpark would try for ten minutes to reach a server that is gone.
         session.client.set_retry_policies([DefaultPolicy(**RETRIES)])
-        if self._sail:
-            # Within one process no answer can be lost on its way: it need not be given twice, nor acknowledged.
+        if self._sail is not None:
+            # Within one machine no answer can be lost on its way: it need not be given twice, nor acknowledged.
             session.client.disable_reattachable_execute()
         for name, value in self._options.items():
             session.conf.set(name, value)
@@ -327,12 +325,21 @@ class ConnectBackend:
             with suppress(Exception):
                 session.client._channel.close()
         self._sessions.clear()
-        server, self._server = self._server, None
-        if server is not None:
-            # It waits for tasks that compute without a pause, which nothing but the end of the process can end.
-            stopping = threading.Thread(target=server.stop, name="headwater sail", daemon=True)
-            stopping.start()
-            stopping.join(SAIL_STOPS)
-            if stopping.is_alive():
-                log.warning("sail_computes_on", seconds=SAIL_STOPS)
-                _computing.set()
+        if self._sail is not None:
+            self._sail.stop()
+
+
+def _to_sail(target: str) -> Any:
+    """What makes channels to Sail; PySpark's own takes no Unix sockets."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    class ToSail(DefaultChannelBuilder):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__("sc://localhost")
+            # Otherwise it is the socket's path, which Sail takes for a malformed one.
+            self.setChannelOption("grpc.default_authority", "localhost")
+
+        def toChannel(self) -> Any:
+            return self._insecure_channel(target)
+
+    return ToSail()

@@ -110,6 +110,11 @@ def spark_command(java: Java, arguments: Sequence[str], environment: Mapping[str
     return words
 
 
+def _property(value: str) -> str:
+    """A value as a Java properties file has it: a backslash escapes, a line end would begin another property."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
 class SparkJvm:
     """One JVM that runs Spark's Python gateway. All methods block; they are called from threads."""
 
@@ -143,10 +148,14 @@ class SparkJvm:
         connection_file = self._work_dir / "gateway"
         connection_file.unlink(missing_ok=True)
         environment["_PYSPARK_DRIVER_CONN_INFO_PATH"] = str(connection_file)
-        arguments = ["org.apache.spark.deploy.SparkSubmit"]
-        for name, value in self._conf.items():
-            arguments += ["--conf", f"{name}={value}"]
-        command = spark_command(self.java, [*arguments, "pyspark-shell"], environment, self._work_dir)
+        # In a file: a command line can be read by every user of the machine, and a property may be a secret.
+        properties = self._work_dir / "spark.properties"
+        properties.unlink(missing_ok=True)
+        descriptor = os.open(properties, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(f"{name}={_property(value)}\n" for name, value in self._conf.items())
+        arguments = ["org.apache.spark.deploy.SparkSubmit", "--properties-file", str(properties), "pyspark-shell"]
+        command = spark_command(self.java, arguments, environment, self._work_dir)
         with self._lock:
             if self._killed:
                 raise JvmFailed("Spark was stopped while it started")

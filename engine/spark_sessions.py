@@ -5,7 +5,7 @@ Four kinds of target, one interface:
 - ``local``, ``local[N]``, ``local[*]``: Apache Spark in a JVM of our own, through classic PySpark;
 - ``spark://host:port``: the same, with executors on a standalone cluster;
 - ``sc://host:port``: a Spark Connect server that somebody else runs;
-- ``sail``: Sail, inside this process, spoken to by Spark Connect.
+- ``sail``: Sail, in a process of our own, spoken to by Spark Connect over a Unix socket.
 
 ``off`` is a target too; it refuses every job.
 """
@@ -25,6 +25,7 @@ from typing import TypeVar
 import structlog
 
 from catalog.session import SqlError
+from engine.sail_process import SailFailed
 from engine.spark_backends import Backend, ClassicBackend, ConnectBackend, Session
 from engine.spark_jvm import JvmFailed
 from engine.spark_target import Kind, SparkTargetError, Target
@@ -126,7 +127,7 @@ class SparkSessions:
         self._work_dir.mkdir(parents=True, exist_ok=True)
         if self.target.kind in (Kind.LOCAL, Kind.CLUSTER):
             return ClassicBackend(self.target, self._work_dir, self._options, self._patience)
-        return ConnectBackend(self.target, self._options, self._patience)
+        return ConnectBackend(self.target, self._work_dir, self._options, self._patience)
 
     async def warm_up(self) -> None:
         """Start Spark now if it is not running. Raises SparkUnavailable (58000)."""
@@ -139,7 +140,7 @@ class SparkSessions:
             if self._refused is not None and self._clock() < self._refused[0] + self._rest:
                 raise self._refused[1]
             if self._backend is not None:
-                log.warning("spark_died", target=self.target.url)
+                log.warning("spark_died", target=self.target.shown)
                 await self._discard()
             self._backend = backend = self._make_backend()
             began = time.monotonic()
@@ -162,7 +163,7 @@ class SparkSessions:
                 await self._discard()
                 raise SparkUnavailable("Spark has been stopped")
             self.started_in = time.monotonic() - began
-            log.info("spark_started", target=self.target.url, seconds=round(self.started_in, 2))
+            log.info("spark_started", target=self.target.shown, seconds=round(self.started_in, 2))
 
     def _unavailable(self, error: Exception) -> SparkUnavailable:
         if self._stopped:
@@ -173,8 +174,10 @@ class SparkSessions:
                 detail=str(error),
                 hint="Install Java 17 or newer, or use --spark sail.",
             )
+        if isinstance(error, SailFailed):
+            return SparkUnavailable("could not start Sail", detail=str(error), hint="Use --spark local[*], or off.")
         return SparkUnavailable(
-            f'could not reach Spark at "{self.target.url}"',
+            f'could not reach Spark at "{self.target.shown}"',
             detail=_first_line(error),
             hint="Check that it runs and can be reached from here, or use --spark local[*].",
         )

@@ -69,6 +69,15 @@ class Target:
     kind: Kind
     url: str
 
+    @property
+    def shown(self) -> str:
+        """The URL for logs and messages, without parameters: a token may be among them.
+
+        >>> Target.parse("sc://host:15002/;token=secret").shown
+        'sc://host:15002/'
+        """
+        return self.url.partition(";")[0]
+
     @staticmethod
     def parse(text: str) -> Target:
         """Raises SparkTargetError."""

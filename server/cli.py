@@ -114,7 +114,7 @@ Spark = Annotated[
         callback=_spark,
         help="Who does work that touches many rows: [bold]local\\[*][/] (Apache Spark on this machine, "
         "started when first needed), [bold]spark://HOST:PORT[/] (a cluster), [bold]sc://HOST:PORT[/] (Spark "
-        "Connect), [bold]sail[/] (Sail, in this process, no JVM), [bold]off[/] (PostgreSQL does it all).",
+        "Connect), [bold]sail[/] (Sail, no JVM), [bold]off[/] (PostgreSQL does it all).",
     ),
 ]
 Postgres = Annotated[
@@ -319,12 +319,6 @@ def serve(
         status = run(options, ready=lambda url: print(f"ready: {url}", flush=True))
     except StartupError as error:
         _fail(error)
-    from engine.spark_backends import computes_on
-
-    if computes_on():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
     raise typer.Exit(status)
 
 

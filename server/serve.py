@@ -292,7 +292,7 @@ def _description(options: ServeOptions, storage: Storage, port: int) -> Running:
         user=storage.user,
         database=storage.database,
         postgres=storage.description,
-        spark=options.spark,
+        spark=options.spark.partition(";")[0],  # what follows may be a token
         tls=options.tls_cert is not None,
     )
 

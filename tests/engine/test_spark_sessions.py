@@ -277,7 +277,7 @@ report(files=sorted(p.name for p in Path({str(tmp_path / "work")!r}).iterdir()))
     assert second["rows"] == [1]
     assert second["lost"] <= 1
     assert second["second"] != first["first"]
-    assert facts(process) == {"files": ["log4j2.properties", "spark.log", "warehouse"]}
+    assert facts(process) == {"files": ["log4j2.properties", "spark.log", "spark.properties", "warehouse"]}
     assert not psutil.pid_exists(second["second"])
     assert process.wait(180) == 0
 
