@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +108,64 @@ def test_no_property_stands_on_a_command_line(tmp_path: Path) -> None:
         assert find_java(dict(os.environ)) == jvm.java
     finally:
         jvm.kill()
+
+
+DRIVER = """
+import asyncio, sys, time
+from pathlib import Path
+from engine.spark_sessions import SparkSessions
+
+async def main():
+    sessions = SparkSessions("local[1]", Path(sys.argv[1]))
+    async with sessions.acquire() as lease:
+        table = await lease.run(lambda s: s.sql("SELECT 1 AS n").toArrow(), description="beside an attack")
+    print("rows", table.num_rows, flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await sessions.stop()
+
+asyncio.run(main())
+"""
+
+
+def test_driver_deserializes_nothing_without_its_secret(tmp_path: Path) -> None:
+    """A message of Spark's RPC that carries a serialized object is not looked into. (What else listens wants a secret
+    before it says a word.)"""
+    command = [sys.executable, "-c", DRIVER, str(tmp_path)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert b"rows 1\n" in iter(process.stdout.readline, b"")
+        started = psutil.Process(process.pid)
+        tree = [started, *started.children(recursive=True)]
+        listening = {c.laddr for p in tree for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+        assert listening
+        assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+        answers = [_answer(address.port, RPC) for address in listening]
+        gateway = [_answer(address.port, PY4J) for address in listening]
+    finally:
+        process.stdin.close()
+        process.wait(60)
+    assert sum(b"Expected SaslMessage" in answer for answer in answers) == 2  # the RPC, and the block manager
+    assert not [answer for answer in gateway if answer.startswith(b"!y")], "Java was called"
+    assert any(b"Authentication error" in answer for answer in gateway)
+
+
+_STRING = b"\xac\xed\x00\x05t\x00\x03abc"
+RPC = struct.pack(">QBQI", 21 + len(_STRING), 3, 7, len(_STRING)) + _STRING
+"""A request of Spark's RPC: a string as Java serializes it."""
+PY4J = b"c\nz:java.lang.System\ngetProperty\nsuser.name\ne\n"
+"""A call of a method of Java, as Python's gateway takes it."""
+
+
+def _answer(port: int, message: bytes) -> bytes:
+    """What comes back for a message that is sent without a secret."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+        connection.sendall(message)
+        try:
+            return connection.recv(1000)
+        except OSError:
+            return b""
 
 
 def test_token_is_not_shown() -> None:
