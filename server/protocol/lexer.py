@@ -108,7 +108,8 @@ class TooManyTokens(SqlError):
     """A text is too long to be read in one go."""
 
     def __init__(self) -> None:
-        super().__init__("54001", "statement too complex", detail=f"It has more than {MOST_TOKENS} tokens.")
+        detail = f"It has more than {MOST_TOKENS} tokens."
+        super().__init__("54001", "statement too complex", detail=detail, hint="Put a part of it into a view.")
 
 
 class Kind(Enum):

@@ -94,7 +94,7 @@ class Reader:
         try:
             found = list(tokens(text, backslashes=backslashes, encoding=encoding))
         except TooManyTokens as fault:
-            raise SyntaxFault(fault.message, 0, fault.sqlstate) from None
+            raise SyntaxFault(fault.message, 0, fault.sqlstate, fault.hint) from None
         while found and found[-1].word == ";" and found[-1].kind == "other":
             found.pop()
         empty = next((n for n, token in enumerate(found) if token.word != ";" or token.kind != "other"), 0)
