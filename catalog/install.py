@@ -63,7 +63,7 @@ class System:
     without_superuser: str | None = None
     """The warning where the superuser's scripts could not run, with the role's name to be put in."""
     beside: tuple[str, ...] = ()
-    """Further schemas that the scripts make."""
+    """Further schemas that the scripts make, dropped with it."""
     exclusive: tuple[str, ...] = ()
     """Those of the schemas in which everything belongs to the server."""
     movable: bool = False
@@ -104,8 +104,9 @@ REGISTERS = System(
     without_superuser=WITHOUT_DROP_GUARD,
     advisory_lock=0x7067_6163_6375_6D75,  # "pgaccumu"
     movable=True,
-    in_use="SELECT EXISTS (SELECT FROM @extschema@._registers) OR @extschema@._others() <> '{}'",
-    others="SELECT @extschema@._others()",
+    beside=("accum_internal", "accum_roles"),
+    in_use="SELECT EXISTS (SELECT FROM @extschema@._registers) OR accum_internal._others() <> '{}'",
+    others="SELECT accum_internal._others()",
 )
 
 SYSTEMS = (STREAM_TABLES, QUEUES, REGISTERS)
@@ -363,7 +364,7 @@ async def _leave(session: SqlSession, system: System, schema: str) -> None:
             f'extension "{system.extension}" is installed in schema "{present}", which is in use',
             hint=f"DROP EXTENSION {system.extension} first, if what is there may be lost.",
         )
-    await session.execute(f"DROP SCHEMA {old} CASCADE")
+    await session.execute(f"DROP SCHEMA {', '.join((old, *system.beside))} CASCADE")
 
 
 def _check_not_newer(applied: set[str], scripts: Scripts, system: System) -> None:

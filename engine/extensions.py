@@ -89,7 +89,9 @@ async def _drop(session: RequestSession, system: System, present: str | None, ar
             hint=f'Drop the stream tables; stop the server, then DROP SCHEMA "{system.schema}" CASCADE.',
         )
     if not arguments.get("cascade"):
-        rows = await session.fetch("SELECT pgtrickle._dependents($1::pg_catalog.text)", present)
+        schemas = (present, *system.beside)
+        parameters = ", ".join(f"${number + 1}::pg_catalog.text" for number in range(len(schemas)))
+        rows = await session.fetch(f"SELECT pgtrickle._dependents({parameters})", *schemas)
         dependents = [str(name) for name in rows[0][0]]
         if dependents:
             raise SqlError(
@@ -112,7 +114,7 @@ async def _drop(session: RequestSession, system: System, present: str | None, ar
     change = "SELECT pg_catalog.set_config('client_min_messages', $1::pg_catalog.text, true)"
     before = str((await session.fetch(level))[0][0])
     await session.fetch(change, "warning")
-    await session.execute(f"DROP SCHEMA {quoted(present)} CASCADE")
+    await session.execute(f"DROP SCHEMA {', '.join((quoted(present), *system.beside))} CASCADE")
     await session.fetch(change, before)
 
 

@@ -53,20 +53,23 @@ VACUUM_ROWS = 10_000
 """After so many merged rows a buffer is vacuumed. Autovacuum comes too rarely: reads go through what is dead, too."""
 
 _SETTINGS = "SELECT name, setting, problem FROM {schema}._config"
-_REGISTERS = "SELECT register, owner, high_write, written FROM {schema}._maintained()"
+_REGISTERS = "SELECT register, owner, high_write, written FROM accum_internal._maintained()"
 _DUE = (
-    "SELECT workers, merges, partitions_in, {schema}._setting('delta_merge_interval') / 1000.0::pg_catalog.float8 "
-    "FROM {schema}._maintenance_due()"
+    "SELECT workers, merges, partitions_in, accum_internal._setting('delta_merge_interval') / 1000.0::pg_catalog.float8"
+    " FROM accum_internal._maintenance_due()"
 )
 _DELTAS = (
-    "SELECT {schema}._maintain_deltas("
+    "SELECT accum_internal._maintain_deltas("
     "$1->>'register', ($1->>'delay')::pg_catalog.int4, ($1->>'batch')::pg_catalog.int4)"
 )
 _PARTITIONS = (
     "SELECT pg_catalog.jsonb_build_object('made', "
-    "{schema}._maintain_partitions($1->>'register', ($1->>'ahead')::pg_catalog.int4))"
+    "accum_internal._maintain_partitions($1->>'register', ($1->>'ahead')::pg_catalog.int4))"
 )
-_NOTE = "SELECT {schema}._note_maintenance('partitions', $1::pg_catalog.text::pg_catalog.timestamptz)::pg_catalog.text"
+_NOTE = (
+    "SELECT accum_internal._note_maintenance('partitions', $1::pg_catalog.text::pg_catalog.timestamptz)"
+    "::pg_catalog.text"
+)
 
 
 @dataclass(frozen=True, slots=True)

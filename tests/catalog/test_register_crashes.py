@@ -114,7 +114,7 @@ def test_a_prepared_transaction_holds_up_the_repair_and_no_read(own_cluster: Emb
         def repair() -> object:
             with connection.transaction():
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                return connection.execute("SELECT accum._maintain_deltas('r', 0, 10)").fetchone()
+                return connection.execute("SELECT accum_internal._maintain_deltas('r', 0, 10)").fetchone()
 
         def balances() -> object:
             return connection.execute(

@@ -209,7 +209,7 @@ def test_ranges_are_cut_as_coarsely_as_possible(
 ) -> None:
     found = history.execute(
         "SELECT grain, nullif(first, '-infinity')::text, nullif(behind, 'infinity')::text"
-        " FROM accum._segments('day', %s::timestamptz, %s::timestamptz) ORDER BY first",
+        " FROM accum_internal._segments('day', %s::timestamptz, %s::timestamptz) ORDER BY first",
         [since, until],
     ).fetchall()
     midnight = " 00:00:00"
@@ -250,7 +250,7 @@ def test_all_time_before_a_moment_is_cut_at_the_nearest_periods(
 ) -> None:
     found = history.execute(
         "SELECT grain || sign, nullif(first, '-infinity')::text, behind::text"
-        " FROM accum._segments_before('day', %s::timestamptz)",
+        " FROM accum_internal._segments_before('day', %s::timestamptz)",
         [until],
     ).fetchall()
     midnight = " 00:00:00"

@@ -116,19 +116,21 @@ def test_registers_of_an_earlier_version_get_the_functions_and_indexes_of_this_o
     dsn: str, bare_connect: Connect
 ) -> None:
     install_into(dsn, system=REGISTERS)
-    bare_connect().execute("GRANT CREATE ON SCHEMA accum TO catalog_alice")
+    bare_connect().execute("GRANT INSERT ON accum._registers TO catalog_alice")
     alice = bare_connect("catalog_alice")
     alice.execute(CREATE.format("accum"))
     sources = (
-        "SELECT proname, prosrc, proowner::regrole::text FROM pg_proc "
-        "WHERE pronamespace = 'accum'::regnamespace AND proname LIKE '%cash%' ORDER BY 1"
+        "SELECT proname, prosrc, proowner::regrole::text FROM pg_proc WHERE proname LIKE '%cash%'"
+        " AND pronamespace IN ('accum'::regnamespace, 'accum_internal'::regnamespace) ORDER BY 1"
     )
     indexes = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'cash\\_totals%' ORDER BY 1"
     made, indexed = alice.execute(sources).fetchall(), alice.execute(indexes).fetchall()
     alice.execute(
-        "CREATE OR REPLACE FUNCTION accum._post_cash(p_data jsonb) RETURNS int LANGUAGE sql AS 'SELECT -1';"
-        "DROP FUNCTION accum._balance_cash;"
+        'DROP FUNCTION accum_internal."cash.balance"(jsonb, timestamptz);'
         "DROP INDEX accum.cash_totals_day_period, accum.cash_totals_month_period"
+    )
+    bare_connect().execute(
+        "CREATE OR REPLACE FUNCTION accum_internal.\"cash.post\"(p_data jsonb) RETURNS int LANGUAGE sql AS 'SELECT -1'"
     )
     old = bundled_scripts(REGISTERS)
     newer = Scripts(old.migrations, (Script("00", "SELECT 1"), *old.functions), old.superuser, old.title)

@@ -354,7 +354,7 @@ def test_nobody_maintains_a_database_without_a_server(sessions: Open) -> None:
     connection = sessions()
     create(connection)
     assert connection.execute("SELECT * FROM accum._maintenance_status()").fetchall() == []
-    assert json.loads(value(connection, "SELECT to_jsonb(d)::text FROM accum._maintenance_due() d")) == {
+    assert json.loads(value(connection, "SELECT to_jsonb(d)::text FROM accum_internal._maintenance_due() d")) == {
         "workers": 1,
         "merges": True,
         "partitions_in": 0,

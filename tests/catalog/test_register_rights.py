@@ -42,7 +42,7 @@ def stock(cluster: EmbeddedPostgres) -> Iterator[Connection]:
         install_into(cluster.dsn(name), system=REGISTERS)
         with psycopg.connect(cluster.dsn(name), autocommit=True) as connection:
             connection.execute(f"CREATE ROLE {OWNER}; CREATE ROLE {SOMEBODY}")
-            connection.execute(f"GRANT CREATE ON SCHEMA accum TO {OWNER}; SET ROLE {OWNER}; SET TimeZone = 'UTC'")
+            connection.execute(f"GRANT INSERT ON accum._registers TO {OWNER}; SET ROLE {OWNER}; SET TimeZone = 'UTC'")
             connection.execute("SET statement_timeout = '90s'")
             connection.execute('SELECT accum.register_create(\'stock\', \'{"item": "int"}\', \'{"n": "int"}\')')
             for quantity in (5, 7):
@@ -60,9 +60,9 @@ def granted(need: str) -> str:
     """The statement that gives a role what it needs."""
     if need == "owner":
         return f"GRANT {OWNER} TO {SOMEBODY}"
-    if need == "CREATE":
-        return f"GRANT CREATE ON SCHEMA accum TO {SOMEBODY}"
     privilege, table = need.split()
+    if table == "_registers":
+        return f"GRANT {privilege} ON accum._registers TO {SOMEBODY}"
     return f"GRANT {privilege} ON accum.stock_{table} TO {SOMEBODY}"
 
 
@@ -88,7 +88,7 @@ def test_calls(stock: Connection) -> None:
             tried[f"without {missing}"] = ([need for need in needs if need != missing], "refused")
         if right.needs == ("owner",):
             everything = [f"GRANT ALL ON accum.stock_{table} TO {SOMEBODY}" for table in TABLES]
-            tried["not owner"] = ([*everything, granted("CREATE")], "refused")
+            tried["not owner"] = ([*everything, granted("INSERT _registers")], "refused")
         for name, (grants, expected) in tried.items():
             found = outcome(stock, right, grants)
             if found != expected:
@@ -97,25 +97,40 @@ def test_calls(stock: Connection) -> None:
 
 
 def test_nothing_is_granted_to_everybody(stock: Connection) -> None:
-    """But looking into the schema, and at the list of registers."""
+    """But looking into the schema, and at the list of registers; the server checks what is asked of it."""
     rows = stock.execute(
         "SELECT c.relname, a.privilege_type FROM pg_class c, aclexplode(c.relacl) a"
-        " WHERE c.relnamespace = 'accum'::regnamespace AND a.grantee = 0 ORDER BY 1, 2"
+        " WHERE c.relnamespace::regnamespace::text ~ '^accum' AND a.grantee = 0 ORDER BY 1, 2"
     ).fetchall()
-    assert {table for table, privilege in rows if privilege != "SELECT"} == {"_registers"}
+    assert {privilege for _, privilege in rows} == {"SELECT"}
     assert not {table for table, _ in rows if table.startswith("stock")}
-    assert stock.execute("SELECT has_schema_privilege('public', 'accum', 'CREATE')").fetchone() == (False,)
+    columns = stock.execute(
+        "SELECT t.attrelid::regclass::text, t.attname, a.privilege_type FROM pg_attribute t, aclexplode(t.attacl) a"
+        " WHERE (SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = t.attrelid) ~ '^accum'"
+        " AND a.grantee = 0 ORDER BY t.attnum"
+    ).fetchall()
+    assert columns == [
+        ("accum_internal.call", "operation", "INSERT"),
+        ("accum_internal.call", "arguments", "INSERT"),
+        ("accum_internal.call", "result", "SELECT"),
+    ]
+    schemas = stock.execute(
+        "SELECT nspname, has_schema_privilege('public', oid, 'CREATE'), has_schema_privilege('public', oid, 'USAGE')"
+        " FROM pg_namespace WHERE nspname ~ '^accum' ORDER BY 1"
+    ).fetchall()
+    assert schemas == [("accum", False, True), ("accum_internal", False, True), ("accum_roles", False, False)]
 
 
 def test_functions_with_rights_of_their_own(stock: Connection) -> None:
-    """Triggers of the register's owner, which no other table can be given; one that looks at the workers, and one that
-    notices what is dropped."""
+    """Triggers of the register's owner, which no other table can be given; one that looks at the workers, one that
+    notices what is dropped, and those that carry out calls and count for whoever may read."""
     rows = stock.execute(
         "SELECT proname, proowner::regrole::text, prorettype::regtype::text, proconfig,"
         " has_function_privilege('public', oid, 'EXECUTE') FROM pg_proc"
-        " WHERE pronamespace = 'accum'::regnamespace AND prosecdef"
+        " WHERE pronamespace IN ('accum'::regnamespace, 'accum_internal'::regnamespace) AND prosecdef"
     ).fetchall()
-    assert {name for name, owner, *_ in rows if owner != OWNER} == {"_maintenance_status", "_on_sql_drop"}
+    ours = {"_maintenance_status", "_on_sql_drop", "_carry_out", "_count_as_owner"}
+    assert {name for name, owner, *_ in rows if owner != OWNER} == ours
     for name, owner, result, settings, public in rows:
         assert owner != OWNER or (result, public) == ("trigger", False), name
         assert "search_path=pg_catalog, pg_temp" in settings, name
@@ -184,7 +199,7 @@ def test_what_an_administrator_alters_is_the_owners(stock: Connection) -> None:
 def test_register_of_another_is_not_in_the_way(stock: Connection) -> None:
     """A name that is taken is refused, whoever has taken it; a row written by hand gives nobody a register."""
     with stock.transaction(force_rollback=True):
-        stock.execute(f"GRANT CREATE ON SCHEMA accum TO {SOMEBODY}; SET LOCAL ROLE {SOMEBODY}")
+        stock.execute(f"GRANT INSERT ON accum._registers TO {SOMEBODY}; SET LOCAL ROLE {SOMEBODY}")
         create = 'SELECT accum.register_create(\'{}\', \'{{"item": "int"}}\', \'{{"n": "int"}}\')'
         with pytest.raises(psycopg.errors.DuplicateObject), stock.transaction():
             stock.execute(create.format("stock").encode())
@@ -193,7 +208,8 @@ def test_register_of_another_is_not_in_the_way(stock: Connection) -> None:
             "UPDATE accum._registers SET kind = 'turnover' WHERE name = 'stock'",
             "DELETE FROM accum._registers WHERE name = 'stock'",
         ):
-            assert stock.execute(statement.encode()).rowcount == 0
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), stock.transaction():
+                stock.execute(statement.encode())
         with pytest.raises(psycopg.errors.InsufficientPrivilege), stock.transaction():
             stock.execute("UPDATE accum._registers SET name = 'stock_2' WHERE name = 'mine'")
 
@@ -201,7 +217,7 @@ def test_register_of_another_is_not_in_the_way(stock: Connection) -> None:
 def test_nothing_written_into_the_list_of_registers_is_run(stock: Connection) -> None:
     """An administrator calls a function for a register of whose row somebody has made code."""
     with stock.transaction(force_rollback=True):
-        stock.execute(f"GRANT CREATE ON SCHEMA accum TO {SOMEBODY}; SET LOCAL ROLE {SOMEBODY}")
+        stock.execute(f"GRANT INSERT ON accum._registers TO {SOMEBODY}; SET LOCAL ROLE {SOMEBODY}")
         stock.execute('SELECT accum.register_create(\'trap\', \'{"item": "int"}\', \'{"n": "int"}\')')
         evil = "text); CREATE TABLE public.pwned (); --"
         for column in ("recorder_type", "kind", "totals_period", "partition_by"):

@@ -98,7 +98,7 @@ def test_pending_rows_are_merged_by_the_engine(registers: Database, eventually: 
 def test_a_buffer_is_seen_to_be_written_whatever_its_register_is_called(registers: Database) -> None:
     name = "n" * 40  # PostgreSQL shortens the name of the buffer's sequence
     make(registers, name)
-    written = "SELECT written FROM accum._maintained() WHERE register = %s"
+    written = "SELECT written FROM accum_internal._maintained() WHERE register = %s"
     before = registers.value(written, name)
     post(registers, viewed("a", 3), viewed("b", 5), register=name)
     assert registers.value(written, name) - (before or 0) == 2
@@ -155,7 +155,8 @@ def test_partitions_are_kept_ahead(registers: Database, eventually: Eventually) 
 
 
 def test_rights_of_the_owner_are_all_that_merging_has(registers: Database, eventually: Eventually) -> None:
-    registers.run("CREATE ROLE mallory LOGIN PASSWORD 'secret'; GRANT CREATE ON SCHEMA accum, public TO mallory")
+    registers.run("CREATE ROLE mallory LOGIN PASSWORD 'secret'; GRANT CREATE ON SCHEMA public TO mallory")
+    registers.run("GRANT INSERT ON accum._registers TO mallory")
     mallory = registers.connect(user="mallory", password="secret")
     mallory.execute(VIEWS.format(name="planted"))
     mallory.execute(

@@ -241,7 +241,7 @@ def test_rights_that_are_missing_are_named(registers: Database) -> None:
             registers.run(CREATE.replace("'r'", "'other'"), *LEDGER)
         diagnosis = failure.value.diag
         assert diagnosis.message_primary == "permission denied to create a register in schema accum"
-        assert diagnosis.message_hint == "GRANT CREATE ON SCHEMA accum TO register_reader;"
+        assert diagnosis.message_hint == "GRANT INSERT ON accum._registers TO register_reader;"
         assert diagnosis.internal_query is None
         state = refusal(registers, "SELECT accum.register_post('r', %s::jsonb)", json.dumps(movement()))
         assert state == ("42501", "permission denied for table r_movements")
@@ -280,7 +280,7 @@ def test_a_partition_is_dropped_when_it_has_been_detached(
 ) -> None:
     registers.run(CREATE.replace("%s::jsonb)", "%s::jsonb, partition_by := %s)"), *LEDGER, partition_by)
     registers.run(
-        "SELECT accum._make_partition(g, %s) FROM accum._registers AS g",
+        "SELECT accum_internal._make_partition(g, %s) FROM accum._registers AS g",
         datetime(2026, 4, 1 + 17 * (partition_by == "day")),
     )
     post(registers, movement(), register="r")
@@ -335,7 +335,9 @@ def test_what_is_left_where_nothing_could_refuse_the_drop(registers: Database) -
 
 
 def test_a_role_takes_its_registers_along(registers: Database) -> None:
-    registers.run("CREATE ROLE register_owner; GRANT CREATE ON SCHEMA accum TO register_owner; SET ROLE register_owner")
+    registers.run(
+        "CREATE ROLE register_owner; GRANT INSERT ON accum._registers TO register_owner; SET ROLE register_owner"
+    )
     registers.run(CREATE.replace("%s::jsonb)", "%s::jsonb, high_write := true)"), *LEDGER)
     registers.run("RESET ROLE")
     registers.run("DROP OWNED BY register_owner CASCADE")

@@ -1,11 +1,14 @@
 -- What the tables and functions of a register are made of: names, types, templates.
 --
+-- What users call is in the schema of registers; all that only functions call is in accum_internal, in which nobody else can create.
+-- No string here holds a backslash but as E'': what it is without depends on a setting that a caller may change.
+--
 -- The code of a register is made from templates, in which {{...}} stands for its names and lists of its columns, each
 -- quoted here. Templates are filled in one pass, so that nothing in a name is ever taken for a part of a template.
 
 
 -- One piece of text for each column: the pattern with %1$I the name and %2$s the type.
-CREATE OR REPLACE FUNCTION @extschema@._each(columns jsonb, pattern text, separator text DEFAULT '') RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._each(columns jsonb, pattern text, separator text DEFAULT '') RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(string_agg(format(pattern, c.key, c.value), separator ORDER BY c.ordinality), '')
       FROM jsonb_each_text(columns) WITH ORDINALITY AS c
@@ -13,16 +16,21 @@ $$;
 
 
 -- A name in this schema, as an identifier.
-CREATE OR REPLACE FUNCTION @extschema@._name(name text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._name(name text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT '@extschema@.' || quote_ident(name) $$;
 
 
+-- What is made for a register in accum_internal, as an identifier. No other function there has a dot in its name.
+CREATE OR REPLACE FUNCTION accum_internal._own_name(register text, purpose text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 'accum_internal.' || quote_ident(register || '.' || purpose) $$;
+
+
 -- The canonical name of the type of a dimension or a resource, NULL if it is not supported.
-CREATE OR REPLACE FUNCTION @extschema@._column_type(role text, type text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._column_type(role text, type text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    parts CONSTANT text[] := regexp_match(lower(btrim(type)), '^([a-z0-9 ]+?)\s*(?:\(\s*(\d{1,8})\s*(?:,\s*(-?\d{1,4})\s*)?\))?$');
-    base CONSTANT text := regexp_replace(parts[1], '\s+', ' ', 'g');
+    parts CONSTANT text[] := regexp_match(lower(btrim(type)), E'^([a-z0-9 ]+?)\\s*(?:\\(\\s*(\\d{1,8})\\s*(?:,\\s*(-?\\d{1,4})\\s*)?\\))?$');
+    base CONSTANT text := regexp_replace(parts[1], E'\\s+', ' ', 'g');
     modified CONSTANT boolean := parts[2] IS NOT NULL;
 BEGIN
     RETURN CASE
@@ -46,12 +54,12 @@ END $$;
 
 
 -- Whether a type, in its canonical name, is text of any or a given length. JSON's objects and arrays would be taken for such texts, too.
-CREATE OR REPLACE FUNCTION @extschema@._is_text(type text) RETURNS boolean
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT type ~ '^(text|character varying(\(\d+\))?)$' $$;
+CREATE OR REPLACE FUNCTION accum_internal._is_text(type text) RETURNS boolean
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT type ~ E'^(text|character varying(\\(\\d+\\))?)$' $$;
 
 
 -- The columns that a user has declared, with canonical types.
-CREATE OR REPLACE FUNCTION @extschema@._columns(role text, declared jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION accum_internal._columns(role text, declared jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result jsonb := '{}';
@@ -64,15 +72,15 @@ BEGIN
             HINT = format('Write %ss := ''{"name": "type", ...}''.', role);
     END IF;
     FOR name, type IN SELECT * FROM jsonb_each_text(declared) LOOP
-        IF name !~ '^\w+$' OR octet_length(name) > 63 THEN
+        IF name !~ E'^\\w+$' OR octet_length(name) > 63 THEN
             RAISE EXCEPTION 'invalid name of a %: "%"', role, name USING ERRCODE = '42602',
                 HINT = 'Names consist of letters, digits and underscores, at most 63 bytes.';
         ELSIF name IN ('id', 'recorded_at', 'recorder', 'period', 'movement_type', 'dim_hash', 'last_movement_at',
                        'last_movement_id', 'version', 'tableoid', 'ctid', 'xmin', 'xmax', 'cmin', 'cmax', 'day', 'created_at',
-                       'p_data', 'p_recorder') OR name LIKE 'audit\_%' OR name LIKE '\_%' THEN
+                       'p_data', 'p_recorder') OR name LIKE E'audit\\_%' OR name LIKE E'\\_%' THEN
             RAISE EXCEPTION 'name of % "%" is reserved', role, name USING ERRCODE = '42939';
         END IF;
-        canonical := @extschema@._column_type(role, type);
+        canonical := accum_internal._column_type(role, type);
         IF canonical IS NULL THEN
             RAISE EXCEPTION 'type "%" of % "%" is not supported', coalesce(type, 'null'), role, name USING ERRCODE = '22023',
                 HINT = CASE role
@@ -87,33 +95,34 @@ END $$;
 
 -- Columns whose types are written so that no search_path can change what they mean, and without a length, since a cast
 -- would cut a value off that is too long to be there.
-CREATE OR REPLACE FUNCTION @extschema@._qualified(columns jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION accum_internal._qualified(columns jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(jsonb_object_agg(c.key, CASE
-               WHEN c.value LIKE 'character varying%' THEN 'pg_catalog.text'
-               WHEN c.value IN ('text', 'uuid', 'date') THEN 'pg_catalog.' || c.value
-               ELSE c.value END), '{}')
+    SELECT coalesce(jsonb_object_agg(c.key, 'pg_catalog.' || CASE
+               WHEN c.value LIKE 'character varying%' THEN 'text'
+               ELSE CASE c.value WHEN 'integer' THEN 'int4' WHEN 'bigint' THEN 'int8' WHEN 'smallint' THEN 'int2'
+                                 WHEN 'double precision' THEN 'float8' WHEN 'real' THEN 'float4' WHEN 'boolean' THEN 'bool'
+                                 ELSE c.value END END), '{}')
       FROM jsonb_each_text(columns) AS c
 $$;
 
 
 -- The hash of a cell: 64 bits, over the dimensions that are not NULL, so that a dimension added later, NULL in all
 -- movements so far, changes no hash. `pattern` is how a value is written, with %1$I the name and %2$s the type.
-CREATE OR REPLACE FUNCTION @extschema@._hash_of(dimensions jsonb, pattern text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._hash_of(dimensions jsonb, pattern text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(string_agg(format('coalesce(pg_catalog.' || CASE d.value
-               WHEN 'pg_catalog.text' THEN 'hashtextextended((' || pattern || ')::pg_catalog.text COLLATE pg_catalog."C", %3$s)'
-               WHEN 'pg_catalog.uuid' THEN 'uuid_hash_extended(' || pattern || ', %3$s)'
-               WHEN 'pg_catalog.date' THEN 'hash_array_extended(CASE WHEN ' || pattern || ' IS NOT NULL THEN ARRAY[' || pattern || '] END, %3$s)'
-               WHEN 'boolean' THEN 'hashint8extended((' || pattern || ')::int::bigint, %3$s)'
-               ELSE 'hashint8extended(' || pattern || ', %3$s)' END || ', 0)',
-               d.key, d.value, hashtextextended(d.key COLLATE "C", 0)), ' OPERATOR(pg_catalog.#) ' ORDER BY d.ordinality), '0::bigint')
-      FROM jsonb_each_text(@extschema@._qualified(dimensions)) WITH ORDINALITY AS d
+               WHEN 'pg_catalog.text' THEN 'hashtextextended((' || pattern || ')::pg_catalog.text COLLATE pg_catalog."C", %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.uuid' THEN 'uuid_hash_extended(' || pattern || ', %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.date' THEN 'hash_array_extended(CASE WHEN ' || pattern || ' IS NOT NULL THEN ARRAY[' || pattern || '] END, %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.bool' THEN 'hashint8extended((' || pattern || ')::pg_catalog.int4::pg_catalog.int8, %3$L::pg_catalog.int8)'
+               ELSE 'hashint8extended(' || pattern || ', %3$L::pg_catalog.int8)' END || ', 0)',
+               d.key, d.value, hashtextextended(d.key COLLATE "C", 0)), ' OPERATOR(pg_catalog.#) ' ORDER BY d.ordinality), '0::pg_catalog.int8')
+      FROM jsonb_each_text(accum_internal._qualified(dimensions)) WITH ORDINALITY AS d
 $$;
 
 
 -- Raises 42704, since there is no register of this name.
-CREATE OR REPLACE FUNCTION @extschema@._no_register(name text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._no_register(name text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF name IS NULL THEN
@@ -124,46 +133,76 @@ END $$;
 
 
 -- A register as it is written down, its columns checked again. Raises 42704.
-CREATE OR REPLACE FUNCTION @extschema@._register(p_name text) RETURNS @extschema@._registers
+CREATE OR REPLACE FUNCTION accum_internal._listed(p_name text) RETURNS @extschema@._registers
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r @extschema@._registers;
 BEGIN
     SELECT * INTO r FROM @extschema@._registers g WHERE g.name = p_name;
     IF NOT FOUND THEN
-        PERFORM @extschema@._no_register(p_name);
+        PERFORM accum_internal._no_register(p_name);
     END IF;
-    r.dimensions := @extschema@._columns('dimension', r.dimensions);
-    r.resources := @extschema@._columns('resource', r.resources);
-    r.recorder_type := @extschema@._recorder_type(r.recorder_type);
+    r.dimensions := accum_internal._columns('dimension', r.dimensions);
+    r.resources := accum_internal._columns('resource', r.resources);
+    r.recorder_type := accum_internal._recorder_type(r.recorder_type);
     RETURN r;
 END $$;
 
 
+-- A register whose tables are where they were made, and its owner's. What is found by their names is never somebody else's. Raises
+-- 42704, and 55000 where they are not.
+CREATE OR REPLACE FUNCTION accum_internal._register(p_name text) RETURNS @extschema@._registers
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r CONSTANT @extschema@._registers := accum_internal._listed(p_name);
+    owner CONSTANT oid := accum_internal._owner_of(r);
+    stranger text;
+BEGIN
+    IF owner IS NULL THEN
+        RAISE EXCEPTION 'register "%" has lost its tables', p_name USING ERRCODE = '55000',
+            HINT = format('SELECT @extschema@.register_drop(%L) removes what is left of it.', p_name);
+    END IF;
+    SELECT accum_internal._name(c.relname) INTO stranger FROM pg_class AS c
+     WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relname = ANY (accum_internal._relations_of(r)) AND c.relowner <> owner;
+    IF FOUND THEN
+        RAISE EXCEPTION '% is in the way of register "%", whose owner it does not belong to', stranger, p_name USING ERRCODE = '55000';
+    END IF;
+    RETURN r;
+END $$;
+
+
+-- The owner of a register, NULL where its table of movements is not where it was made.
+CREATE OR REPLACE FUNCTION accum_internal._owner_of(r @extschema@._registers) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.relowner FROM pg_class AS c
+     WHERE c.oid = (r).movements AND c.relkind = 'p' AND c.relnamespace = '@extschema@'::regnamespace AND c.relname = (r).name || '_movements'
+$$;
+
+
 -- The name of a derived table as it is stored. In high-write mode the documented name is that of a view.
-CREATE OR REPLACE FUNCTION @extschema@._stored_name(r @extschema@._registers, kind text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._stored_name(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._name((r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END
+    SELECT accum_internal._name((r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END
                              || CASE WHEN (r).high_write THEN '_stored' ELSE '' END)
 $$;
 
 
 -- The totals that a register keeps, the coarsest first.
-CREATE OR REPLACE FUNCTION @extschema@._grains(totals_period text) RETURNS text[]
+CREATE OR REPLACE FUNCTION accum_internal._grains(totals_period text) RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE totals_period WHEN 'day' THEN '{year,month,day}' WHEN 'month' THEN '{year,month}' ELSE '{year}' END::text[]
 $$;
 
 
 -- The derived tables of a register.
-CREATE OR REPLACE FUNCTION @extschema@._derived(r @extschema@._registers) RETURNS text[]
+CREATE OR REPLACE FUNCTION accum_internal._derived(r @extschema@._registers) RETURNS text[]
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE (r).kind WHEN 'balance' THEN '{cache}'::text[] ELSE '{}' END || @extschema@._grains((r).totals_period)
+    SELECT CASE (r).kind WHEN 'balance' THEN '{cache}'::text[] ELSE '{}' END || accum_internal._grains((r).totals_period)
 $$;
 
 
 -- The first day, in UTC, of the finest total that a moment belongs to.
-CREATE OR REPLACE FUNCTION @extschema@._bucket(totals_period text, moment text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._bucket(totals_period text, moment text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE totals_period WHEN 'day' THEN format('(%s AT TIME ZONE ''UTC'')::date', moment)
            ELSE format('date_trunc(%L, %s AT TIME ZONE ''UTC'')::date', totals_period, moment) END
@@ -172,10 +211,10 @@ $$;
 
 -- A template, filled for a register: {{movements}} and {{audit}} are tables, and so are {{cache}}, {{year}}, {{month}}
 -- and {{day}}, as they are stored; {{name}} is the register's name as a literal and {{recorder}} the type of its
--- recorder; {{named ~ _post_ ~ }} is what is named as the register, between the two texts; {{dimensions ~ pattern ~
--- separator}} and {{resources ~ ...}} are lists of columns, {{arguments ~ ...}} of the dimensions with their types as
--- `_qualified` writes them, {{bucket ~ moment}} the first day of the finest total, {{hash ~ pattern}} the hash.
-CREATE OR REPLACE FUNCTION @extschema@._fill(r @extschema@._registers, template text) RETURNS text
+-- recorder; {{named ~ _trg_ ~ }} is what is named as the register, between the two texts, and {{own ~ post}} what it has in
+-- accum_internal; {{dimensions ~ pattern ~ separator}} and {{resources ~ ...}} are lists of columns, {{arguments ~ ...}} and
+-- {{amounts ~ ...}} the same with their types as `_qualified` writes them, {{bucket ~ moment}} the first day of the finest total, {{hash ~ pattern}} the hash.
+CREATE OR REPLACE FUNCTION accum_internal._fill(r @extschema@._registers, template text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result text := '';
@@ -191,20 +230,22 @@ BEGIN
         part := string_to_array(left(rest, position('}}' IN rest) - 1), ' ~ ');
         rest := substr(rest, position('}}' IN rest) + 2);
         result := result || CASE part[1]
-            WHEN 'dimensions' THEN @extschema@._each(r.dimensions, part[2], coalesce(part[3], ' '))
-            WHEN 'arguments' THEN @extschema@._each(@extschema@._qualified(r.dimensions), part[2], coalesce(part[3], ' '))
-            WHEN 'resources' THEN @extschema@._each(r.resources, part[2], coalesce(part[3], ' '))
-            WHEN 'hash' THEN @extschema@._hash_of(r.dimensions, part[2])
-            WHEN 'bucket' THEN @extschema@._bucket(r.totals_period, part[2])
+            WHEN 'dimensions' THEN accum_internal._each(r.dimensions, part[2], coalesce(part[3], ' '))
+            WHEN 'arguments' THEN accum_internal._each(accum_internal._qualified(r.dimensions), part[2], coalesce(part[3], ' '))
+            WHEN 'amounts' THEN accum_internal._each(accum_internal._qualified(r.resources), part[2], coalesce(part[3], ' '))
+            WHEN 'resources' THEN accum_internal._each(r.resources, part[2], coalesce(part[3], ' '))
+            WHEN 'hash' THEN accum_internal._hash_of(r.dimensions, part[2])
+            WHEN 'bucket' THEN accum_internal._bucket(r.totals_period, part[2])
             WHEN 'name' THEN quote_literal(r.name)
             WHEN 'recorder' THEN r.recorder_type
-            WHEN 'named' THEN @extschema@._name(part[2] || r.name || coalesce(part[3], ''))
-            WHEN 'movements' THEN @extschema@._name(r.name || '_movements')
-            WHEN 'audit' THEN @extschema@._name(r.name || '_movements_audit')
-            WHEN 'cache' THEN @extschema@._stored_name(r, 'cache')
-            WHEN 'year' THEN @extschema@._stored_name(r, 'year')
-            WHEN 'month' THEN @extschema@._stored_name(r, 'month')
-            WHEN 'day' THEN @extschema@._stored_name(r, 'day')
+            WHEN 'named' THEN accum_internal._name(part[2] || r.name || coalesce(part[3], ''))
+            WHEN 'own' THEN accum_internal._own_name(r.name, part[2])
+            WHEN 'movements' THEN accum_internal._name(r.name || '_movements')
+            WHEN 'audit' THEN accum_internal._name(r.name || '_movements_audit')
+            WHEN 'cache' THEN accum_internal._stored_name(r, 'cache')
+            WHEN 'year' THEN accum_internal._stored_name(r, 'year')
+            WHEN 'month' THEN accum_internal._stored_name(r, 'month')
+            WHEN 'day' THEN accum_internal._stored_name(r, 'day')
             ELSE quote_ident('unknown part of a template: ' || part[1]) END;
     END LOOP;
     RETURN result || rest;
@@ -213,7 +254,7 @@ END $$;
 
 -- Raises 25001 where statements do not see what others have committed before a lock was had: a table that is then taken
 -- apart would lose it.
-CREATE OR REPLACE FUNCTION @extschema@._refuse_old_snapshot() RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._refuse_old_snapshot() RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN

@@ -3,10 +3,10 @@
 
 -- A derived table: turnovers of one grain, or the cache. The key holds the dimensions themselves, so that two cells
 -- of one hash stay two rows; NULL is a value like any other.
-CREATE OR REPLACE FUNCTION @extschema@._create_derived(r @extschema@._registers, kind text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_derived(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, '
+    EXECUTE accum_internal._fill(r, '
         CREATE TABLE {{' || kind || '}} (
             dim_hash bigint NOT NULL,'
             || CASE kind WHEN 'cache' THEN '' ELSE 'period date NOT NULL,' END || '
@@ -17,61 +17,61 @@ BEGIN
             last_movement_id uuid NOT NULL,
             version bigint NOT NULL DEFAULT 0' ELSE '' END || '
         ) WITH (fillfactor = 80)');
-    PERFORM @extschema@._create_key(r, kind);
-    PERFORM @extschema@._index_period(r, kind);
-    PERFORM @extschema@._index_dimensions(r, kind, r.dimensions);
+    PERFORM accum_internal._create_key(r, kind);
+    PERFORM accum_internal._index_period(r, kind);
+    PERFORM accum_internal._index_dimensions(r, kind, r.dimensions);
 END $$;
 
 
 -- The index by which a past balance or turnover over all cells finds its months and days; years are few. Registers of
 -- earlier versions get it by this, too.
-CREATE OR REPLACE FUNCTION @extschema@._index_period(r @extschema@._registers, kind text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._index_period(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     index CONSTANT text := (r).name || '_totals_' || kind || '_period';
 BEGIN
-    IF kind IN ('month', 'day') AND to_regclass(@extschema@._name(index)) IS NULL THEN
-        EXECUTE @extschema@._fill(r, 'CREATE INDEX ' || quote_ident(index) || ' ON {{' || kind || '}} (period)');
+    IF kind IN ('month', 'day') AND to_regclass(accum_internal._name(index)) IS NULL THEN
+        EXECUTE accum_internal._fill(r, 'CREATE INDEX ' || quote_ident(index) || ' ON {{' || kind || '}} (period)');
     END IF;
 END $$;
 
 
 -- The indexes by which a balance or turnover over some dimensions finds its cells: one on all of them, and one on each
 -- but the first.
-CREATE OR REPLACE FUNCTION @extschema@._index_dimensions(r @extschema@._registers, kind text, dimensions jsonb) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._index_dimensions(r @extschema@._registers, kind text, dimensions jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     columns text;
 BEGIN
     IF kind IN ('cache', 'year') THEN
         FOR columns IN
-            SELECT CASE k.ordinality WHEN 1 THEN @extschema@._each(dimensions, '%1$I', ', ') ELSE quote_ident(k.name) END
+            SELECT CASE k.ordinality WHEN 1 THEN accum_internal._each(dimensions, '%1$I', ', ') ELSE quote_ident(k.name) END
               FROM jsonb_object_keys(dimensions) WITH ORDINALITY AS k (name)
         LOOP
-            EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{' || kind || '}}') || format(' (%s)', columns);
+            EXECUTE accum_internal._fill(r, 'CREATE INDEX ON {{' || kind || '}}') || format(' (%s)', columns);
         END LOOP;
     END IF;
 END $$;
 
 
-CREATE OR REPLACE FUNCTION @extschema@._key_name(r @extschema@._registers, kind text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._key_name(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT (r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || '_cell'
 $$;
 
 
 -- The key of a derived table, which says what is one cell.
-CREATE OR REPLACE FUNCTION @extschema@._create_key(r @extschema@._registers, kind text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_key(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{' || kind || '}} ADD CONSTRAINT ' || quote_ident(@extschema@._key_name(r, kind))
+    EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} ADD CONSTRAINT ' || quote_ident(accum_internal._key_name(r, kind))
         || ' UNIQUE NULLS NOT DISTINCT (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END || '{{dimensions ~ , %1$I}})');
 END $$;
 
 
 -- The movements, and what has been taken out of them. Movements have no key by which a subscriber of logical replication could
 -- find those that are deleted, but by all they are.
-CREATE OR REPLACE FUNCTION @extschema@._create_movements(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_movements(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     columns CONSTANT text := '
@@ -84,28 +84,28 @@ DECLARE
         {{dimensions ~ , %%1$I %%2$s}}
         {{resources ~ , %%1$I %%2$s NOT NULL}}';
 BEGIN
-    EXECUTE @extschema@._fill(r, 'CREATE TABLE {{movements}} ('
+    EXECUTE accum_internal._fill(r, 'CREATE TABLE {{movements}} ('
         || format(columns, ' DEFAULT gen_random_uuid()', ' DEFAULT now()', ' DEFAULT ''regular''')
-        || ', CONSTRAINT is_finite CHECK (isfinite(period) AND ' || @extschema@._finite(r.resources)
+        || ', CONSTRAINT is_finite CHECK (isfinite(period) AND ' || accum_internal._finite(r.resources)
         || ')) PARTITION BY RANGE (period)');
-    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} {{resources ~ ALTER %1$I SET DEFAULT 0 ~ , }}');
-    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} REPLICA IDENTITY FULL');
-    EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (dim_hash, period)');
-    EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (recorder)');
-    EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{movements}} (period)');
-    EXECUTE @extschema@._fill(r, 'CREATE TABLE {{audit}} (
+    EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} {{resources ~ ALTER %1$I SET DEFAULT 0 ~ , }}');
+    EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} REPLICA IDENTITY FULL');
+    EXECUTE accum_internal._fill(r, 'CREATE INDEX ON {{movements}} (dim_hash, period)');
+    EXECUTE accum_internal._fill(r, 'CREATE INDEX ON {{movements}} (recorder)');
+    EXECUTE accum_internal._fill(r, 'CREATE INDEX ON {{movements}} (period)');
+    EXECUTE accum_internal._fill(r, 'CREATE TABLE {{audit}} (
             audit_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             audit_operation text NOT NULL,
             audit_at timestamptz NOT NULL DEFAULT now(),
             audit_user text NOT NULL,
             audit_session_user text NOT NULL,' || format(columns, '', '', '') || ')');
-    EXECUTE @extschema@._fill(r, 'CREATE INDEX ON {{audit}} (recorder)');
+    EXECUTE accum_internal._fill(r, 'CREATE INDEX ON {{audit}} (recorder)');
 END $$;
 
 
 -- That no resource is infinite or NaN, of which no total could ever get rid. One constraint for all, since PostgreSQL
 -- reads each one from its text for every statement.
-CREATE OR REPLACE FUNCTION @extschema@._finite(resources jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._finite(resources jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(string_agg(CASE
                WHEN r.value LIKE 'numeric(%' THEN format('%I <> ''NaN''', r.key)

@@ -8,7 +8,7 @@
 -- One statement that adds rows to all derived tables. `rows` is what stands behind FROM: a relation with the columns
 -- dim_hash, the dimensions, day (the first of the finest total), the resources with their signs, recorded_at and id.
 -- `versions` is by how much a cell's version grows, an aggregate of the rows.
-CREATE OR REPLACE FUNCTION @extschema@._upserts_sql(r @extschema@._registers, rows text, versions text DEFAULT '1')
+CREATE OR REPLACE FUNCTION accum_internal._upserts_sql(r @extschema@._registers, rows text, versions text DEFAULT '1')
 RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -30,7 +30,7 @@ DECLARE
            last_movement_at = excluded.last_movement_at, last_movement_id = excluded.last_movement_id,
            version = t.version + excluded.version';
 BEGIN
-    FOREACH grain IN ARRAY @extschema@._grains(r.totals_period) LOOP
+    FOREACH grain IN ARRAY accum_internal._grains(r.totals_period) LOOP
         statement := '
     INSERT INTO {{' || grain || '}} AS t (dim_hash, period{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
     SELECT dim_hash, ' || CASE
@@ -46,38 +46,38 @@ BEGIN
             parts := parts || format('to_%s AS (%s)', grain, statement);
         END IF;
     END LOOP;
-    RETURN @extschema@._fill(r, 'WITH ' || array_to_string(parts, ', ') || first);
+    RETURN accum_internal._fill(r, 'WITH ' || array_to_string(parts, ', ') || first);
 END $$;
 
 
 -- The same as a part of a trigger function, which in high-write mode puts the rows aside instead.
-CREATE OR REPLACE FUNCTION @extschema@._apply_sql(r @extschema@._registers, rows text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._apply_sql(r @extschema@._registers, rows text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF r.high_write THEN
-        RETURN @extschema@._delta_apply_sql(r, rows);
+        RETURN accum_internal._delta_apply_sql(r, rows);
     END IF;
-    RETURN @extschema@._upserts_sql(r, rows) || ';';
+    RETURN accum_internal._upserts_sql(r, rows) || ';';
 END $$;
 
 
 -- What `_upserts_sql` takes, from a relation of movements, with a sign.
-CREATE OR REPLACE FUNCTION @extschema@._signed_sql(r @extschema@._registers, movements text, sign text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._signed_sql(r @extschema@._registers, movements text, sign text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, 'SELECT m.dim_hash{{dimensions ~ , m.%1$I}}, {{bucket ~ m.period}} AS day
+    SELECT accum_internal._fill(r, 'SELECT m.dim_hash{{dimensions ~ , m.%1$I}}, {{bucket ~ m.period}} AS day
                {{resources ~ , ' || sign || ' m.%1$I AS %1$I}}, m.recorded_at, m.id FROM ' || movements || ' AS m')
 $$;
 
 
 -- A statement that locks the cells of removed movements and of those about to be posted in their place, in the one
 -- order: what a repost will need is locked before it changes anything.
-CREATE OR REPLACE FUNCTION @extschema@._lock_sql(r @extschema@._registers) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._lock_sql(r @extschema@._registers) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     period text := CASE r.kind WHEN 'turnover' THEN 'period, ' ELSE '' END;
     year text := 'date_trunc(''year'', %s AT TIME ZONE ''UTC'')::date AS period, ';
 BEGIN
-    RETURN @extschema@._fill(r, '
+    RETURN accum_internal._fill(r, '
     INSERT INTO {{' || CASE r.kind WHEN 'turnover' THEN 'year' ELSE 'cache' END || '}} AS t ('
         || period || 'dim_hash{{dimensions ~ , %1$I}}'
         || CASE r.kind WHEN 'balance' THEN ', last_movement_at, last_movement_id' ELSE '' END || ')
@@ -95,7 +95,7 @@ END $$;
 
 
 -- What happens after an INSERT. A single movement, the most frequent case, needs no sorting and adding up.
-CREATE OR REPLACE FUNCTION @extschema@._insert_body(r @extschema@._registers) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._insert_body(r @extschema@._registers) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
@@ -104,7 +104,7 @@ DECLARE
             USING ERRCODE = ''428C9'';';
 BEGIN
     IF NOT r.high_write THEN
-        FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
+        FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
             single := single || CASE kind WHEN 'cache' THEN '
         INSERT INTO {{cache}} AS t (dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}, last_movement_at, last_movement_id, version)
         VALUES (_one.dim_hash{{dimensions ~ , _one.%1$I}}{{resources ~ , _one.%1$I}}, _one.recorded_at, _one.id, 1)
@@ -138,14 +138,14 @@ BEGIN' || single || '
     IF EXISTS (SELECT FROM inserted AS m WHERE m.dim_hash IS DISTINCT FROM {{hash ~ m.%1$I}}) THEN
         ' || refused || '
     END IF;
-    ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'inserted', '') || ') AS rows') || '
+    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'inserted', '') || ') AS rows') || '
     RETURN NULL;';
 END $$;
 
 
 -- The trigger functions of a register. They have the rights of its owner: who may insert movements need not be able to
 -- write totals.
-CREATE OR REPLACE FUNCTION @extschema@._create_trigger_functions(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_trigger_functions(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     audited CONSTANT text := '
@@ -170,11 +170,11 @@ BEGIN
         PERFORM set_config(' || updated || ', (coalesce(nullif(current_setting(' || updated || ', true), ''''), ''0'')::bigint + 1)::text, true);
     END IF;
     RETURN NEW;'),
-            ('_insert', true, @extschema@._insert_body(r)),
+            ('_insert', true, accum_internal._insert_body(r)),
             ('_delete', true, replace(audited, '%s', operation) || CASE WHEN r.high_write THEN '' ELSE '
-    IF ' || reposting || ' THEN' || @extschema@._lock_sql(r) || '
+    IF ' || reposting || ' THEN' || accum_internal._lock_sql(r) || '
     END IF;' END || '
-    ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'deleted', '-') || ') AS rows') || '
+    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'deleted', '-') || ') AS rows') || '
     RETURN NULL;'),
             ('_update', true, '
     IF nullif(current_setting(' || updated || ', true), '''')::bigint > (SELECT count(*) FROM inserted) THEN
@@ -183,46 +183,46 @@ BEGIN
             HINT = ''Use UPDATE, or DELETE and INSERT.'';
     END IF;
     PERFORM set_config(' || updated || ', '''', true);' || replace(audited, '%s', '''update''') || '
-    ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'deleted', '-') || ' UNION ALL '
-                              || @extschema@._signed_sql(r, 'inserted', '') || ') AS rows') || '
+    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'deleted', '-') || ' UNION ALL '
+                              || accum_internal._signed_sql(r, 'inserted', '') || ') AS rows') || '
     RETURN NULL;'),
-            ('_truncate', true, E'\n    EXECUTE replace(' || quote_literal(@extschema@._fill(r,
+            ('_truncate', true, E'\n    EXECUTE replace(' || quote_literal(accum_internal._fill(r,
                 replace(replace(audited, '%s', '''truncate'''), 'FROM deleted', 'FROM ONLY @partition@')
-                || E'\n    ' || @extschema@._apply_sql(r, '(' || @extschema@._signed_sql(r, 'ONLY @partition@', '-') || ') AS rows')))
+                || E'\n    ' || accum_internal._apply_sql(r, '(' || accum_internal._signed_sql(r, 'ONLY @partition@', '-') || ') AS rows')))
                 || ', ''@partition@'', TG_RELID::regclass::text);
     RETURN NULL;')
         ) AS f (name, definer, body)
     LOOP
         EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql %s
                         SET search_path = pg_catalog, pg_temp AS %L',
-            @extschema@._name('_trg_' || r.name || function.name),
+            accum_internal._name('_trg_' || r.name || function.name),
             CASE WHEN function.definer THEN 'SECURITY DEFINER' ELSE '' END,
             E'\n#variable_conflict use_column'  -- a column may be called "new" or "found"
-            || CASE function.name WHEN '_insert' THEN '' ELSE E'\nBEGIN' END || @extschema@._fill(r, function.body) || E'\nEND ');
-        EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', @extschema@._name('_trg_' || r.name || function.name));
+            || CASE function.name WHEN '_insert' THEN '' ELSE E'\nBEGIN' END || accum_internal._fill(r, function.body) || E'\nEND ');
+        EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', accum_internal._name('_trg_' || r.name || function.name));
     END LOOP;
 END $$;
 
 
 -- The triggers of the movements. The hash is computed wherever it is not given; `_trg_<name>_insert` refuses a wrong
 -- one. The condition is short since PostgreSQL reads it from its text for every statement.
-CREATE OR REPLACE FUNCTION @extschema@._create_triggers(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_triggers(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE TRIGGER dim_hash BEFORE INSERT ON {{movements}} FOR EACH ROW
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER dim_hash BEFORE INSERT ON {{movements}} FOR EACH ROW
         WHEN (NEW.dim_hash IS NULL) EXECUTE FUNCTION {{named ~ _trg_ ~ _hash}}()');
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE TRIGGER dim_hash_update BEFORE UPDATE ON {{movements}} FOR EACH ROW
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER dim_hash_update BEFORE UPDATE ON {{movements}} FOR EACH ROW
         EXECUTE FUNCTION {{named ~ _trg_ ~ _hash}}()');
-    PERFORM @extschema@._attach_triggers(r, @extschema@._name(r.name || '_movements')::regclass);
+    PERFORM accum_internal._attach_triggers(r, accum_internal._name(r.name || '_movements')::regclass);
 END $$;
 
 
 -- The triggers that a partition needs as well: a statement that names it fires those of the partitioned table not.
 -- TRUNCATE of the movements fires the triggers of the partitions.
-CREATE OR REPLACE FUNCTION @extschema@._attach_triggers(r @extschema@._registers, relation regclass) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._attach_triggers(r @extschema@._registers, relation regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, format('
+    EXECUTE accum_internal._fill(r, format('
         CREATE OR REPLACE TRIGGER accumulate_insert AFTER INSERT ON %1$s REFERENCING NEW TABLE AS inserted
             FOR EACH STATEMENT EXECUTE FUNCTION {{named ~ _trg_ ~ _insert}}();
         CREATE OR REPLACE TRIGGER accumulate_update AFTER UPDATE ON %1$s
@@ -231,7 +231,7 @@ BEGIN
         CREATE OR REPLACE TRIGGER accumulate_delete AFTER DELETE ON %1$s REFERENCING OLD TABLE AS deleted
             FOR EACH STATEMENT EXECUTE FUNCTION {{named ~ _trg_ ~ _delete}}()', relation));
     IF (SELECT c.relkind = 'r' FROM pg_class c WHERE c.oid = relation) THEN
-        EXECUTE @extschema@._fill(r, format('CREATE OR REPLACE TRIGGER accumulate_truncate BEFORE TRUNCATE ON %s
+        EXECUTE accum_internal._fill(r, format('CREATE OR REPLACE TRIGGER accumulate_truncate BEFORE TRUNCATE ON %s
             FOR EACH STATEMENT EXECUTE FUNCTION {{named ~ _trg_ ~ _truncate}}()', relation));
     END IF;
 END $$;

@@ -4,11 +4,11 @@
 
 -- Fails with the first element and field of a batch that cannot be posted; slow, for batches that have failed. `fields`
 -- are the required fields and their types.
-CREATE OR REPLACE FUNCTION @extschema@._explain_failure(p_data jsonb, fields jsonb, optional text[]) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._explain_failure(p_data jsonb, fields jsonb, optional text[]) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     texts CONSTANT text[] := ARRAY(SELECT f.key FROM jsonb_each_text(fields) AS f
-                                    WHERE f.key <> 'recorder' AND @extschema@._is_text(replace(f.value, ' or null', '')));
+                                    WHERE f.key <> 'recorder' AND accum_internal._is_text(replace(f.value, ' or null', '')));
     element jsonb;
     position bigint;
     field text;
@@ -37,7 +37,7 @@ BEGIN
             END IF;
             is_dimension := type LIKE '% or null';
             type := regexp_replace(type, ' or null$', '');
-            IF jsonb_typeof(element -> field) IN ('object', 'array') AND (field <> 'recorder' OR @extschema@._is_text(type)) THEN
+            IF jsonb_typeof(element -> field) IN ('object', 'array') AND (field <> 'recorder' OR accum_internal._is_text(type)) THEN
                 RAISE EXCEPTION 'invalid value of field "%" in element % of the batch: %', field, position, element -> field
                     USING ERRCODE = '22023';
             END IF;
@@ -69,14 +69,14 @@ BEGIN
 END $$;
 
 
-CREATE OR REPLACE FUNCTION @extschema@._create_posting_functions(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_posting_functions(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fields CONSTANT text := quote_literal(
         (SELECT coalesce(jsonb_object_agg(key, value || ' or null'), '{}') FROM jsonb_each_text(r.dimensions))
         || r.resources || jsonb_build_object('recorder', r.recorder_type, 'period', 'timestamptz'));
-    texts CONSTANT text[] := ARRAY(SELECT d.key FROM jsonb_each_text(r.dimensions) AS d WHERE @extschema@._is_text(d.value));
-    recorders CONSTANT text[] := CASE WHEN @extschema@._is_text(r.recorder_type) THEN '{recorder}' ELSE '{}' END;
+    texts CONSTANT text[] := ARRAY(SELECT d.key FROM jsonb_each_text(r.dimensions) AS d WHERE accum_internal._is_text(d.value));
+    recorders CONSTANT text[] := CASE WHEN accum_internal._is_text(r.recorder_type) THEN '{recorder}' ELSE '{}' END;
     no_texts CONSTANT text := (
         SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', t), '') FROM unnest(texts || recorders) AS t);
     -- What types let through and tables or indexes do not: amounts without an end, and texts that are too long.
@@ -99,7 +99,7 @@ DECLARE
             OR e.value - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
 @no_texts@
     ) THEN
-        PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
     END IF;
     BEGIN
         SELECT array_agg(m.*), bool_and(m.period IS NOT NULL@recorder@
@@ -108,11 +108,11 @@ DECLARE
           INTO _rows, _complete
           FROM jsonb_populate_recordset(NULL::{{movements}}, p_data) AS m;
     EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-        PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
         RAISE;
     END;
     IF NOT _complete THEN
-        PERFORM @extschema@._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
     END IF;', '@no_texts@', coalesce(no_texts, '')), '@acceptable@', replace(acceptable, '@.', 'm.'));
     insert_rows CONSTANT text := '
     INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
@@ -127,19 +127,19 @@ DECLARE
            OR p_data - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
            ' || replace(coalesce(no_texts, ''), 'e.value', 'p_data') || '
         THEN
-            PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
         END IF;
         BEGIN
             _one := jsonb_populate_record(NULL::{{movements}}, p_data);
         EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-            PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
             RAISE;
         END;
         IF _one.recorder IS NULL OR _one.period IS NULL {{resources ~ OR _one.%1$I IS NULL}}
            OR NOT (' || replace(acceptable, '@.', '_one.') || ')
            OR NOT coalesce(_one.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
         THEN
-            PERFORM @extschema@._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
         END IF;
         INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
         VALUES (_one.recorder, _one.period, coalesce(_one.movement_type, ''regular''), {{hash ~ _one.%1$I}}
@@ -151,13 +151,12 @@ DECLARE
         RAISE EXCEPTION ''recorder must not be null'' USING ERRCODE = ''22004'';
     END IF;
     -- One document at a time; what another transaction has left is seen by the next statement.
-    PERFORM pg_advisory_xact_lock(' || quote_literal(@extschema@._name(r.name || '_movements')) || '::regclass::oid::int,
-                                  hashtext(p_recorder::text));
+    PERFORM accum_internal._call(''lock'', jsonb_build_object(''name'', {{name}}, ''recorder'', hashtextextended(p_recorder::text, 0)));
     PERFORM set_config(''pg_accumulator.operation'', ''@operation@'', true);';
 BEGIN
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~ _post_}}(p_data jsonb) RETURNS integer
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ post}}(p_data jsonb) RETURNS integer
         LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(@extschema@._fill(r, '
+        || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
     _fields CONSTANT jsonb := ' || fields || ';
@@ -172,9 +171,9 @@ BEGIN' || post_one || replace(replace(replace(read_rows,
         || replace(replace(insert_rows, '@recorder@', 'm.recorder'), '@type@', '''regular''') || '
     RETURN _posted;
 END '));
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~ _unpost_}}(p_recorder {{recorder}}) RETURNS integer
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ unpost}}(p_recorder {{recorder}}) RETURNS integer
         LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(@extschema@._fill(r, '
+        || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
     _removed integer;
@@ -184,9 +183,9 @@ BEGIN' || replace(locked, '@operation@', 'unpost') || '
     PERFORM set_config(''pg_accumulator.operation'', '''', true);
     RETURN _removed;
 END '));
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~ _repost_}}(p_recorder {{recorder}}, p_data jsonb)
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ repost}}(p_recorder {{recorder}}, p_data jsonb)
         RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(@extschema@._fill(r, '
+        || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
     _fields CONSTANT jsonb := ' || fields || ';

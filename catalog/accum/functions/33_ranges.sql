@@ -4,7 +4,7 @@
 -- A range of time [since, until), NULL for no bound, cut into years, months and days (in UTC) of which there are
 -- totals, as coarse as possible but not above `coarsest`, and what is left at its ends, for which movements must be
 -- read.
-CREATE OR REPLACE FUNCTION @extschema@._segments(
+CREATE OR REPLACE FUNCTION accum_internal._segments(
     totals_period text, since timestamptz, until timestamptz, coarsest text DEFAULT 'year'
 ) RETURNS TABLE (grain text, first timestamp, behind timestamp)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -47,7 +47,7 @@ END $$;
 -- All time before a moment, cut in the same way but so that as few totals as possible are read: each cut is where the nearest
 -- period begins, and what was added too much behind the moment is taken off again. The 20th of November is the
 -- whole year without December and without the last ten days of November.
-CREATE OR REPLACE FUNCTION @extschema@._segments_before(totals_period text, until timestamptz)
+CREATE OR REPLACE FUNCTION accum_internal._segments_before(totals_period text, until timestamptz)
 RETURNS TABLE (grain text, first timestamp, behind timestamp, sign text)
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -55,7 +55,7 @@ DECLARE
     cut timestamp := '-infinity';
     nearest timestamp;
 BEGIN
-    FOREACH grain IN ARRAY @extschema@._grains(totals_period) || '{movements}'::text[] LOOP
+    FOREACH grain IN ARRAY accum_internal._grains(totals_period) || '{movements}'::text[] LOOP
         nearest := moment;
         IF grain <> 'movements' AND isfinite(moment) THEN
             nearest := date_trunc(grain, moment);
@@ -74,7 +74,7 @@ END $$;
 
 
 -- A moment as every setting of DateStyle reads it.
-CREATE OR REPLACE FUNCTION @extschema@._moment(moment timestamp) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._moment(moment timestamp) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT to_char(moment, 'YYYY-MM-DD HH24:MI:SS.US"+00" AD')
 $$;
@@ -82,7 +82,7 @@ $$;
 
 -- The moment behind a range that a user has ended with `until`: a date (midnight of the session's time zone) means the
 -- whole day, any other moment is itself the last one. NULL where there is no moment behind it.
-CREATE OR REPLACE FUNCTION @extschema@._behind(until timestamptz) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION accum_internal._behind(until timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN until = 'infinity' THEN NULL
                 WHEN until < '4713-01-01 00:00:00+00 BC' THEN '-infinity'  -- nothing is before
@@ -95,7 +95,7 @@ $$;
 
 -- Conditions on the dimensions that a user has given, each with AND before it: an object of names and values, where
 -- null means IS NULL. Where all are given the hash is one of them.
-CREATE OR REPLACE FUNCTION @extschema@._filter(register text, dimensions jsonb, given jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._filter(register text, dimensions jsonb, given jsonb) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result text := '';
@@ -125,7 +125,7 @@ BEGIN
                                  ELSE format(' AND t.%I = %L::%s', name, value, type) END;
     END LOOP;
     IF given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
-        result := result || format(' AND t.dim_hash = (%s)', @extschema@._hash_of(
+        result := result || format(' AND t.dim_hash = (%s)', accum_internal._hash_of(
             dimensions, '(' || quote_literal(given) || '::jsonb ->> %1$L)::%2$s'));
     END IF;
     RETURN result;
@@ -138,13 +138,13 @@ END $$;
 --
 -- One sum of all time before a moment takes away again what it has added too much, where numbers allow that: not floating
 -- point ones, which would not come back to what they were, nor those whose number of digits may grow.
-CREATE OR REPLACE FUNCTION @extschema@._range_sql(
+CREATE OR REPLACE FUNCTION accum_internal._range_sql(
     register text, totals_period text, dimensions jsonb, resources jsonb, sources jsonb,
     given jsonb, kept jsonb, since timestamptz, until timestamptz,
     coarsest text DEFAULT 'year', bucket text DEFAULT NULL
 ) RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    filter CONSTANT text := @extschema@._filter(register, dimensions, given);
+    filter CONSTANT text := accum_internal._filter(register, dimensions, given);
     subtracting CONSTANT boolean := since IS NULL AND until IS NOT NULL AND kept = '{}' AND bucket IS NULL
         AND NOT EXISTS (SELECT FROM jsonb_each_text(resources) AS r WHERE r.value IN ('numeric', 'double precision', 'real'));
     cells text := '';
@@ -160,24 +160,24 @@ BEGIN
                         sources ->> 'year', filter);
     END IF;
     FOR segment IN
-        SELECT s.*, '' AS sign FROM @extschema@._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
-        UNION ALL SELECT * FROM @extschema@._segments_before(totals_period, until) WHERE subtracting
+        SELECT s.*, '' AS sign FROM accum_internal._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
+        UNION ALL SELECT * FROM accum_internal._segments_before(totals_period, until) WHERE subtracting
     LOOP
         parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s',
             CASE WHEN bucket IS NOT NULL THEN format('date_trunc(%L, t.period)::date AS _bucket, ', bucket) ELSE '' END,
-            @extschema@._each(kept, 't.%1$I, '),
-            @extschema@._each(resources, CASE WHEN subtracting THEN segment.sign || ' t.%1$I::numeric AS %1$I' ELSE 't.%1$I' END, ', '),
+            accum_internal._each(kept, 't.%1$I, '),
+            accum_internal._each(resources, CASE WHEN subtracting THEN segment.sign || ' t.%1$I::numeric AS %1$I' ELSE 't.%1$I' END, ', '),
             sources ->> segment.grain,
-            CASE WHEN segment.first > '-infinity' THEN format(' AND t.period >= %L::%s', @extschema@._moment(segment.first),
+            CASE WHEN segment.first > '-infinity' THEN format(' AND t.period >= %L::%s', accum_internal._moment(segment.first),
                 CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
-            CASE WHEN segment.behind < 'infinity' THEN format(' AND t.period < %L::%s', @extschema@._moment(segment.behind),
+            CASE WHEN segment.behind < 'infinity' THEN format(' AND t.period < %L::%s', accum_internal._moment(segment.behind),
                 CASE segment.grain WHEN 'movements' THEN 'timestamptz' ELSE 'date' END) ELSE '' END,
             CASE WHEN segment.grain = 'year' OR cells = '' THEN filter ELSE cells END);
     END LOOP;
     IF parts = '{}' THEN
         parts := ARRAY[format('SELECT %s%s%s FROM %s AS t WHERE false',
-                              CASE WHEN bucket IS NOT NULL THEN 't.period AS _bucket, ' ELSE '' END, @extschema@._each(kept, 't.%1$I, '),
-                              @extschema@._each(resources, 't.%1$I', ', '), sources ->> 'year')];
+                              CASE WHEN bucket IS NOT NULL THEN 't.period AS _bucket, ' ELSE '' END, accum_internal._each(kept, 't.%1$I, '),
+                              accum_internal._each(resources, 't.%1$I', ', '), sources ->> 'year')];
     END IF;
     RETURN array_to_string(parts, ' UNION ALL ');
 END $$;

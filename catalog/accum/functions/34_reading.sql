@@ -2,74 +2,74 @@
 
 
 -- The documented name of a derived table, which in high-write mode is a view that knows what has not been merged yet.
-CREATE OR REPLACE FUNCTION @extschema@._source(r @extschema@._registers, kind text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._source(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._name((r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END)
+    SELECT accum_internal._name((r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END)
 $$;
 
 
 -- All that `_range_sql` may read of a register.
-CREATE OR REPLACE FUNCTION @extschema@._sources(r @extschema@._registers) RETURNS jsonb
+CREATE OR REPLACE FUNCTION accum_internal._sources(r @extschema@._registers) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT jsonb_object_agg(g, @extschema@._source(r, g)) || jsonb_build_object('movements', @extschema@._fill(r, '{{movements}}'))
-      FROM unnest(@extschema@._grains((r).totals_period)) AS g
+    SELECT jsonb_object_agg(g, accum_internal._source(r, g)) || jsonb_build_object('movements', accum_internal._fill(r, '{{movements}}'))
+      FROM unnest(accum_internal._grains((r).totals_period)) AS g
 $$;
 
 
-CREATE OR REPLACE FUNCTION @extschema@._create_reading_functions(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_reading_functions(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     known CONSTANT text := format('%L, %L, %L::jsonb, %L::jsonb, %L::jsonb', r.name, r.totals_period, r.dimensions, r.resources,
-                                  @extschema@._sources(r));
+                                  accum_internal._sources(r));
     header CONSTANT text := ' LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS ';
-    summed CONSTANT text := @extschema@._fill(r, '{{resources ~ %1$L, coalesce(sum(t.%1$I), 0::%2$s) ~ , }}');
+    summed CONSTANT text := accum_internal._fill(r, '{{resources ~ %1$L, coalesce(sum(t.%1$I), 0::%2$s) ~ , }}');
 BEGIN
     IF r.kind = 'balance' THEN
-        PERFORM @extschema@._create_balance_at_each(r, known, header);
-        PERFORM @extschema@._create_balance(r);
-        EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~ _balance_}}(dimensions jsonb, at_date timestamptz)
+        PERFORM accum_internal._create_balance_at_each(r, known, header);
+        PERFORM accum_internal._create_balance(r);
+        EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ balance}}(dimensions jsonb, at_date timestamptz)
             RETURNS jsonb') || header
-            || quote_literal(@extschema@._fill(r, replace('
+            || quote_literal(accum_internal._fill(r, replace('
 #variable_conflict use_variable
 DECLARE
     _result jsonb;
 BEGIN
     EXECUTE ''SELECT jsonb_build_object(@summed@) FROM ('' || CASE
-        WHEN at_date IS NULL THEN ''SELECT * FROM ' || @extschema@._source(r, 'cache') || ' AS t WHERE true''
-            || @extschema@._filter(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', dimensions)
-        ELSE @extschema@._range_sql(' || known || ', dimensions, ''{}'', NULL, @extschema@._behind(at_date)) END || '') AS t'' INTO _result;
+        WHEN at_date IS NULL THEN ''SELECT * FROM ' || accum_internal._source(r, 'cache') || ' AS t WHERE true''
+            || accum_internal._filter(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', dimensions)
+        ELSE accum_internal._range_sql(' || known || ', dimensions, ''{}'', NULL, accum_internal._behind(at_date)) END || '') AS t'' INTO _result;
     RETURN _result;
 END ', '@summed@', replace(summed, '''', ''''''))));
     END IF;
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _turnover}}(
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _turnover}}(
         from_date timestamptz DEFAULT NULL, to_date timestamptz DEFAULT NULL, dimensions jsonb DEFAULT NULL,
         group_by jsonb DEFAULT NULL) RETURNS SETOF jsonb') || header || quote_literal('
 #variable_conflict use_variable
 DECLARE
-    _kept CONSTANT jsonb := @extschema@._groups(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', group_by);
-    _names CONSTANT text := @extschema@._in_order(group_by);
+    _kept CONSTANT jsonb := accum_internal._groups(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', group_by);
+    _names CONSTANT text := accum_internal._in_order(group_by);
 BEGIN
-    RETURN QUERY EXECUTE ''SELECT jsonb_build_object('' || @extschema@._each(_kept, ''%1$L, t.%1$I, '')
+    RETURN QUERY EXECUTE ''SELECT jsonb_build_object('' || accum_internal._each(_kept, ''%1$L, t.%1$I, '')
         || ' || quote_literal(summed) || ' || '') FROM (''
-        || @extschema@._range_sql(' || known || ', dimensions, _kept, from_date, @extschema@._behind(to_date)) || '') AS t''
+        || accum_internal._range_sql(' || known || ', dimensions, _kept, from_date, accum_internal._behind(to_date)) || '') AS t''
         || CASE WHEN _names <> '''' THEN '' GROUP BY '' || _names || '' ORDER BY '' || _names ELSE '''' END;
 END ');
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _movements}}(
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _movements}}(
         p_recorder {{recorder}} DEFAULT NULL, from_date timestamptz DEFAULT NULL, to_date timestamptz DEFAULT NULL,
         dimensions jsonb DEFAULT NULL, include_audit boolean DEFAULT false) RETURNS SETOF jsonb') || header
-        || quote_literal(@extschema@._fill(r, '
+        || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
-    _filter CONSTANT text := @extschema@._filter(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', dimensions)
+    _filter CONSTANT text := accum_internal._filter(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', dimensions)
         || CASE WHEN p_recorder IS NOT NULL THEN '' AND t.recorder = $1'' ELSE '''' END
         || CASE WHEN from_date IS NOT NULL THEN '' AND t.period >= $2'' ELSE '''' END
-        || CASE WHEN @extschema@._behind(to_date) IS NOT NULL THEN '' AND t.period < $3'' ELSE '''' END;
+        || CASE WHEN accum_internal._behind(to_date) IS NOT NULL THEN '' AND t.period < $3'' ELSE '''' END;
 BEGIN
     RETURN QUERY EXECUTE ''SELECT to_jsonb(t.*) FROM (SELECT * FROM {{movements}} AS t WHERE true'' || _filter
-        || '' ORDER BY t.period, t.recorded_at, t.id) AS t'' USING p_recorder, from_date, @extschema@._behind(to_date);
+        || '' ORDER BY t.period, t.recorded_at, t.id) AS t'' USING p_recorder, from_date, accum_internal._behind(to_date);
     IF include_audit THEN
         RETURN QUERY EXECUTE ''SELECT to_jsonb(t.*) FROM (SELECT * FROM {{audit}} AS t WHERE true'' || _filter
-            || '' ORDER BY t.audit_id) AS t'' USING p_recorder, from_date, @extschema@._behind(to_date);
+            || '' ORDER BY t.audit_id) AS t'' USING p_recorder, from_date, accum_internal._behind(to_date);
     END IF;
 END '));
 END $$;
@@ -77,12 +77,12 @@ END $$;
 
 -- The balance. That of one cell now is the most frequent question: it is answered here, by one look-up. The function
 -- has no search_path of its own, since setting one costs as much as the answer; so each name in it is qualified.
-CREATE OR REPLACE FUNCTION @extschema@._create_balance(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_balance(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _balance}}(
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _balance}}(
         dimensions jsonb DEFAULT NULL, at_date timestamptz DEFAULT NULL) RETURNS jsonb LANGUAGE plpgsql STABLE AS ')
-        || quote_literal(@extschema@._fill(r, '
+        || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
     _result pg_catalog.jsonb;
@@ -94,29 +94,29 @@ BEGIN
     THEN
         BEGIN
             SELECT pg_catalog.jsonb_build_object({{resources ~ %1$L, t.%1$I ~ , }}) INTO _result
-              FROM ' || @extschema@._source(r, 'cache') || ' AS t
+              FROM ' || accum_internal._source(r, 'cache') || ' AS t
              WHERE t.dim_hash OPERATOR(pg_catalog.=) ({{hash ~ (dimensions OPERATOR(pg_catalog.->>) %1$L)::%2$s}})
                    {{arguments ~ AND (t.%1$I OPERATOR(pg_catalog.=) (dimensions OPERATOR(pg_catalog.->>) %1$L)::%2$s
                     OR t.%1$I IS NULL AND (dimensions OPERATOR(pg_catalog.->>) %1$L) IS NULL)}};
-            RETURN coalesce(_result, pg_catalog.jsonb_build_object({{resources ~ %1$L, 0::%2$s ~ , }}));
+            RETURN coalesce(_result, pg_catalog.jsonb_build_object({{amounts ~ %1$L, 0::%2$s ~ , }}));
         EXCEPTION WHEN data_exception THEN
-            NULL;  -- {{named ~ _balance_}} says what is wrong
+            NULL;  -- {{own ~ balance}} says what is wrong
         END;
     END IF;
-    RETURN {{named ~ _balance_}}(dimensions, at_date);
+    RETURN {{own ~ balance}}(dimensions, at_date);
 END '));
 END $$;
 
 
 -- The running balance at the end of each day, month, quarter or year of the session's time zone: the ledger. Where those are not
 -- the days of UTC, for which there are totals, the movements of the range are read.
-CREATE OR REPLACE FUNCTION @extschema@._create_balance_at_each(r @extschema@._registers, known text, header text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_balance_at_each(r @extschema@._registers, known text, header text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _balance_at_each}}(
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{named ~  ~ _balance_at_each}}(
         period text DEFAULT ''month'', from_date timestamptz DEFAULT NULL, to_date timestamptz DEFAULT NULL,
         dimensions jsonb DEFAULT NULL) RETURNS TABLE (period_start date, turnover jsonb, balance jsonb)')
-        || header || quote_literal(@extschema@._fill(r, '
+        || header || quote_literal(accum_internal._fill(r, '
 #variable_conflict use_variable
 DECLARE
     _first timestamptz;
@@ -124,11 +124,11 @@ DECLARE
     _step interval;
     _coarsest text := CASE period WHEN ''quarter'' THEN ''month'' ELSE period END;
 BEGIN
-    PERFORM @extschema@._one_of(''period'', period, ''{day,month,quarter,year}'');
+    PERFORM accum_internal._one_of(''period'', period, ''{day,month,quarter,year}'');
     IF NOT isfinite(from_date) OR NOT isfinite(to_date) THEN
         RAISE EXCEPTION ''a series of balances must have two ends'' USING ERRCODE = ''22023'';
     END IF;
-    _step := @extschema@._partition_length(period);
+    _step := accum_internal._partition_length(period);
     _first := date_trunc(period, coalesce(from_date, (SELECT min(m.period) FROM {{movements}} AS m), now()));
     IF EXISTS (SELECT FROM generate_series(_first, _last + _step, _step) AS b
                 WHERE b AT TIME ZONE ''UTC'' <> date_trunc(period, b AT TIME ZONE ''UTC'')) THEN
@@ -136,9 +136,9 @@ BEGIN
     END IF;
     RETURN QUERY EXECUTE
         ''WITH opening AS (SELECT {{resources ~ coalesce(sum(t.%1$I), 0::%2$s) AS %1$I ~ , }} FROM (''
-            || @extschema@._range_sql(' || known || ', dimensions, ''{}'', NULL, _first) || '') AS t),
+            || accum_internal._range_sql(' || known || ', dimensions, ''{}'', NULL, _first) || '') AS t),
         moved AS (SELECT t._bucket{{resources ~ , sum(t.%1$I) AS %1$I}} FROM (''
-            || @extschema@._range_sql(' || known || ', dimensions, ''{}'', _first, _last + _step, _coarsest, period) || '') AS t
+            || accum_internal._range_sql(' || known || ', dimensions, ''{}'', _first, _last + _step, _coarsest, period) || '') AS t
                    GROUP BY t._bucket)
         SELECT b._start::date, jsonb_build_object({{resources ~ ''''%1$s'''', coalesce(m.%1$I, 0::%2$s) ~ , }}),
                jsonb_build_object({{resources ~ ''''%1$s'''', o.%1$I + coalesce(sum(m.%1$I) OVER w, 0::%2$s) ~ , }})
@@ -149,7 +149,7 @@ END $$;
 
 
 -- The dimensions by which turnovers are grouped, as columns, in the order in which they were given.
-CREATE OR REPLACE FUNCTION @extschema@._in_order(group_by jsonb) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._in_order(group_by jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(string_agg(format('t.%I', g.name), ', ' ORDER BY g.ordinality), '')
       FROM jsonb_array_elements_text(CASE jsonb_typeof(group_by) WHEN 'array' THEN group_by WHEN 'string' THEN jsonb_build_array(group_by)
@@ -158,7 +158,7 @@ $$;
 
 
 -- The dimensions by which turnovers are grouped, with their types.
-CREATE OR REPLACE FUNCTION @extschema@._groups(register text, dimensions jsonb, group_by jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION accum_internal._groups(register text, dimensions jsonb, group_by jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result jsonb := '{}';

@@ -9,73 +9,84 @@ CREATE OR REPLACE FUNCTION @extschema@.register_alter(
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    old @extschema@._registers;
-    new @extschema@._registers;
-    plain @extschema@._registers;
-    dimensions CONSTANT jsonb := @extschema@._columns('dimension', coalesce(add_dimensions, '{}'));
-    resources CONSTANT jsonb := @extschema@._columns('resource', coalesce(add_resources, '{}'));
-    name text;
+    dimensions CONSTANT jsonb := accum_internal._columns('dimension', coalesce(add_dimensions, '{}'));
+    resources CONSTANT jsonb := accum_internal._columns('resource', coalesce(add_resources, '{}'));
 BEGIN
-    PERFORM @extschema@._claim(p_name);
-    old := @extschema@._register(p_name);
-    EXECUTE @extschema@._fill(old, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
-    FOR name IN SELECT k FROM jsonb_object_keys(dimensions || resources) AS k
-                 WHERE old.dimensions ? k OR old.resources ? k LOOP
-        RAISE EXCEPTION 'register "%" has a column "%" already', p_name, name USING ERRCODE = '42701';
+    PERFORM accum_internal._call('alter', jsonb_build_object(
+        'name', p_name, 'dimensions', dimensions, 'resources', resources, 'high_write', high_write));
+END $$;
+
+
+-- The same with the rights of the server's role, for the caller.
+CREATE OR REPLACE FUNCTION accum_internal._alter_register(caller name, arguments jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    register CONSTANT text := arguments ->> 'name';
+    dimensions CONSTANT jsonb := accum_internal._columns('dimension', arguments -> 'dimensions');
+    resources CONSTANT jsonb := accum_internal._columns('resource', arguments -> 'resources');
+    owner CONSTANT oid := accum_internal._claim(caller, register);
+    old CONSTANT @extschema@._registers := accum_internal._register(register);
+    new @extschema@._registers := old;
+    plain @extschema@._registers;
+    duplicate text;
+BEGIN
+    EXECUTE accum_internal._fill(old, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+    FOR duplicate IN SELECT k FROM jsonb_object_keys(dimensions || resources) AS k
+                      WHERE old.dimensions ? k OR old.resources ? k LOOP
+        RAISE EXCEPTION 'register "%" has a column "%" already', register, duplicate USING ERRCODE = '42701';
     END LOOP;
-    new := old;
     new.dimensions := old.dimensions || dimensions;
     new.resources := old.resources || resources;
-    new.high_write := coalesce(high_write, old.high_write);
-    PERFORM @extschema@._check_columns(new);
-    UPDATE @extschema@._registers g
-       SET dimensions = new.dimensions, resources = new.resources, high_write = new.high_write WHERE g.name = p_name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'must be owner of register "%"', p_name USING ERRCODE = '42501';
-    END IF;
+    new.high_write := coalesce((arguments ->> 'high_write')::boolean, old.high_write);
+    PERFORM accum_internal._check_columns(new);
+    UPDATE @extschema@._registers AS g
+       SET dimensions = new.dimensions, resources = new.resources, high_write = new.high_write WHERE g.name = register;
     IF old.high_write THEN
-        PERFORM @extschema@._refuse_old_snapshot();
-        PERFORM @extschema@._drop_delta_buffer(old);
+        PERFORM accum_internal._refuse_old_snapshot();
+        PERFORM accum_internal._as_owner(owner, 'SELECT pg_catalog.to_jsonb(accum_internal._settle_delta_buffer('
+            'pg_catalog.jsonb_populate_record(NULL::@extschema@._registers, $1)))', to_jsonb(old));
+        PERFORM accum_internal._drop_delta_buffer(old);
     END IF;
     plain := new;
     plain.high_write := false;
-    PERFORM @extschema@._add_columns(plain, dimensions, resources);
+    PERFORM accum_internal._add_columns(plain, dimensions, resources);
     IF new.high_write THEN
-        PERFORM @extschema@._create_delta_buffer(new);
+        PERFORM accum_internal._create_delta_buffer(new);
     END IF;
     IF dimensions <> '{}' THEN
-        EXECUTE @extschema@._fill(old, 'DROP FUNCTION IF EXISTS {{named ~ _hash_}}({{dimensions ~ %2$s ~ , }})');
+        EXECUTE accum_internal._fill(old, 'DROP FUNCTION IF EXISTS {{named ~ _hash_}}({{dimensions ~ %2$s ~ , }})');
     END IF;
-    PERFORM @extschema@._create_functions(new);
-    PERFORM @extschema@._create_triggers(new);
+    PERFORM accum_internal._create_functions(new);
+    PERFORM accum_internal._create_triggers(new);
+    PERFORM accum_internal._give(new, owner);
 END $$;
 
 
 -- New columns in all tables of a register, which is written down with them already and not in high-write mode.
-CREATE OR REPLACE FUNCTION @extschema@._add_columns(r @extschema@._registers, dimensions jsonb, resources jsonb) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._add_columns(r @extschema@._registers, dimensions jsonb, resources jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
-    columns CONSTANT text := concat_ws(', ', nullif(@extschema@._each(dimensions, 'ADD COLUMN %1$I %2$s', ', '), ''),
-        nullif(@extschema@._each(resources, 'ADD COLUMN %1$I %2$s NOT NULL DEFAULT 0', ', '), ''));
+    columns CONSTANT text := concat_ws(', ', nullif(accum_internal._each(dimensions, 'ADD COLUMN %1$I %2$s', ', '), ''),
+        nullif(accum_internal._each(resources, 'ADD COLUMN %1$I %2$s NOT NULL DEFAULT 0', ', '), ''));
 BEGIN
     IF columns = '' THEN
         RETURN;
     END IF;
-    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} ') || columns;
-    EXECUTE @extschema@._fill(r, 'ALTER TABLE {{audit}} ') || columns;
-    PERFORM @extschema@._extend_detached(r);
+    EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} ') || columns;
+    EXECUTE accum_internal._fill(r, 'ALTER TABLE {{audit}} ') || columns;
+    PERFORM accum_internal._extend_detached(r);
     IF resources <> '{}' THEN
-        EXECUTE @extschema@._fill(r, 'ALTER TABLE {{movements}} DROP CONSTRAINT is_finite,
-            ADD CONSTRAINT is_finite CHECK (isfinite(period) AND ') || @extschema@._finite(r.resources) || ') NOT VALID';
+        EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} DROP CONSTRAINT is_finite,
+            ADD CONSTRAINT is_finite CHECK (isfinite(period) AND ') || accum_internal._finite(r.resources) || ') NOT VALID';
     END IF;
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        EXECUTE @extschema@._fill(r, 'ALTER TABLE {{' || kind || '}} ') || columns;
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} ') || columns;
         IF dimensions <> '{}' THEN
-            EXECUTE @extschema@._fill(r, 'ALTER TABLE {{' || kind || '}} DROP CONSTRAINT ')
-                || quote_ident(@extschema@._key_name(r, kind));
-            PERFORM @extschema@._create_key(r, kind);
-            PERFORM @extschema@._index_dimensions(r, kind, dimensions);
+            EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} DROP CONSTRAINT ')
+                || quote_ident(accum_internal._key_name(r, kind));
+            PERFORM accum_internal._create_key(r, kind);
+            PERFORM accum_internal._index_dimensions(r, kind, dimensions);
         END IF;
     END LOOP;
 END $$;
@@ -83,56 +94,55 @@ END $$;
 
 -- Drop a register with all that belongs to it; with its movements only if `force`.
 CREATE OR REPLACE FUNCTION @extschema@.register_drop(p_name text, force boolean DEFAULT false) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._call('drop', jsonb_build_object('name', p_name, 'force', force));
+$$;
+
+
+-- The same with the rights of the server's role, for the caller. Of what has a name of the register's, only the owner's is dropped.
+CREATE OR REPLACE FUNCTION accum_internal._drop_register(caller name, arguments jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r @extschema@._registers;
+    register CONSTANT text := arguments ->> 'name';
+    owner CONSTANT oid := accum_internal._claim(caller, register);
+    r CONSTANT @extschema@._registers := accum_internal._listed(register);
     function text;
     relation text;
-    used boolean;
 BEGIN
-    PERFORM @extschema@._claim(p_name);
-    r := @extschema@._register(p_name);
-    IF to_regclass(@extschema@._fill(r, '{{movements}}')) IS NOT NULL THEN
-        EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
-        IF force IS NOT TRUE THEN
-            PERFORM @extschema@._refuse_old_snapshot();
-            EXECUTE @extschema@._fill(r, 'SELECT EXISTS (SELECT FROM {{movements}})') INTO used;
-            IF used THEN
-                RAISE EXCEPTION 'register "%" contains movements', p_name USING ERRCODE = '55000',
+    IF owner IS NOT NULL THEN
+        EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+        IF (arguments -> 'force') IS DISTINCT FROM 'true' THEN
+            PERFORM accum_internal._refuse_old_snapshot();
+            IF accum_internal._as_owner(owner, accum_internal._fill(r, 'SELECT pg_catalog.to_jsonb(EXISTS (SELECT FROM {{movements}}))'), NULL) = 'true' THEN
+                RAISE EXCEPTION 'register "%" contains movements', register USING ERRCODE = '55000',
                     HINT = 'Use force := true to drop it with its movements.';
             END IF;
         END IF;
     END IF;
-    DELETE FROM @extschema@._registers g WHERE g.name = p_name;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'must be owner of register "%"', p_name USING ERRCODE = '42501';
+    DELETE FROM @extschema@._registers AS g WHERE g.name = register;
+    IF r.high_write AND owner IS NOT NULL THEN
+        PERFORM accum_internal._discard_delta_buffer(r);
     END IF;
-    IF r.high_write THEN
-        PERFORM @extschema@._discard_delta_buffer(r);
-    END IF;
-    PERFORM @extschema@._drop_quietly(@extschema@._fill(r, 'DROP TABLE IF EXISTS {{named ~  ~ _detached}}'));
-    FOREACH relation IN ARRAY ARRAY['movements', 'audit'] || @extschema@._derived(r) LOOP
-        PERFORM @extschema@._drop_quietly(@extschema@._fill(r, 'DROP TABLE IF EXISTS {{' || relation || '}}'));
+    FOR relation IN
+        SELECT c.oid::regclass
+          FROM unnest(ARRAY[accum_internal._fill(r, '{{named ~  ~ _detached}}'), accum_internal._fill(r, '{{movements}}'),
+                            accum_internal._fill(r, '{{audit}}')]
+                      || ARRAY(SELECT accum_internal._stored_name(r, kind) FROM unnest(accum_internal._derived(r)) AS kind)) AS name
+          JOIN pg_class AS c ON c.oid = to_regclass(name) AND pg_has_role(caller, c.relowner, 'USAGE') AND c.relkind IN ('r', 'p')
+    LOOP
+        PERFORM accum_internal._drop_quietly('DROP TABLE ' || relation);
     END LOOP;
     -- A partition that was detached by hand has triggers yet.
     FOR function IN
         SELECT p.oid::regprocedure || CASE p.prorettype WHEN 'trigger'::regtype THEN ' CASCADE' ELSE '' END
-          FROM unnest(string_to_array(@extschema@._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
-                   {{named ~ _post_ ~ }}(jsonb); {{named ~ _unpost_ ~ }}({{recorder}}); {{named ~ _repost_ ~ }}({{recorder}}, jsonb);
-                   {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();
-                   {{named ~ _trg_ ~ _truncate}}(); {{named ~  ~ _balance}}(jsonb, timestamptz); {{named ~ _balance_ ~ }}(jsonb, timestamptz);
-                   {{named ~  ~ _turnover}}(timestamptz, timestamptz, jsonb, jsonb);
-                   {{named ~  ~ _movements}}({{recorder}}, timestamptz, timestamptz, jsonb, boolean);
-                   {{named ~  ~ _balance_at_each}}(text, timestamptz, timestamptz, jsonb)'), ';')) AS signature
-          JOIN pg_proc p ON p.oid = to_regprocedure(signature)
-         WHERE pg_has_role(p.proowner, 'USAGE')
+          FROM pg_proc AS p WHERE p.oid = ANY (accum_internal._functions_of(r)) AND pg_has_role(caller, p.proowner, 'USAGE')
     LOOP
-        PERFORM @extschema@._drop_quietly('DROP FUNCTION ' || function);
+        PERFORM accum_internal._drop_quietly('DROP FUNCTION ' || function);
     END LOOP;
 END $$;
 
 
-CREATE OR REPLACE FUNCTION @extschema@._drop_quietly(statement text) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._drop_quietly(statement text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 BEGIN
     EXECUTE statement;
@@ -144,20 +154,53 @@ CREATE OR REPLACE FUNCTION @extschema@.register_list()
 RETURNS TABLE (name text, kind text, dimensions integer, resources integer, movements_count bigint, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.name, g.kind, (SELECT count(*)::integer FROM jsonb_object_keys(g.dimensions)),
-           (SELECT count(*)::integer FROM jsonb_object_keys(g.resources)), @extschema@._count(g), g.created_at
+           (SELECT count(*)::integer FROM jsonb_object_keys(g.resources)), accum_internal._count(g), g.created_at
       FROM @extschema@._registers g ORDER BY g.name
 $$;
 
 
-CREATE OR REPLACE FUNCTION @extschema@._count(r @extschema@._registers) RETURNS bigint
+-- How many movements a register has, as far as the caller may read them all; else NULL. The owner of a table decides what is computed
+-- when it is read: conditions of policies, expressions of indexes. So it is read with his rights.
+CREATE OR REPLACE FUNCTION accum_internal._count(r @extschema@._registers) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    movements CONSTANT regclass := to_regclass(@extschema@._name(r.name || '_movements'));
+    owner CONSTANT oid := accum_internal._owner_of(r);
     result bigint;
 BEGIN
-    IF movements IS NOT NULL AND has_table_privilege(movements, 'SELECT') THEN
-        EXECUTE format('SELECT count(*) FROM %s', movements) INTO result;
+    IF owner = accum_internal._me() THEN
+        EXECUTE format('SELECT count(*) FROM %s', r.movements) INTO result;
+    ELSIF owner IS NOT NULL AND has_table_privilege(r.movements, 'SELECT') AND NOT row_security_active(r.movements) THEN
+        result := accum_internal._count_as_owner(r.name);
     END IF;
+    RETURN result;
+END $$;
+
+
+-- The same by the server's role, for all that the session's roles may read. Whatever the owner's code has done is undone, and an error of his
+-- does not keep others from looking at the list.
+CREATE OR REPLACE FUNCTION accum_internal._count_as_owner(p_name text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r @extschema@._registers;
+    owner oid;
+    result bigint;
+BEGIN
+    SELECT * INTO r FROM @extschema@._registers AS g WHERE g.name = p_name;
+    owner := accum_internal._owner_of(r);
+    IF owner IS NULL OR NOT EXISTS (
+        SELECT FROM pg_roles AS a WHERE a.rolname IN (session_user, current_setting('role')) AND has_table_privilege(a.oid, r.movements, 'SELECT')
+           AND (a.rolsuper OR a.rolbypassrls OR pg_has_role(a.oid, owner, 'USAGE')
+                OR NOT (SELECT c.relrowsecurity FROM pg_class AS c WHERE c.oid = r.movements)))
+    THEN
+        RETURN NULL;
+    END IF;
+    BEGIN
+        result := accum_internal._as_owner(owner, format('SELECT pg_catalog.to_jsonb(pg_catalog.count(*)) FROM %s', r.movements), NULL);
+        RAISE EXCEPTION SQLSTATE 'HW001';
+    EXCEPTION
+        WHEN SQLSTATE 'HW001' THEN NULL;
+        WHEN OTHERS THEN result := NULL;
+    END;
     RETURN result;
 END $$;
 
@@ -166,7 +209,7 @@ END $$;
 CREATE OR REPLACE FUNCTION @extschema@.register_info(p_name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r CONSTANT @extschema@._registers := @extschema@._register(p_name);
+    r CONSTANT @extschema@._registers := accum_internal._listed(p_name);
 BEGIN
-    RETURN to_jsonb(r) || jsonb_build_object('movements_count', @extschema@._count(r));
+    RETURN to_jsonb(r) - 'movements' || jsonb_build_object('movements_count', accum_internal._count(r));
 END $$;

@@ -12,7 +12,7 @@
 
 -- The columns of one of a register's tables, in their order, each as an expression: `resource` for a resource, with its
 -- name as %1$I and its type as %2$s, and what `others` says for the name of any other column, else the column itself.
-CREATE OR REPLACE FUNCTION @extschema@._expressions(r @extschema@._registers, relation regclass, resource text, others jsonb)
+CREATE OR REPLACE FUNCTION accum_internal._expressions(r @extschema@._registers, relation regclass, resource text, others jsonb)
 RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT string_agg(CASE WHEN (r).resources ? a.attname THEN format(resource, a.attname, format_type(a.atttypid, a.atttypmod))
@@ -23,9 +23,9 @@ $$;
 
 
 -- A table of movements, added up by cell and day, as rows of the buffer.
-CREATE OR REPLACE FUNCTION @extschema@._recorded_in_sql(r @extschema@._registers, movements text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._recorded_in_sql(r @extschema@._registers, movements text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, 'SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , sum(%1$I)::%2$s AS %1$I}}, '
+    SELECT accum_internal._fill(r, 'SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , sum(%1$I)::%2$s AS %1$I}}, '
         'count(*) AS version, max(recorded_at) AS last_movement_at, (array_agg(id))[1] AS last_movement_id '
         'FROM (SELECT *, {{bucket ~ period}} AS day FROM ' || movements || ') AS m '
         'GROUP BY dim_hash{{dimensions ~ , %1$I}}, day')
@@ -34,19 +34,19 @@ $$;
 
 -- All that has ever been recorded, added up: the movements, and those in partitions that have been detached. `day` is
 -- NULL for what totals do not reflect any more.
-CREATE OR REPLACE FUNCTION @extschema@._recorded_sql(r @extschema@._registers) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._recorded_sql(r @extschema@._registers) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._recorded_in_sql(r, @extschema@._fill(r, '{{movements}}'))
-        || CASE WHEN to_regclass(@extschema@._fill(r, '{{named ~  ~ _detached}}')) IS NULL THEN '' ELSE @extschema@._fill(r,
+    SELECT accum_internal._recorded_in_sql(r, accum_internal._fill(r, '{{movements}}'))
+        || CASE WHEN to_regclass(accum_internal._fill(r, '{{named ~  ~ _detached}}')) IS NULL THEN '' ELSE accum_internal._fill(r,
            ' UNION ALL SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, '
            'version, last_movement_at, last_movement_id FROM {{named ~  ~ _detached}}') END
 $$;
 
 
 -- What a trigger does in high-write mode with the rows of a statement, instead of updating derived tables.
-CREATE OR REPLACE FUNCTION @extschema@._delta_apply_sql(r @extschema@._registers, rows text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._delta_apply_sql(r @extschema@._registers, rows text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, '
+    SELECT accum_internal._fill(r, '
     INSERT INTO {{named ~  ~ _balance_cache_delta}} (dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, last_movement_at, last_movement_id)
     SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , sum(%1$I)}}, max(recorded_at), (array_agg(id))[1]
       FROM ' || rows || ' GROUP BY dim_hash{{dimensions ~ , %1$I}}, day;')
@@ -54,33 +54,33 @@ $$;
 
 
 -- Whether the buffer has been there since the epoch began, as an SQL expression.
-CREATE OR REPLACE FUNCTION @extschema@._alive_sql(r @extschema@._registers) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._alive_sql(r @extschema@._registers) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, 'coalesce((SELECT m.last_movement_id FROM {{named ~  ~ _balance_cache_delta}} AS m WHERE m.id = 0) '
+    SELECT accum_internal._fill(r, 'coalesce((SELECT m.last_movement_id FROM {{named ~  ~ _balance_cache_delta}} AS m WHERE m.id = 0) '
         '= (SELECT e.epoch FROM {{named ~  ~ _balance_cache_epoch}} AS e), false)')
 $$;
 
-CREATE OR REPLACE FUNCTION @extschema@._is_alive(r @extschema@._registers) RETURNS boolean
+CREATE OR REPLACE FUNCTION accum_internal._is_alive(r @extschema@._registers) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     alive boolean;
 BEGIN
-    EXECUTE 'SELECT ' || @extschema@._alive_sql(r) INTO alive;
+    EXECUTE 'SELECT ' || accum_internal._alive_sql(r) INTO alive;
     RETURN alive;
 END $$;
 
 
 -- By how much versions grow when a buffer has been lost: more than anybody can have seen there, so that no version comes twice.
-CREATE OR REPLACE FUNCTION @extschema@._lost_versions() RETURNS bigint
+CREATE OR REPLACE FUNCTION accum_internal._lost_versions() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1000000000 $$;
 
 
 -- The view that has the place of a derived table: stored and pending, or after a crash recorded, added up by cell. It is
 -- planned for what is common: what computes from the movements is behind a function.
-CREATE OR REPLACE FUNCTION @extschema@._derived_view_sql(r @extschema@._registers, kind text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._derived_view_sql(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    alive CONSTANT text := @extschema@._alive_sql(r);
+    alive CONSTANT text := accum_internal._alive_sql(r);
     cell text := 'dim_hash{{dimensions ~ , %1$I}}';
     rest text := '{{resources ~ , %1$I}}';
     pending text;
@@ -95,31 +95,19 @@ BEGIN
         cell := cell || ', period';
         condition := ' AND day IS NOT NULL';
     END IF;
-    RETURN 'CREATE OR REPLACE VIEW ' || @extschema@._source(r, kind) || ' AS SELECT '
-        || @extschema@._expressions(r, to_regclass(@extschema@._stored_name(r, kind)), 'sum(%1$I)::%2$s', jsonb_build_object(
+    RETURN 'CREATE OR REPLACE VIEW ' || accum_internal._source(r, kind) || ' AS SELECT '
+        || accum_internal._expressions(r, to_regclass(accum_internal._stored_name(r, kind)), 'sum(%1$I)::%2$s', jsonb_build_object(
                'version', 'sum(version)::bigint', 'last_movement_at', 'max(last_movement_at)',
                'last_movement_id', '(array_agg(last_movement_id ORDER BY last_movement_at DESC))[1]'))
-        || @extschema@._fill(r, ' FROM (SELECT ' || cell || rest || ' FROM (SELECT ' || cell || rest || ' FROM {{' || kind || '}}'
+        || accum_internal._fill(r, ' FROM (SELECT ' || cell || rest || ' FROM (SELECT ' || cell || rest || ' FROM {{' || kind || '}}'
         || ' UNION ALL SELECT ' || pending || ' FROM {{named ~  ~ _balance_cache_delta}} WHERE id <> 0) AS counted WHERE ' || alive
-        || ' UNION ALL SELECT ' || pending || ' FROM {{named ~ _recorded_ ~ }}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}}))'
+        || ' UNION ALL SELECT ' || pending || ' FROM {{own ~ recorded}}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}}))'
         || ' WHERE NOT ' || alive || condition || ') AS every GROUP BY ' || cell);
 END $$;
 
 
--- Give what the caller has made for a register to the register's owner.
-CREATE OR REPLACE FUNCTION @extschema@._give(r @extschema@._registers, kind text, object text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    owner name := (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = to_regclass(@extschema@._fill(r, '{{movements}}')));
-BEGIN
-    IF owner <> current_user THEN
-        EXECUTE format('ALTER %s %s OWNER TO %I', kind, object, owner);
-    END IF;
-END $$;
-
-
 -- Move the right to read, which others have on a table, to what takes its place.
-CREATE OR REPLACE FUNCTION @extschema@._move_grants(source regclass, target regclass) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._move_grants(source regclass, target regclass) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     entry record;
@@ -143,11 +131,11 @@ END $$;
 -- Make what reads the buffer: the function that computes from the movements, with versions as _repair_delta_buffer will
 -- store them, and the views. The function has the owner's rights, since who reads a view needs none on the movements; its argument is what
 -- only the views can read.
-CREATE OR REPLACE FUNCTION @extschema@._create_delta_views(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_delta_views(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
-    buffer text := @extschema@._fill(r, '{{named ~  ~ _balance_cache_delta}}');
-    recorded text := @extschema@._fill(r, '{{named ~ _recorded_ ~ }}');
+    buffer text := accum_internal._fill(r, '{{named ~  ~ _balance_cache_delta}}');
+    recorded text := accum_internal._fill(r, '{{own ~ recorded}}');
     kind text;
 BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s(epoch uuid) RETURNS SETOF %s LANGUAGE plpgsql STABLE PARALLEL SAFE '
@@ -158,31 +146,29 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = ''42501'', MESSAGE = ''permission denied for register "%s"'';
     END IF;
     RETURN QUERY SELECT %s FROM (%s) AS recorded;
-END ', @extschema@._fill(r, '{{named ~  ~ _balance_cache_epoch}}'), r.name,
-            @extschema@._expressions(r, buffer::regclass, '%1$I', '{"id": "0::bigint", "created_at": "now()"}'),
-            @extschema@._recorded_sql(r) || CASE r.kind WHEN 'balance' THEN @extschema@._fill(r,
-                ' UNION ALL SELECT dim_hash{{dimensions ~ , %1$I}}, NULL::date{{resources ~ , 0::%2$s}}, version + @extschema@._lost_versions(), '
+END ', accum_internal._fill(r, '{{named ~  ~ _balance_cache_epoch}}'), r.name,
+            accum_internal._expressions(r, buffer::regclass, '%1$I', '{"id": "0::bigint", "created_at": "now()"}'),
+            accum_internal._recorded_sql(r) || CASE r.kind WHEN 'balance' THEN accum_internal._fill(r,
+                ' UNION ALL SELECT dim_hash{{dimensions ~ , %1$I}}, NULL::date{{resources ~ , 0::%2$s}}, version + accum_internal._lost_versions(), '
                 'last_movement_at, last_movement_id FROM {{cache}}') ELSE '' END));
-    PERFORM @extschema@._give(r, 'FUNCTION', recorded || '(uuid)');
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        EXECUTE @extschema@._derived_view_sql(r, kind);
-        PERFORM @extschema@._give(r, 'VIEW', @extschema@._source(r, kind));
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        EXECUTE accum_internal._derived_view_sql(r, kind);
     END LOOP;
 END $$;
 
 
 -- Begin an epoch: from now on what is stored and what is pending are everything that has been recorded.
-CREATE OR REPLACE FUNCTION @extschema@._begin_epoch(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._begin_epoch(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}} WHERE id = 0');
-    EXECUTE @extschema@._fill(r, 'WITH begun AS (UPDATE {{named ~  ~ _balance_cache_epoch}} SET epoch = gen_random_uuid() RETURNING epoch) '
+    EXECUTE accum_internal._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}} WHERE id = 0');
+    EXECUTE accum_internal._fill(r, 'WITH begun AS (UPDATE {{named ~  ~ _balance_cache_epoch}} SET epoch = gen_random_uuid() RETURNING epoch) '
         'INSERT INTO {{named ~  ~ _balance_cache_delta}} (id, dim_hash, last_movement_id) SELECT 0, 0, epoch FROM begun');
 END $$;
 
 
 -- Views, rules and triggers on a derived table would go on with the stored table, which is only a part of the truth.
-CREATE OR REPLACE FUNCTION @extschema@._refuse_dependents(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._refuse_dependents(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     dependents text;
@@ -190,9 +176,9 @@ BEGIN
     SELECT string_agg(DISTINCT format('%s depends on table %s', coalesce(pg_describe_object('pg_class'::regclass, w.ev_class, 0),
                                                                         pg_describe_object(d.classid, d.objid, 0)), d.refobjid::regclass), E'\n')
       INTO dependents
-      FROM unnest(@extschema@._derived(r)) AS kind
+      FROM unnest(accum_internal._derived(r)) AS kind
       JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.deptype IN ('n', 'a')
-                      AND d.refobjid = to_regclass(@extschema@._source(r, kind))
+                      AND d.refobjid = to_regclass(accum_internal._source(r, kind))
       LEFT JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
      WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_publication_rel'::regclass);
     IF dependents IS NOT NULL THEN
@@ -206,102 +192,97 @@ END $$;
 
 -- Turn a register to high-write mode: derived tables become stored ones, with views in their place. Called with the
 -- register's new row, before its functions are generated.
-CREATE OR REPLACE FUNCTION @extschema@._create_delta_buffer(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._create_delta_buffer(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    buffer text := @extschema@._fill(r, '{{named ~  ~ _balance_cache_delta}}');
-    epoch text := @extschema@._fill(r, '{{named ~  ~ _balance_cache_epoch}}');
+    buffer text := accum_internal._fill(r, '{{named ~  ~ _balance_cache_delta}}');
+    epoch text := accum_internal._fill(r, '{{named ~  ~ _balance_cache_epoch}}');
     kind text;
 BEGIN
-    EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
-    PERFORM @extschema@._refuse_dependents(r);
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        IF to_regclass(@extschema@._source(r, kind)) IS NOT NULL THEN  -- register_create has named it as it is stored
-            EXECUTE format('ALTER TABLE %s RENAME TO %I', @extschema@._source(r, kind),
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
+    PERFORM accum_internal._refuse_dependents(r);
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        IF to_regclass(accum_internal._source(r, kind)) IS NOT NULL THEN  -- register_create has named it as it is stored
+            EXECUTE format('ALTER TABLE %s RENAME TO %I', accum_internal._source(r, kind),
                            r.name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || '_stored');
         END IF;
     END LOOP;
-    EXECUTE @extschema@._fill(r, 'CREATE UNLOGGED TABLE ' || buffer || ' (
+    EXECUTE accum_internal._fill(r, 'CREATE UNLOGGED TABLE ' || buffer || ' (
         id bigserial PRIMARY KEY, dim_hash bigint NOT NULL{{dimensions ~ , %1$I %2$s}}, day date{{resources ~ , %1$I %2$s NOT NULL DEFAULT 0}},
         version bigint NOT NULL DEFAULT 1, last_movement_at timestamptz, last_movement_id uuid, created_at timestamptz NOT NULL DEFAULT now())');
     EXECUTE format('CREATE INDEX ON %s (dim_hash)', buffer);
     EXECUTE format('CREATE TABLE %s (epoch uuid NOT NULL)', epoch);
     EXECUTE format('INSERT INTO %s VALUES (gen_random_uuid())', epoch);
-    PERFORM @extschema@._begin_epoch(r);
-    PERFORM @extschema@._give(r, 'TABLE', buffer);
-    PERFORM @extschema@._give(r, 'TABLE', epoch);
-    PERFORM @extschema@._create_delta_views(r);
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        PERFORM @extschema@._move_grants(@extschema@._stored_name(r, kind)::regclass, @extschema@._source(r, kind)::regclass);
+    PERFORM accum_internal._begin_epoch(r);
+    PERFORM accum_internal._create_delta_views(r);
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        PERFORM accum_internal._move_grants(accum_internal._stored_name(r, kind)::regclass, accum_internal._source(r, kind)::regclass);
     END LOOP;
 END $$;
 
 
--- Turn a register from high-write mode: everything is merged, and the stored tables take their places again. Called with
+-- Turn a register from high-write mode: the stored tables take their places again, into which everything has been merged. Called with
 -- the register's old row, before its functions are generated.
-CREATE OR REPLACE FUNCTION @extschema@._drop_delta_buffer(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._drop_delta_buffer(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
 BEGIN
-    -- Waits for those who have written to the buffer, and for prepared transactions.
-    EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
-    PERFORM @extschema@._settle_delta_buffer(r);
     PERFORM set_config('pg_accumulator.altered', r.name, true);
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        PERFORM @extschema@._move_grants(@extschema@._source(r, kind)::regclass, @extschema@._stored_name(r, kind)::regclass);
-        EXECUTE format('DROP VIEW %s', @extschema@._source(r, kind));
-        EXECUTE format('ALTER TABLE %s RENAME TO %I', @extschema@._stored_name(r, kind),
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        PERFORM accum_internal._move_grants(accum_internal._source(r, kind)::regclass, accum_internal._stored_name(r, kind)::regclass);
+        EXECUTE format('DROP VIEW %s', accum_internal._source(r, kind));
+        EXECUTE format('ALTER TABLE %s RENAME TO %I', accum_internal._stored_name(r, kind),
                        r.name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END);
     END LOOP;
-    PERFORM @extschema@._discard_delta_buffer(r), set_config('pg_accumulator.altered', '', true);
+    PERFORM accum_internal._discard_delta_buffer(r), set_config('pg_accumulator.altered', '', true);
 END $$;
 
 
 -- Remove the buffer with what is in it, and all that reads it.
-CREATE OR REPLACE FUNCTION @extschema@._discard_delta_buffer(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._discard_delta_buffer(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'DROP FUNCTION IF EXISTS {{named ~ _recorded_ ~ }}(uuid) CASCADE');
-    EXECUTE @extschema@._fill(r, 'DROP TABLE IF EXISTS {{named ~  ~ _balance_cache_delta}}, {{named ~  ~ _balance_cache_epoch}} CASCADE');
+    EXECUTE accum_internal._fill(r, 'DROP FUNCTION IF EXISTS {{own ~ recorded}}(uuid) CASCADE');
+    EXECUTE accum_internal._fill(r, 'DROP TABLE IF EXISTS {{named ~  ~ _balance_cache_delta}}, {{named ~  ~ _balance_cache_epoch}} CASCADE');
 END $$;
 
 
 -- Rows of the buffer as `_upserts_sql` takes them.
-CREATE OR REPLACE FUNCTION @extschema@._as_movements_sql(r @extschema@._registers, rows text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._as_movements_sql(r @extschema@._registers, rows text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, '(SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, last_movement_at AS recorded_at, '
+    SELECT accum_internal._fill(r, '(SELECT dim_hash{{dimensions ~ , %1$I}}, day{{resources ~ , %1$I}}, last_movement_at AS recorded_at, '
         'last_movement_id AS id, version FROM ' || rows || ') AS rows')
 $$;
 
 
 -- Add pending rows that are old enough to what is stored, and remove them; the oldest first, and not more than a number.
 -- Returns how many. A register that has lost its buffer is repaired first.
-CREATE OR REPLACE FUNCTION @extschema@._merge_deltas(r @extschema@._registers, max_age interval, batch_size bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION accum_internal._merge_deltas(r @extschema@._registers, max_age interval, batch_size bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
-    buffer text := @extschema@._fill(r, '{{named ~  ~ _balance_cache_delta}}');
+    buffer text := accum_internal._fill(r, '{{named ~  ~ _balance_cache_delta}}');
     consumed bigint[];
 BEGIN
-    EXECUTE @extschema@._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
-    IF NOT @extschema@._is_alive(r) THEN
-        PERFORM @extschema@._repair_delta_buffer(r);
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
+    IF NOT accum_internal._is_alive(r) THEN
+        PERFORM accum_internal._repair_delta_buffer(r);
     END IF;
     EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE id <> 0 AND created_at <= now() - $1 ORDER BY id LIMIT $2) AS oldest',
                    buffer) INTO consumed USING max_age, batch_size;
     IF consumed IS NULL THEN
         RETURN 0;
     END IF;
-    EXECUTE @extschema@._upserts_sql(r, @extschema@._as_movements_sql(r, buffer || ' WHERE id = ANY ($1)'), 'sum(version)') USING consumed;
+    EXECUTE accum_internal._upserts_sql(r, accum_internal._as_movements_sql(r, buffer || ' WHERE id = ANY ($1)'), 'sum(version)') USING consumed;
     EXECUTE format('DELETE FROM %s WHERE id = ANY ($1)', buffer) USING consumed;
     RETURN cardinality(consumed);
 END $$;
 
 
 -- Merge everything, while writers are locked out.
-CREATE OR REPLACE FUNCTION @extschema@._settle_delta_buffer(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._settle_delta_buffer(r @extschema@._registers) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._merge_deltas(r, '0', NULL)
+    SELECT accum_internal._merge_deltas(r, '0', NULL)
 $$;
 
 
@@ -311,14 +292,14 @@ $$;
 -- locked out: what others commit meanwhile stays pending. In READ COMMITTED each statement has a snapshot of its own, and
 -- writers have to wait. Prepared transactions may be older than the crash that has emptied the buffer, while their
 -- movements are still to come: they must end first.
-CREATE OR REPLACE FUNCTION @extschema@._repair_delta_buffer(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._repair_delta_buffer(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
-    movements text := @extschema@._fill(r, '{{movements}}');
-    recorded text := '(' || @extschema@._recorded_sql(r) || ') AS recorded';
+    movements text := accum_internal._fill(r, '{{movements}}');
+    recorded text := '(' || accum_internal._recorded_sql(r) || ') AS recorded';
     kind text;
 BEGIN
-    EXECUTE @extschema@._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
     IF current_setting('transaction_isolation') = 'read committed' THEN
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', movements);
     ELSIF EXISTS (SELECT FROM pg_locks l
@@ -330,22 +311,22 @@ BEGIN
             MESSAGE = format('register "%s" cannot be repaired while a prepared transaction uses it', r.name),
             HINT = 'COMMIT PREPARED or ROLLBACK PREPARED; see pg_prepared_xacts.';
     END IF;
-    EXECUTE @extschema@._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}}');
-    FOREACH kind IN ARRAY @extschema@._grains(r.totals_period) LOOP
-        EXECUTE 'DELETE FROM ' || @extschema@._stored_name(r, kind);
+    EXECUTE accum_internal._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}}');
+    FOREACH kind IN ARRAY accum_internal._grains(r.totals_period) LOOP
+        EXECUTE 'DELETE FROM ' || accum_internal._stored_name(r, kind);
     END LOOP;
     IF r.kind = 'balance' THEN
-        EXECUTE @extschema@._fill(r, 'UPDATE {{cache}} SET {{resources ~ %1$I = 0, }} version = version + @extschema@._lost_versions()');
+        EXECUTE accum_internal._fill(r, 'UPDATE {{cache}} SET {{resources ~ %1$I = 0, }} version = version + accum_internal._lost_versions()');
     END IF;
-    EXECUTE @extschema@._upserts_sql(r, @extschema@._as_movements_sql(r, recorded || ' WHERE day IS NOT NULL'), 'sum(version)');
+    EXECUTE accum_internal._upserts_sql(r, accum_internal._as_movements_sql(r, recorded || ' WHERE day IS NOT NULL'), 'sum(version)');
     IF r.kind = 'balance' AND position('_detached' IN recorded) > 0 THEN
-        EXECUTE @extschema@._fill(r, '
+        EXECUTE accum_internal._fill(r, '
             UPDATE {{cache}} AS t SET {{resources ~ %1$I = t.%1$I + d.%1$I, }} version = t.version + d.version
               FROM (SELECT dim_hash{{dimensions ~ , %1$I}}{{resources ~ , sum(%1$I) AS %1$I}}, sum(version) AS version
                       FROM {{named ~  ~ _detached}} WHERE day IS NULL GROUP BY dim_hash{{dimensions ~ , %1$I}}) AS d
              WHERE t.dim_hash = d.dim_hash{{dimensions ~  AND t.%1$I IS NOT DISTINCT FROM d.%1$I}}');
     END IF;
-    PERFORM @extschema@._begin_epoch(r);
+    PERFORM accum_internal._begin_epoch(r);
 END $$;
 
 
@@ -363,16 +344,15 @@ DECLARE
     merged bigint := 0;
 BEGIN
     FOR register, owner IN
-        SELECT g.name, pg_get_userbyid(c.relowner) FROM @extschema@._registers g
-          JOIN pg_class c ON c.oid = to_regclass(@extschema@._name(g.name || '_movements'))
-         WHERE g.high_write AND @extschema@._owns(g.name) ORDER BY g.name
+        SELECT g.name, pg_get_userbyid(accum_internal._owner_of(g)) FROM @extschema@._registers AS g
+         WHERE g.high_write AND pg_has_role(accum_internal._owner_of(g), 'USAGE') ORDER BY g.name
     LOOP
         IF owner <> current_user AND (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user) THEN
             RAISE WARNING USING MESSAGE = format('pending rows of register "%s" are left to the server', register),
                 DETAIL = format('The register belongs to role "%s".', owner),
                 HINT = format('SET ROLE %I, and call this function again.', owner);
         ELSE
-            merged := merged + @extschema@._merge_deltas(@extschema@._register(register), p_max_age, p_batch_size);
+            merged := merged + accum_internal._merge_deltas(accum_internal._register(register), p_max_age, p_batch_size);
         END IF;
     END LOOP;
     RETURN merged;

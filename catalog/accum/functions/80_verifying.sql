@@ -2,22 +2,22 @@
 
 
 -- What a derived table ought to hold, as a query.
-CREATE OR REPLACE FUNCTION @extschema@._expected_sql(r @extschema@._registers, kind text) RETURNS text
+CREATE OR REPLACE FUNCTION accum_internal._expected_sql(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT @extschema@._fill(r, CASE kind
+    SELECT accum_internal._fill(r, CASE kind
         WHEN 'cache' THEN '
         SELECT m.dim_hash{{dimensions ~ , m.%1$I}}{{resources ~ , sum(m.%1$I) AS %1$I}}, max(m.recorded_at) AS last_movement_at,
                (array_agg(m.id ORDER BY m.recorded_at DESC))[1] AS last_movement_id
-          FROM ' || @extschema@._ever_recorded_sql(r, kind) || ' AS m GROUP BY m.dim_hash{{dimensions ~ , m.%1$I}}'
+          FROM ' || accum_internal._ever_recorded_sql(r, kind) || ' AS m GROUP BY m.dim_hash{{dimensions ~ , m.%1$I}}'
         ELSE '
-        SELECT m.dim_hash, ' || @extschema@._bucket(kind, 'm.period') || ' AS period{{dimensions ~ , m.%1$I}}
+        SELECT m.dim_hash, ' || accum_internal._bucket(kind, 'm.period') || ' AS period{{dimensions ~ , m.%1$I}}
                {{resources ~ , sum(m.%1$I) AS %1$I}}
-          FROM ' || @extschema@._ever_recorded_sql(r, kind) || ' AS m GROUP BY 1, 2{{dimensions ~ , m.%1$I}}' END)
+          FROM ' || accum_internal._ever_recorded_sql(r, kind) || ' AS m GROUP BY 1, 2{{dimensions ~ , m.%1$I}}' END)
 $$;
 
 
 -- Whether two sums are the same. The order of additions shows in the last digits of floating point numbers.
-CREATE OR REPLACE FUNCTION @extschema@._agree(resources jsonb, expected jsonb, actual jsonb) RETURNS boolean
+CREATE OR REPLACE FUNCTION accum_internal._agree(resources jsonb, expected jsonb, actual jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT bool_and(CASE t.value
         WHEN 'double precision' THEN abs(e.value - a.value) <= 1e-9 * greatest(1, abs(e.value), abs(a.value))
@@ -36,21 +36,21 @@ RETURNS TABLE (check_type text, dim_hash bigint, period date, expected jsonb, ac
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    r CONSTANT @extschema@._registers := @extschema@._register(p_name);
+    r CONSTANT @extschema@._registers := accum_internal._register(p_name);
     kind text;
     period text;
     place text;
 BEGIN
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
         period := CASE kind WHEN 'cache' THEN 'NULL::date' ELSE 'period' END;
         place := CASE kind WHEN 'cache' THEN 'CACHE' ELSE 'TOTALS' END;
-        RETURN QUERY EXECUTE @extschema@._fill(r, '
+        RETURN QUERY EXECUTE accum_internal._fill(r, '
             WITH sums AS (
                 SELECT true AS wanted, dim_hash, ' || period || ' AS period{{dimensions ~ , %1$I}},
-                       jsonb_build_object({{resources ~ %1$L, %1$I ~ , }}) AS sum FROM (' || @extschema@._expected_sql(r, kind) || ') AS e
+                       jsonb_build_object({{resources ~ %1$L, %1$I ~ , }}) AS sum FROM (' || accum_internal._expected_sql(r, kind) || ') AS e
                 UNION ALL
                 SELECT false, dim_hash, ' || period || '{{dimensions ~ , %1$I}}, jsonb_build_object({{resources ~ %1$L, %1$I ~ , }})
-                  FROM ' || @extschema@._source(r, kind) || '
+                  FROM ' || accum_internal._source(r, kind) || '
             ), sides AS (
                 SELECT dim_hash, period{{dimensions ~ , %1$I}}, (array_agg(sum) FILTER (WHERE wanted))[1] AS expected,
                        (array_agg(sum) FILTER (WHERE NOT wanted))[1] AS actual
@@ -58,7 +58,7 @@ BEGIN
             )
             SELECT $1, dim_hash, period, expected, actual, CASE
                        WHEN actual IS NULL THEN $2
-                       WHEN @extschema@._agree($4, expected, actual) THEN ''OK''
+                       WHEN accum_internal._agree($4, expected, actual) THEN ''OK''
                        WHEN expected IS NULL THEN $3
                        ELSE ''MISMATCH'' END
               FROM sides ORDER BY period{{dimensions ~ , %1$I}}')
@@ -70,13 +70,13 @@ END $$;
 
 -- Make a stored derived table equal to what the movements say, changing no row that is right. Returns how many were
 -- not.
-CREATE OR REPLACE FUNCTION @extschema@._rebuild(r @extschema@._registers, kind text) RETURNS bigint
+CREATE OR REPLACE FUNCTION accum_internal._rebuild(r @extschema@._registers, kind text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     changed bigint;
 BEGIN
-    EXECUTE @extschema@._fill(r, '
-        WITH expected AS MATERIALIZED (' || @extschema@._expected_sql(r, kind) || '),
+    EXECUTE accum_internal._fill(r, '
+        WITH expected AS MATERIALIZED (' || accum_internal._expected_sql(r, kind) || '),
         removed AS (
             DELETE FROM {{' || kind || '}} AS t
              WHERE NOT EXISTS (SELECT FROM expected AS e WHERE e.dim_hash = t.dim_hash'
@@ -104,14 +104,14 @@ END $$;
 CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_totals(p_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r CONSTANT @extschema@._registers := @extschema@._register(p_name);
+    r CONSTANT @extschema@._registers := accum_internal._register(p_name);
     kind text;
     changed bigint := 0;
 BEGIN
-    PERFORM @extschema@._settle(r);
-    PERFORM @extschema@._forget_detached_totals(r);
-    FOREACH kind IN ARRAY @extschema@._grains(r.totals_period) LOOP
-        changed := changed + @extschema@._rebuild(r, kind);
+    PERFORM accum_internal._settle(r);
+    PERFORM accum_internal._forget_detached_totals(r);
+    FOREACH kind IN ARRAY accum_internal._grains(r.totals_period) LOOP
+        changed := changed + accum_internal._rebuild(r, kind);
     END LOOP;
     RETURN changed;
 END $$;
@@ -121,46 +121,46 @@ END $$;
 CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_cache(p_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r CONSTANT @extschema@._registers := @extschema@._register(p_name);
+    r CONSTANT @extschema@._registers := accum_internal._register(p_name);
 BEGIN
     IF r.kind <> 'balance' THEN
         RAISE EXCEPTION 'register "%" has no balances', p_name USING ERRCODE = '42809';
     END IF;
-    PERFORM @extschema@._settle(r);
-    RETURN @extschema@._rebuild(r, 'cache');
+    PERFORM accum_internal._settle(r);
+    RETURN accum_internal._rebuild(r, 'cache');
 END $$;
 
 
 -- Give the movements of a register the hashes of this version; earlier ones counted a date that is NULL. Each movement that changes
 -- is in the audit, as after any UPDATE.
-CREATE OR REPLACE FUNCTION @extschema@._rehash(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._rehash(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
     others boolean;
 BEGIN
-    EXECUTE @extschema@._fill(r, 'SELECT EXISTS (SELECT FROM '
-        || @extschema@._source(r, CASE r.kind WHEN 'balance' THEN 'cache' ELSE 'year' END) || ' WHERE dim_hash <> {{hash ~ %1$I}})') INTO others;
+    EXECUTE accum_internal._fill(r, 'SELECT EXISTS (SELECT FROM '
+        || accum_internal._source(r, CASE r.kind WHEN 'balance' THEN 'cache' ELSE 'year' END) || ' WHERE dim_hash <> {{hash ~ %1$I}})') INTO others;
     IF NOT others THEN
         RETURN;
     END IF;
-    EXECUTE @extschema@._fill(r, 'UPDATE {{movements}} SET dim_hash = dim_hash WHERE dim_hash <> {{hash ~ %1$I}}');
-    IF to_regclass(@extschema@._fill(r, '{{named ~  ~ _detached}}')) IS NOT NULL THEN
-        EXECUTE @extschema@._fill(r, 'UPDATE {{named ~  ~ _detached}} SET dim_hash = {{hash ~ %1$I}}');
+    EXECUTE accum_internal._fill(r, 'UPDATE {{movements}} SET dim_hash = dim_hash WHERE dim_hash <> {{hash ~ %1$I}}');
+    IF to_regclass(accum_internal._fill(r, '{{named ~  ~ _detached}}')) IS NOT NULL THEN
+        EXECUTE accum_internal._fill(r, 'UPDATE {{named ~  ~ _detached}} SET dim_hash = {{hash ~ %1$I}}');
     END IF;
-    PERFORM @extschema@._settle(r);
-    FOREACH kind IN ARRAY @extschema@._derived(r) LOOP
-        PERFORM @extschema@._rebuild(r, kind);
+    PERFORM accum_internal._settle(r);
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        PERFORM accum_internal._rebuild(r, kind);
     END LOOP;
 END $$;
 
 
 -- Hold up writers of a register, with all they have written in the derived tables.
-CREATE OR REPLACE FUNCTION @extschema@._settle(r @extschema@._registers) RETURNS void
+CREATE OR REPLACE FUNCTION accum_internal._settle(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE @extschema@._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
     IF r.high_write THEN
-        PERFORM @extschema@._settle_delta_buffer(r);
+        PERFORM accum_internal._settle_delta_buffer(r);
     END IF;
 END $$;

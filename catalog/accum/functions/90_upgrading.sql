@@ -1,30 +1,83 @@
--- Registers that are there get the functions and indexes of this version. They are made anew with the rights of each register's owner;
--- where that cannot be, since the role that installs may not act as the owner, or the owner lost rights in this schema, the
--- register keeps the functions that it has.
+-- Registers that are there get the functions and indexes of this version. What an owner's code could take part in is done with his rights;
+-- where the role that installs may not act as the owner, the register keeps the functions that it has.
+
+
+-- A function of somebody's that has the name of one of ours could be called in its place. It keeps working for what has been
+-- bound to it, under another name.
 DO $$
 DECLARE
-    before CONSTANT text := current_setting('role');
+    ours CONSTANT oid := (SELECT c.relowner FROM pg_class AS c WHERE c.oid = '@extschema@._registers'::regclass);
+    other record;
+BEGIN
+    FOR other IN
+        SELECT p.oid, p.oid::regprocedure AS signature, p.proname FROM pg_proc AS p
+         WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proowner <> ours
+           AND (p.proname IN ('_force_delta_merge', '_maintenance_status') OR p.proname ~ '^register_(create|alter|drop|list|info|post|unpost|repost|verify|rebuild_totals|rebuild_cache|create_partitions|detach_partitions)$')
+    LOOP
+        EXECUTE format('ALTER ROUTINE %s RENAME TO %I', other.signature, left(other.proname, 40) || ' of ' || other.oid);
+        RAISE WARNING 'routine % has the name of one of the registers'' and is renamed', other.signature;
+    END LOOP;
+END $$;
+
+
+-- One register. What functions of it earlier versions had beside ours is dropped.
+CREATE OR REPLACE FUNCTION accum_internal._upgrade_register(p_name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r CONSTANT @extschema@._registers := accum_internal._register(p_name);
+    owner CONSTANT oid := accum_internal._owner_of(r);
+    former regprocedure;
+BEGIN
+    PERFORM accum_internal._create_functions(r);
+    IF r.high_write THEN
+        PERFORM accum_internal._create_delta_views(r);
+    END IF;
+    PERFORM accum_internal._index_period(r, grain) FROM unnest(accum_internal._grains(r.totals_period)) AS grain;
+    PERFORM accum_internal._give(r, owner);
+    FOR former IN
+        SELECT p.oid FROM unnest(string_to_array(accum_internal._fill(r, '{{named ~ _post_ ~ }}(jsonb); {{named ~ _unpost_ ~ }}({{recorder}});
+                   {{named ~ _repost_ ~ }}({{recorder}}, jsonb); {{named ~ _balance_ ~ }}(jsonb, timestamptz); {{named ~ _recorded_ ~ }}(uuid)'), ';'))
+               AS signature
+          JOIN pg_proc AS p ON p.oid = to_regprocedure(signature) AND p.proowner = owner
+    LOOP
+        EXECUTE format('DROP FUNCTION %s', former);
+    END LOOP;
+    IF jsonb_path_exists(r.dimensions, '$.* ? (@ == "date")') THEN
+        PERFORM accum_internal._as_owner(owner, 'SELECT pg_catalog.to_jsonb(accum_internal._rehash(accum_internal._register('
+            '$1 OPERATOR(pg_catalog.->>) ''name''))::pg_catalog.text)', jsonb_build_object('name', p_name));
+    END IF;
+END $$;
+
+
+DO $$
+DECLARE
     register text;
     owner text;
-    r @extschema@._registers;
+    complete boolean := true;
+    former regprocedure;
 BEGIN
     FOR register, owner IN
-        SELECT g.name, a.rolname
-          FROM @extschema@._registers AS g
-          JOIN pg_class AS c ON c.relnamespace = '@extschema@'::regnamespace AND c.relname = g.name || '_movements'
-          JOIN pg_roles AS a ON a.oid = c.relowner
-         ORDER BY g.name
+        SELECT g.name, pg_get_userbyid(accum_internal._owner_of(g)) FROM @extschema@._registers AS g
+         WHERE accum_internal._owner_of(g) IS NOT NULL ORDER BY g.name
     LOOP
         BEGIN
-            PERFORM set_config('role', owner, true);
-            r := @extschema@._register(register);
-            PERFORM @extschema@._create_functions(r);
-            PERFORM @extschema@._index_period(r, grain) FROM unnest(@extschema@._grains(r.totals_period)) AS grain;
-            PERFORM @extschema@._rehash(r) WHERE jsonb_path_exists(r.dimensions, '$.* ? (@ == "date")');
-            PERFORM set_config('role', before, true);
+            PERFORM accum_internal._upgrade_register(register);
         EXCEPTION WHEN OTHERS THEN
+            complete := false;
             RAISE WARNING 'functions of register "%" are those of an earlier version: %', register, SQLERRM
                 USING HINT = format('Make them anew as role "%s": SELECT @extschema@.register_alter(%L);', owner, register);
         END;
     END LOOP;
+    IF complete THEN
+        -- What earlier versions had in the schema of registers.
+        FOR former IN
+            SELECT p.oid FROM pg_proc AS p
+             WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proname ~ '^_'
+               AND p.proname NOT IN ('_force_delta_merge', '_maintenance_status', '_on_sql_drop')
+               AND p.proowner = (SELECT c.relowner FROM pg_class AS c WHERE c.oid = '@extschema@._registers'::regclass)
+               AND NOT EXISTS (SELECT FROM @extschema@._registers AS g WHERE p.oid = ANY (accum_internal._functions_of(g)))
+        LOOP
+            EXECUTE format('DROP FUNCTION IF EXISTS %s', former);
+        END LOOP;
+    END IF;
 END $$;

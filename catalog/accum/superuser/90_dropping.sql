@@ -5,7 +5,7 @@
 -- After DROP. Of what was attached as a partition PostgreSQL drops the trigger `dim_hash` that it had copied there, which it takes
 -- away when it is detached. `register_drop` takes the register out of the list first, and `register_alter` says what it does; with the
 -- schema goes the list itself.
-CREATE OR REPLACE FUNCTION @extschema@._on_sql_drop() RETURNS event_trigger
+CREATE OR REPLACE FUNCTION accum_internal._on_sql_drop() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     register text;
@@ -16,31 +16,31 @@ BEGIN
         RETURN;
     ELSIF TG_TAG = 'DROP OWNED' THEN
         DELETE FROM @extschema@._registers AS g USING pg_event_trigger_dropped_objects() AS o
-         WHERE o.object_type = 'table' AND o.object_name = g.name || '_movements' AND o.schema_name::text = (
-                   SELECT n.nspname FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace);
+         WHERE o.classid = 'pg_class'::regclass AND o.objid = g.movements AND o.objsubid = 0;
         RETURN;
     END IF;
     SELECT g.name, o.address_names[2], o.object_type = 'trigger' INTO register, relation, attached
       FROM pg_event_trigger_dropped_objects() AS o
       JOIN @extschema@._registers AS g ON CASE o.object_type
-               WHEN 'trigger' THEN o.address_names[3] = 'dim_hash' AND @extschema@._is_partition(g, o.address_names[2])
-               ELSE o.object_name = ANY (@extschema@._relations_of(g)) END
+               WHEN 'trigger' THEN o.address_names[3] = 'dim_hash' AND accum_internal._is_partition(g, o.address_names[2])
+               ELSE o.object_name = ANY (accum_internal._relations_of(g)) END
      WHERE o.object_type IN ('table', 'view', 'trigger') AND o.address_names[1] = (
                SELECT n.nspname FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace)
        AND g.name IS DISTINCT FROM nullif(current_setting('pg_accumulator.altered', true), '')
      ORDER BY 3 LIMIT 1;
     IF attached THEN
-        RAISE EXCEPTION 'cannot drop % because it is a partition of register "%"', @extschema@._name(relation), register USING ERRCODE = '2BP01',
+        RAISE EXCEPTION 'cannot drop % because it is a partition of register "%"', accum_internal._name(relation), register USING ERRCODE = '2BP01',
             HINT = format('SELECT @extschema@.register_detach_partitions(%L, date) detaches partitions, which can be dropped then.', register);
     ELSIF FOUND THEN
-        RAISE EXCEPTION 'cannot drop % because register "%" requires it', @extschema@._name(relation), register USING ERRCODE = '2BP01',
+        RAISE EXCEPTION 'cannot drop % because register "%" requires it', accum_internal._name(relation), register USING ERRCODE = '2BP01',
             HINT = format('SELECT @extschema@.register_drop(%L) drops the register with all that belongs to it.', register);
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION @extschema@._on_sql_drop() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION accum_internal._on_sql_drop() FROM PUBLIC;
 
 
 DROP EVENT TRIGGER IF EXISTS pg_accumulator_drop_guard;
 CREATE EVENT TRIGGER pg_accumulator_drop_guard ON sql_drop
     WHEN TAG IN ('DROP TABLE', 'DROP VIEW', 'DROP SCHEMA', 'DROP OWNED', 'DROP TYPE', 'DROP EXTENSION')
-    EXECUTE FUNCTION @extschema@._on_sql_drop();
+    EXECUTE FUNCTION accum_internal._on_sql_drop();
+DROP FUNCTION IF EXISTS @extschema@._on_sql_drop();  -- of an earlier version

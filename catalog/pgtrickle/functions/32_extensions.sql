@@ -11,13 +11,16 @@ BEGIN
 END $$;
 
 
--- What outside a schema needs something inside: triggers, views, functions, columns.
-CREATE OR REPLACE FUNCTION pgtrickle._dependents(schema text) RETURNS text[]
+DROP FUNCTION IF EXISTS pgtrickle._dependents(text);
+
+
+-- What outside some schemas needs something inside: triggers, views, functions, columns.
+CREATE OR REPLACE FUNCTION pgtrickle._dependents(VARIADIC schemas text[]) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH members AS (
-        SELECT 'pg_class'::regclass AS classid, oid FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(schema))
-        UNION ALL SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace = to_regnamespace(quote_ident(schema))
-        UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace = to_regnamespace(quote_ident(schema))
+    WITH own AS (SELECT n.oid, n.nspname FROM pg_namespace AS n WHERE n.nspname = ANY (schemas)), members AS (
+        SELECT 'pg_class'::regclass AS classid, oid FROM pg_class WHERE relnamespace IN (SELECT oid FROM own)
+        UNION ALL SELECT 'pg_proc'::regclass, oid FROM pg_proc WHERE pronamespace IN (SELECT oid FROM own)
+        UNION ALL SELECT 'pg_type'::regclass, oid FROM pg_type WHERE typnamespace IN (SELECT oid FROM own)
     ), dependents AS (
         SELECT DISTINCT d.classid, d.objid, d.objsubid FROM pg_depend d
           JOIN members m ON m.classid = d.refclassid AND m.oid = d.refobjid
@@ -32,5 +35,5 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       LEFT JOIN pg_policy p ON d.classid = 'pg_policy'::regclass AND p.oid = d.objid
       LEFT JOIN pg_class c ON c.oid = coalesce(t.tgrelid, r.ev_class, a.adrelid, k.conrelid, p.polrelid,
                                                CASE WHEN d.classid = 'pg_class'::regclass THEN d.objid END)
-     WHERE coalesce(c.relnamespace::regnamespace::text, (pg_identify_object(d.classid, d.objid, 0)).schema, '') <> quote_ident(schema)
+     WHERE coalesce(c.relnamespace::regnamespace::text, (pg_identify_object(d.classid, d.objid, 0)).schema, '') <> ALL (SELECT quote_ident(nspname) FROM own)
 $$;

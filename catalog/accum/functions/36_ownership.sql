@@ -1,0 +1,209 @@
+-- Whose things are, and whose rights a statement has.
+
+
+CREATE OR REPLACE FUNCTION accum_internal._me() RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT a.oid FROM pg_roles AS a WHERE a.rolname = current_user $$;
+
+
+-- What a register has in functions, of those that there are. With its triggers they are its owner's.
+CREATE OR REPLACE FUNCTION accum_internal._functions_of(r @extschema@._registers) RETURNS regprocedure[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(to_regprocedure(signature)), '{}')
+      FROM unnest(string_to_array(accum_internal._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
+               {{own ~ post}}(jsonb); {{own ~ unpost}}({{recorder}}); {{own ~ repost}}({{recorder}}, jsonb); {{own ~ recorded}}(uuid);
+               {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();
+               {{named ~ _trg_ ~ _truncate}}(); {{named ~  ~ _balance}}(jsonb, timestamptz); {{own ~ balance}}(jsonb, timestamptz);
+               {{named ~  ~ _turnover}}(timestamptz, timestamptz, jsonb, jsonb);
+               {{named ~  ~ _movements}}({{recorder}}, timestamptz, timestamptz, jsonb, boolean);
+               {{named ~  ~ _balance_at_each}}(text, timestamptz, timestamptz, jsonb)'), ';')) AS signature
+     WHERE to_regprocedure(signature) IS NOT NULL
+$$;
+
+
+-- Let a role own what is in a schema, for as long as it takes to make it the owner: only a superuser's role can do without. Returns
+-- whether there is something to take back.
+CREATE OR REPLACE FUNCTION accum_internal._let_own(owner oid, schema name) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role CONSTANT name := pg_get_userbyid(owner);
+BEGIN
+    IF owner = accum_internal._me() OR (SELECT a.rolsuper FROM pg_roles AS a WHERE a.rolname = current_user) THEN
+        RETURN false;
+    ELSIF NOT pg_has_role(owner, 'USAGE') THEN
+        RAISE EXCEPTION USING ERRCODE = '42501',
+            MESSAGE = format('the server''s role "%s" must be a member of role "%s" to make registers for it', current_user, role),
+            HINT = format('GRANT %I TO %I;', role, current_user);
+    ELSIF has_schema_privilege(owner, schema, 'CREATE') THEN
+        RETURN false;
+    END IF;
+    LOCK TABLE accum_internal.ownership_changes IN EXCLUSIVE MODE;
+    EXECUTE format('GRANT CREATE ON SCHEMA %I TO %I', schema, role);
+    RETURN true;
+END $$;
+
+
+-- Give what the server's role has made for a register to the register's owner.
+CREATE OR REPLACE FUNCTION accum_internal._give(r @extschema@._registers, owner oid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role CONSTANT name := pg_get_userbyid(owner);
+    schemas CONSTANT name[] := ARRAY[(SELECT n.nspname FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace), 'accum_internal'];
+    allowed name[] := '{}';
+    schema name;
+    statement text;
+BEGIN
+    IF owner = accum_internal._me() THEN
+        RETURN;
+    END IF;
+    FOREACH schema IN ARRAY schemas LOOP
+        IF accum_internal._let_own(owner, schema) THEN
+            allowed := allowed || schema;
+        END IF;
+    END LOOP;
+    FOR statement IN
+        SELECT format('ALTER TABLE %s OWNER TO %I', c.oid::regclass, role)
+          FROM pg_class AS c
+         WHERE c.relowner = accum_internal._me() AND c.relkind IN ('r', 'p', 'v') AND c.oid IN (
+                   SELECT to_regclass(accum_internal._name(n)) FROM unnest(accum_internal._relations_of(r)) AS n
+                   UNION ALL SELECT t.relid FROM pg_partition_tree(r.movements) AS t)
+        UNION ALL
+        SELECT format('ALTER FUNCTION %s OWNER TO %I', p.oid::regprocedure, role)
+          FROM pg_proc AS p WHERE p.oid = ANY (accum_internal._functions_of(r)) AND p.proowner = accum_internal._me()
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+    FOREACH schema IN ARRAY allowed LOOP
+        EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM %I', schema, role);
+    END LOOP;
+END $$;
+
+
+-- Give one new table to a role.
+CREATE OR REPLACE FUNCTION accum_internal._give_table(relation regclass, owner oid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    schema CONSTANT name := (SELECT n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = relation);
+    allowed CONSTANT boolean := accum_internal._let_own(owner, schema);
+BEGIN
+    EXECUTE format('ALTER TABLE %s OWNER TO %I', relation, pg_get_userbyid(owner));
+    IF allowed THEN
+        EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM %I', schema, pg_get_userbyid(owner));
+    END IF;
+END $$;
+
+
+-- Run a statement that returns one jsonb ($1 in it is the parameters) with the rights of a role and nobody else's, in a function
+-- that belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so that no function, trigger or constraint of
+-- the role's can become the one who runs it.
+--
+-- What they leave behind in a session of somebody else's must not serve them there: a search_path in which names mean something else, a
+-- prepared statement, a trigger that has been put off. It is an error, and undone.
+CREATE OR REPLACE FUNCTION accum_internal._as_owner(owner oid, statement text, parameters jsonb) RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    foreign_session CONSTANT boolean := to_regrole(quote_ident(session_user))::oid IS DISTINCT FROM owner;
+    known CONSTANT text[] := CASE WHEN foreign_session THEN accum_internal._prepared() END;
+    left_name text;
+    left_behind boolean := false;
+    result jsonb;
+BEGIN
+    EXECUTE format('SELECT %s($1, $2)', accum_internal._role_function(owner)) INTO result USING statement, parameters;
+    IF foreign_session THEN
+        FOR left_name IN
+            SELECT p.name FROM pg_prepared_statements AS p WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+        LOOP
+            EXECUTE format('DEALLOCATE %I', left_name);
+            left_behind := true;
+        END LOOP;
+        IF current_setting('search_path') <> 'pg_catalog, pg_temp' OR left_behind THEN
+            PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);
+            RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('code of role "%s" changes the session', pg_get_userbyid(owner)),
+                DETAIL = 'A trigger, a constraint or an index on the tables of a register calls it.';
+        END IF;
+    END IF;
+    RETURN result;
+END $$;
+
+
+-- The names and times of the session's prepared statements.
+CREATE OR REPLACE FUNCTION accum_internal._prepared() RETURNS text[]
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT format('%s %s', p.name, p.prepare_time) FROM pg_prepared_statements AS p WHERE p.from_sql)
+$$;
+
+
+-- The name of the function of a role, for _as_owner alone; made where it is missing.
+CREATE OR REPLACE FUNCTION accum_internal._role_function(owner oid) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name CONSTANT text := format('accum_roles.%I', 'as_' || owner);
+    body CONSTANT text := '
+DECLARE
+    result jsonb;
+BEGIN
+    EXECUTE $1 INTO result USING $2;
+    PERFORM accum_internal._fire_deferred();
+    RETURN result;
+END ';
+    allowed boolean;
+BEGIN
+    IF accum_internal._is_role_function(to_regprocedure(name || '(text, jsonb)'), owner, body) THEN
+        RETURN name;
+    END IF;
+    LOCK TABLE accum_internal.ownership_changes IN EXCLUSIVE MODE;
+    IF accum_internal._is_role_function(to_regprocedure(name || '(text, jsonb)'), owner, body) THEN
+        RETURN name;  -- somebody else was faster
+    END IF;
+    IF to_regprocedure(name || '(text, jsonb)') IS NOT NULL THEN  -- of a role that had this OID before
+        EXECUTE format('DROP FUNCTION %s(text, jsonb)', name);
+    END IF;
+    EXECUTE format('CREATE FUNCTION %s(text, jsonb) RETURNS jsonb LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+                    SET search_path = pg_catalog, pg_temp SET row_security = on AS %L', name, body);
+    EXECUTE format('REVOKE ALL ON FUNCTION %s(text, jsonb) FROM PUBLIC', name);
+    IF owner <> accum_internal._me() THEN
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s(text, jsonb) TO %I', name, current_user);
+        allowed := accum_internal._let_own(owner, 'accum_roles');
+        EXECUTE format('ALTER FUNCTION %s(text, jsonb) OWNER TO %I', name, pg_get_userbyid(owner));
+        IF allowed THEN
+            EXECUTE format('REVOKE CREATE ON SCHEMA accum_roles FROM %I', pg_get_userbyid(owner));
+        END IF;
+    END IF;
+    RETURN name;
+END $$;
+
+
+CREATE OR REPLACE FUNCTION accum_internal._is_role_function(function regprocedure, owner oid, body text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pg_proc AS p WHERE p.oid = function AND p.proowner = owner AND p.prosecdef AND p.prosrc = body)
+$$;
+
+
+-- Have the triggers fire that the role's statement has put off, before the role's function returns in a session of somebody else's:
+-- until PostgreSQL 18 those that are left to the commit run with the rights of whoever commits. A trigger that puts
+-- others off must write to a table that has such triggers; as long as any does, all is done once more.
+CREATE OR REPLACE FUNCTION accum_internal._fire_deferred() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    written bigint;
+BEGIN
+    IF session_user = current_user OR current_setting('server_version_num')::int >= 180000 THEN
+        RETURN;
+    END IF;
+    FOR turn IN 1 .. 10 LOOP
+        written := accum_internal._deferrable_writes();
+        SET CONSTRAINTS ALL IMMEDIATE;
+        IF accum_internal._deferrable_writes() = written THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = 'deferred triggers on the tables of a register go on deferring others';
+END $$;
+
+
+-- How many rows this transaction has written to tables with triggers that can be deferred.
+CREATE OR REPLACE FUNCTION accum_internal._deferrable_writes() RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
+                        + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)::bigint
+      FROM pg_trigger AS t WHERE t.tgdeferrable AND NOT t.tgisinternal
+$$;

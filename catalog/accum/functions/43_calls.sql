@@ -1,0 +1,90 @@
+-- What the server's role does for those who call: it makes, alters and drops what is in the schema of registers, in which nobody else
+-- need be able to create anything.
+--
+-- A call is an INSERT into the view accum_internal.call, whose trigger has the rights of the server's role; its column `caller` is
+-- current_user where the call is made, and nobody has the right to give it another value.
+--
+-- With these rights tables are made, altered and dropped, and nothing is executed that an owner could have written: no statement here reads or
+-- writes an owner's table, since even planning one computes his indexes' expressions. What must do so runs by _as_owner. Types
+-- and names come from the list of registers, which only these functions write.
+
+
+CREATE OR REPLACE VIEW accum_internal.call AS
+SELECT NULL::name AS caller, NULL::text AS operation, NULL::jsonb AS arguments, NULL::jsonb AS result WHERE false;
+ALTER VIEW accum_internal.call ALTER caller SET DEFAULT current_user;
+REVOKE ALL ON accum_internal.call FROM PUBLIC;
+GRANT INSERT (operation, arguments), SELECT (result) ON accum_internal.call TO PUBLIC;
+
+
+CREATE OR REPLACE FUNCTION accum_internal._carry_out() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    space CONSTANT name := nullif(current_setting('default_tablespace'), '');
+BEGIN
+    IF space IS NOT NULL AND NOT has_tablespace_privilege(NEW.caller, space, 'CREATE') THEN
+        RAISE EXCEPTION 'permission denied for tablespace %', space USING ERRCODE = '42501';
+    END IF;
+    CASE NEW.operation
+        WHEN 'lock' THEN PERFORM accum_internal._lock_document(NEW.caller, NEW.arguments);
+        WHEN 'partition' THEN NEW.result := to_jsonb(accum_internal._put_partition(NEW.caller, NEW.arguments));
+        WHEN 'create' THEN PERFORM accum_internal._put_register(NEW.caller, NEW.arguments);
+        WHEN 'alter' THEN PERFORM accum_internal._alter_register(NEW.caller, NEW.arguments);
+        WHEN 'drop' THEN PERFORM accum_internal._drop_register(NEW.caller, NEW.arguments);
+        WHEN 'detach' THEN NEW.result := to_jsonb(accum_internal._detach_partitions(NEW.caller, NEW.arguments));
+        ELSE RAISE EXCEPTION 'unknown operation: %', NEW.operation USING ERRCODE = '22023';
+    END CASE;
+    RETURN NEW;
+END $$;
+REVOKE EXECUTE ON FUNCTION accum_internal._carry_out() FROM PUBLIC;
+CREATE OR REPLACE TRIGGER carry_out INSTEAD OF INSERT ON accum_internal.call FOR EACH ROW EXECUTE FUNCTION accum_internal._carry_out();
+
+
+-- One call, as whoever calls this function.
+CREATE OR REPLACE FUNCTION accum_internal._call(operation text, arguments jsonb) RETURNS jsonb
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO accum_internal.call (operation, arguments) VALUES (operation, arguments) RETURNING result
+$$;
+
+
+-- One at a time alters or drops a register; who waits then sees what the other has done. Returns its owner, NULL where its tables are
+-- gone; then it is the server's, or that of who owns the schema. Raises 42501 before anything is locked.
+CREATE OR REPLACE FUNCTION accum_internal._claim(caller name, p_name text) RETURNS oid
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner CONSTANT oid := accum_internal._checked_owner(caller, p_name);
+BEGIN
+    PERFORM FROM @extschema@._registers AS g WHERE g.name = p_name FOR UPDATE;
+    RETURN owner;
+END $$;
+
+
+-- Raises 42501 unless the caller is a member of a register's owner, whom it returns.
+CREATE OR REPLACE FUNCTION accum_internal._checked_owner(caller name, p_name text) RETURNS oid
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid;
+BEGIN
+    SELECT accum_internal._owner_of(g) INTO owner FROM @extschema@._registers AS g WHERE g.name = p_name;
+    IF NOT FOUND THEN
+        PERFORM accum_internal._no_register(p_name);
+    ELSIF NOT pg_has_role(caller, coalesce(owner, (SELECT n.nspowner FROM pg_namespace AS n WHERE n.oid = '@extschema@'::regnamespace)),
+                          'USAGE') THEN
+        RAISE EXCEPTION 'must be owner of register "%"', p_name USING ERRCODE = '42501';
+    END IF;
+    RETURN owner;
+END $$;
+
+
+-- One at a time takes back or replaces a document, until its transaction ends: another one that wants to insert the same row waits for
+-- that, although the row has been deleted meanwhile. Only who may delete movements can hold others up.
+CREATE OR REPLACE FUNCTION accum_internal._lock_document(caller name, arguments jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    _movements CONSTANT oid := (SELECT g.movements FROM @extschema@._registers AS g WHERE g.name = arguments ->> 'name');
+    _recorder CONSTANT bigint := arguments ->> 'recorder';
+BEGIN
+    IF has_table_privilege(caller, _movements, 'DELETE') THEN
+        INSERT INTO accum_internal.documents VALUES (_movements, _recorder);
+        DELETE FROM accum_internal.documents AS d WHERE d.movements = _movements AND d.recorder = _recorder;
+    END IF;
+END $$;
