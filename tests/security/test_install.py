@@ -25,6 +25,8 @@ SCHEMAS = [
     ("pgtrickle_staging", STREAM_TABLES),
     ("pgque", QUEUES),
     ("accum", REGISTERS),
+    ("accum_internal", REGISTERS),
+    ("accum_roles", REGISTERS),
 ]
 
 
