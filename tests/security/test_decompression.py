@@ -74,7 +74,9 @@ def _watched(server: Headwater, work: Callable[[], None]) -> tuple[int, float]:
     return grown, slowest
 
 
-@pytest.mark.parametrize(("name", "line"), [("bomb.csv.gz", CSV), ("bomb.json.gz", JSON)])
+@pytest.mark.parametrize(
+    ("name", "line"), [("bomb.csv.gz", CSV), pytest.param("bomb.json.gz", JSON, marks=pytest.mark.long)]
+)
 def test_compressed_file_is_loaded_in_bounded_memory(
     sail: Headwater, database: Database, tmp_path: Path, name: str, line: bytes
 ) -> None:

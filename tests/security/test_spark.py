@@ -127,6 +127,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 def test_driver_deserializes_nothing_without_its_secret(tmp_path: Path) -> None:
     """A message of Spark's RPC that carries a serialized object is not looked into. (What else listens wants a secret
     before it says a word.)"""
