@@ -7,6 +7,7 @@ is slow, and gives him later, at one timestamp, what has happened in between.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,7 +62,10 @@ class Group:
     """To be called when what it was busy with is over."""
     members: dict[int, Evaluation] = field(default_factory=dict)
     """By the id of the subscription."""
-    _task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None] | None = None
+    """What it is busy with."""
+    busy_since: float = 0.0
+    """When it was last begun, on the monotonic clock."""
     _session: PooledSession | None = None
     _cleaning: asyncio.Task[None] | None = None
     _closed: bool = False
@@ -69,21 +73,19 @@ class Group:
     @property
     def busy(self) -> bool:
         """Whether it cannot take part in a tick."""
-        return self._task is not None
+        return self.task is not None
 
     def warm(self) -> None:
         """It will soon be needed: open its session, which a tick should not have to wait for."""
         if self._session is None and self._cleaning is None:
             self._cleaning = asyncio.create_task(self._open())
 
-    def begin(
-        self, tick: Tick, evaluations: Sequence[Evaluation], seconds: float | None
-    ) -> tuple[asyncio.Task[None], asyncio.Event]:
+    def begin(self, tick: Tick, evaluations: Sequence[Evaluation], seconds: float | None) -> asyncio.Event:
         """Have evaluations move on to a tick; the event says that its snapshot is not needed any more."""
         imported = asyncio.Event()
         task = self._start(self._move(tick, evaluations, seconds, imported))
         task.add_done_callback(lambda _: imported.set())
-        return task, imported
+        return imported
 
     def check(self, seconds: float | None) -> None:
         """Look at the rights and definitions of all that are followed, unless it is busy."""
@@ -94,7 +96,7 @@ class Group:
     async def close(self) -> None:
         """Give up what is going on, and the session."""
         self._closed = True
-        for task in (self._task, self._cleaning):
+        for task in (self.task, self._cleaning):
             if task is not None:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
@@ -114,12 +116,13 @@ class Group:
                 for evaluation in tuple(self.members.values()):
                     evaluation.fail(SqlError("XX000", f"internal error of the engine: {error!r}"))
             finally:
-                self._task = None
+                self.task = None
                 if not self._closed:
                     self._cleaning = asyncio.create_task(self._clean())
                     self.finished(self)
 
-        self._task = task = asyncio.create_task(run(), name=f"headwater subscriptions of {self.runs_as}")
+        self.task = task = asyncio.create_task(run(), name=f"headwater subscriptions of {self.runs_as}")
+        self.busy_since = time.monotonic()
         return task
 
     # -- the session ------------------------------------------------------------------------------------------------

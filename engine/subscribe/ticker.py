@@ -41,7 +41,8 @@ KEPT_FRONTIER = 1.0
 RECONNECT = 0.5
 
 GRACE = 0.1
-"""Seconds for which a tick waits for all that has changes to be evaluated. What takes longer is left behind."""
+"""Seconds for which a tick waits for all that has changes to be evaluated. What takes longer is left behind, if others
+have something to wait for: those with other rights."""
 
 IMPORT_SECONDS = 5.0
 """Most seconds for which a snapshot is kept for sessions that are to import it."""
@@ -216,6 +217,7 @@ class Ticker:
 
     async def _tick(self, session: PooledSession) -> None:
         """Move on by one timestamp. Raises SqlError if the connection is lost."""
+        await self._settled()
         self._pace.calm()
         now = milliseconds()
         joining = [j for j in self._pace.joining if j.target is None or j.target <= now]
@@ -237,12 +239,8 @@ class Ticker:
                     ((exported,),) = await session.fetch("SELECT pg_catalog.pg_export_snapshot()")
                     tick = replace(tick, exported=str(exported))
                 imports += [self._let_join(each, tick) for each in first]
-                working = []
-                for group, evaluations in turns.items():
-                    task, imported = group.begin(tick, evaluations, self._seconds)
-                    working.append(task)
-                    imports.append(imported)
-                behind = await self._evaluated(session, tick, working, live)
+                imports += [group.begin(tick, evaluations, self._seconds) for group, evaluations in turns.items()]
+                behind = await self._evaluated(tick, live)
                 for each in then:
                     each.again = each.evaluation.subscription_id in behind
                     if not each.again:
@@ -276,6 +274,15 @@ class Ticker:
                 if feed.started and feed.up_to is not None and tick.timestamp + 1 >= feed.up_to:
                     feed.end()
 
+    async def _settled(self) -> None:
+        """Wait for the groups that are busy: for `GRACE`, and as long as nobody else has anything to wait for."""
+        while busy := [group for group in self._groups.values() if group.busy]:
+            grace = max(group.busy_since for group in busy) + GRACE - time.monotonic()
+            others = any(evaluation.is_live and not evaluation.is_busy for evaluation in self.evaluations.values())
+            if grace <= 0 and (others or any(not joining.evaluation.is_live for joining in self._pace.joining)):
+                return
+            await asyncio.wait([group.task for group in busy if group.task], timeout=max(grace, 0) or GRACE)
+
     async def _take(self, session: PooledSession, target: int | None) -> Tick:
         """The next timestamp, which belongs to the snapshot of the session's transaction. Raises SqlError."""
         ((timestamp, snapshot, noted),) = await session.fetch(_TICK, target)
@@ -304,12 +311,9 @@ class Ticker:
                 turns.setdefault(group, []).append(evaluation)
         return turns
 
-    async def _evaluated(
-        self, session: PooledSession, tick: Tick, working: list[asyncio.Task[None]], live: set[int]
-    ) -> set[int]:
+    async def _evaluated(self, tick: Tick, live: set[int]) -> set[int]:
         """Wait for those who are evaluated, and note who has everything up to the tick. Returns those who have not."""
-        if working:
-            await asyncio.wait(working, timeout=GRACE)
+        await self._settled()
         behind: set[int] = set()
         for id_, evaluation in self.evaluations.items():
             if id_ not in live:

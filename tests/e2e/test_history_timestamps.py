@@ -135,6 +135,31 @@ def test_the_past_is_told_as_it_was_told_when_it_happened(past: Database, eventu
     live.close()
 
 
+def test_the_past_is_told_so_where_evaluation_is_slow(past: Database, eventually: Eventually) -> None:
+    """Commits come faster than the query follows: it is told of at fewer timestamps, and these are the past's."""
+    past.run(
+        "CREATE FUNCTION slowly(int) RETURNS int LANGUAGE plpgsql IMMUTABLE"
+        " AS 'BEGIN PERFORM pg_sleep(0.3); RETURN $1; END'"
+    )
+    what = "(SELECT id, slowly(n) AS n FROM t WHERE id > 1000)"
+    live = past.connect(autocommit=False)
+    live.execute(f"DECLARE c CURSOR FOR {with_options(what, 'PROGRESS, SNAPSHOT = false')}")
+    ((start, *_),) = live.execute("FETCH 1 c").fetchall()
+    with past.connect(autocommit=False) as writer:
+        for number in range(1, 13):
+            writer.execute("INSERT INTO t VALUES (%s, 'new', 1)", [1000 + number])
+            ((xid,),) = writer.execute("SELECT pg_current_xact_id()::text").fetchall()
+            writer.commit()
+            time.sleep(0.05)
+    end = eventually(lambda: timestamp_of(past, xid)) + 1
+    told = [row for row in updates(live, "c", lambda closed: closed >= end) if row[0] < end]
+    found = past.rows(with_options(what, "SNAPSHOT = false") + f" AS OF {start} UP TO {end}")
+    assert len(told) == 12
+    assert 1 < len({row[0] for row in told}) < 12
+    assert sorted(found) == sorted(told)
+    live.close()
+
+
 def test_who_resumes_now_is_told_when_it_happened(past: Database) -> None:
     """Also of what has happened since the last timestamp, which belongs to the one at which it joins."""
     with past.connect(autocommit=False) as connection:
