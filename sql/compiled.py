@@ -15,7 +15,7 @@ from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 from .versions import changes_at
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 """Raised when the compiler asks other probes or lays storage tables out in another way than before. What was planned by
 an earlier one is then planned, and computed, anew."""
 

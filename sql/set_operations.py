@@ -29,7 +29,7 @@ def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequen
     branches = [_branch(builder, node, scope, distinct=distinct) for node in nodes]
     refuse_unclear(nodes, [[f.type for f in _fields(branch)] for branch in branches])
     columns = _common_columns(builder, branches, output)
-    union = UnionAll(tuple(b.operator for b in branches), tuple(_fields(b) for b in branches), columns)
+    union = UnionAll.of([b.operator for b in branches], [_fields(b) for b in branches], columns)
     relation = Relation(union, tuple(zip([name for name, _ in branches[0].output], columns, strict=True)))
     return distinct_rows(builder, relation) if distinct else relation
 

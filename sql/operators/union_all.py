@@ -5,6 +5,7 @@ Linear in each input: ``Δ(A + B) = ΔA + ΔB``; weights add up, so duplicates a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..columns import Field
@@ -20,6 +21,22 @@ class UnionAll(Operator):
     branches: tuple[Operator, ...]
     outputs: tuple[tuple[Field, ...], ...]
     columns: tuple[Field, ...]
+
+    @classmethod
+    def of(
+        cls, branches: Sequence[Operator], outputs: Sequence[tuple[Field, ...]], columns: tuple[Field, ...]
+    ) -> UnionAll:
+        """The rows of all branches, without unions in unions: PostgreSQL plans those in the cube of their depth."""
+        flat: list[tuple[Operator, tuple[Field, ...]]] = []
+        for branch, output in zip(branches, outputs, strict=True):
+            if isinstance(branch, UnionAll) and all(a.type == b.type for a, b in zip(columns, output, strict=True)):
+                places = {column.name: place for place, column in enumerate(branch.columns)}
+                wanted = [places[field.name] for field in output]
+                inner = zip(branch.branches, branch.outputs, strict=True)
+                flat += [(operator, tuple(fields[place] for place in wanted)) for operator, fields in inner]
+            else:
+                flat.append((branch, output))
+        return cls(tuple(branch for branch, _ in flat), tuple(output for _, output in flat), columns)
 
     @property
     def inputs(self) -> tuple[Operator, ...]:

@@ -40,6 +40,8 @@ QUERIES = {
     "empty columns": "SELECT count(*) FROM (SELECT FROM tag UNION ALL SELECT FROM item) q",
     "shared with": "WITH c AS MATERIALIZED (SELECT grp, count(*) AS n FROM item GROUP BY grp) "
     "SELECT a.grp, b.n FROM c a JOIN c b ON a.n = b.grp UNION ALL SELECT grp, n FROM c",
+    "chain": "SELECT grp FROM item UNION ALL SELECT rank FROM tag UNION ALL (SELECT val FROM item UNION ALL SELECT 2)"
+    " UNION ALL SELECT amount FROM item UNION ALL SELECT id FROM item",
     "nested with": "SELECT grp FROM item UNION (WITH a AS (SELECT rank FROM tag),"
     " b AS NOT MATERIALIZED (SELECT rank + 1 AS r FROM a) SELECT r FROM b EXCEPT SELECT rank FROM a)",
 }
@@ -94,6 +96,17 @@ def test_set_operations_equal_their_queries(
         for name, stream in streams.items():
             stream.refresh()
             assert stream.difference(looks=name not in BY_VALUE) == [], name
+
+
+def test_a_long_chain_of_unions_is_no_deep_query(workspace: Workspace) -> None:
+    """PostgreSQL plans unions in unions in the cube of their depth."""
+    items = "SELECT id, label FROM item"
+    chain = workspace.stream("st", f"SELECT 0, note::text FROM tag UNION ALL {' UNION ALL '.join([items] * 50)}")
+    assert len(chain.compiled.tree.splitlines()) < 3 * 50
+    assert {line.index(line.strip()) for line in chain.compiled.tree.splitlines() if "Scan" in line} == {4}
+    workspace.execute("INSERT INTO item (id, label) VALUES (1, 'a'), (2, 'b')")
+    assert chain.refresh()["inserted"] == 100
+    assert chain.difference() == []
 
 
 def test_copies_are_counted_on_both_sides(workspace: Workspace) -> None:
