@@ -201,7 +201,7 @@ class Group:
         """Give one evaluation's feeds what has changed; False if the session is lost in it."""
         failure: SqlError | None = None
         try:
-            with Limit(self.sessions, session, seconds) as limit:
+            with Limit(self.sessions, session, seconds, lambda: evaluation.is_live) as limit:
                 await evaluation.changes(
                     session,
                     tick.timestamp,
@@ -221,6 +221,8 @@ class Group:
             evaluation.losses += 1
             if failure is None:
                 evaluation.has_moved(tick.timestamp, tick.snapshot)
+            elif not evaluation.is_live:
+                evaluation.given_in_part = False
             elif not failure.is_of_connection:
                 evaluation.fail(failure)
             elif evaluation.given_in_part or evaluation.losses >= MOST_LOSSES:

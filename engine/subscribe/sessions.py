@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -27,6 +27,9 @@ IDLE_SECONDS = 30.0
 
 RESET_SECONDS = 5.0
 """A session that has not been reset by then is ended."""
+
+LOOK_SECONDS = 0.5
+"""How often it is looked whether anybody still wants what PostgreSQL works on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +141,23 @@ class SessionsByRights:
 
 
 class Limit:
-    """Ends a session that PostgreSQL takes too long in. What waits for others in between can be left out.
+    """Ends a session that PostgreSQL takes too long in, or works in for nobody.
 
-    Raises SqlError 57014 in place of what the end of the session raises.
+    What waits for others in between can be left out. It raises SqlError 57014 in place of what the end of the session
+    raises.
     """
 
-    def __init__(self, sessions: SessionsByRights, session: PooledSession, seconds: float | None):
-        self._sessions, self._session, self._seconds = sessions, session, seconds
+    def __init__(
+        self,
+        sessions: SessionsByRights,
+        session: PooledSession,
+        seconds: float | None,
+        wanted: Callable[[], bool] = lambda: True,
+    ):
+        self._sessions, self._session, self._seconds, self._wanted = sessions, session, seconds, wanted
+        self._until = float("inf")
         self._timer: asyncio.TimerHandle | None = None
+        self._error: SqlError | None = None
         self._ending: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Limit:
@@ -154,17 +166,14 @@ class Limit:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.pause()
-        if self._ending is not None and isinstance(error, SqlError):
-            raise SqlError(
-                "57014",
-                f"evaluation of the subscription takes longer than {self._seconds:g} s",
-                hint="The limit is the setting pg_trickle.subscription_timeout.",
-            ) from error
+        if self._error is not None and isinstance(error, SqlError):
+            raise self._error from error
 
     def go_on(self) -> None:
         """PostgreSQL has work to do."""
-        if self._seconds and self._ending is None:
-            self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+        if self._error is None:
+            self._until = time.monotonic() + (self._seconds or float("inf"))
+            self._look()
 
     def pause(self) -> None:
         """It has answered."""
@@ -172,5 +181,17 @@ class Limit:
             self._timer.cancel()
             self._timer = None
 
-    def _expire(self) -> None:
+    def _look(self) -> None:
+        left = self._until - time.monotonic()
+        if not self._wanted():
+            self._error = SqlError("57014", "nobody reads the subscription")
+        elif left <= 0:
+            self._error = SqlError(
+                "57014",
+                f"evaluation of the subscription takes longer than {self._seconds:g} s",
+                hint="The limit is the setting pg_trickle.subscription_timeout.",
+            )
+        else:
+            self._timer = asyncio.get_running_loop().call_later(min(left, LOOK_SECONDS), self._look)
+            return
         self._ending = asyncio.create_task(self._sessions.end(self._session))

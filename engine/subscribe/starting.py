@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -20,7 +20,7 @@ from engine.subscribe.feed import LiveFeed
 from engine.subscribe.interface import Batch
 from engine.subscribe.joining import Interrupted, Joining, TooLate
 from engine.subscribe.past import Beginning
-from engine.subscribe.sessions import SessionsByRights
+from engine.subscribe.sessions import Limit, SessionsByRights
 
 SHARED = 1 << 20
 """Bytes of a snapshot up to which it is kept until it is complete, and given to all at once."""
@@ -80,10 +80,11 @@ class Start:
                     self._begun = False  # the session waits for another tick
                     raise TooLate
                 imported.set()
-                if self._past is not None and await self._past.give(session, self._evaluation, feeds[0], timestamp):
-                    feeds[0].snapshot_complete()
-                else:
-                    await self._give(session, feeds, timestamp)
+                with Limit(self._sessions, session, None, partial(_any_wants, feeds)):
+                    if self._past is not None and await self._past.give(session, self._evaluation, feeds[0], timestamp):
+                        feeds[0].snapshot_complete()
+                    else:
+                        await self._give(session, feeds, timestamp)
         finally:
             if self._begun:
                 await self._held.aclose()
@@ -134,6 +135,7 @@ class _Snapshot:
         self._evaluation, self._timestamp, self._sessions = evaluation, timestamp, sessions
         self._complete = complete
         self._waiting = deque(feeds)
+        self._together = tuple(feeds)
         self._first = feeds[0]
         self._kept: list[Batch] | None = []
         """What nobody has been given yet, while it is little."""
@@ -194,8 +196,15 @@ class _Snapshot:
             task = asyncio.current_task()
             if self._waiting and task is not None:
                 self._working.add(task)
+                wanted = partial(_any_wants, self._together)
                 async with session.sight(self._exported):
-                    await self._serve(session)
+                    with Limit(self._sessions, session, None, wanted):
+                        await self._serve(session)
+
+
+def _any_wants(feeds: Iterable[LiveFeed]) -> bool:
+    """Whether any client is still there."""
+    return any(not feed.over for feed in feeds)
 
 
 async def _let_have(feed: LiveFeed, batch: Batch) -> None:

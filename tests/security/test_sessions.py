@@ -147,3 +147,26 @@ def test_slow_beginnings_hold_up_nobody_else(
     eventually(lambda: theirs.rows == [["1", "2"]], 30, "the beginning")
     db.run("INSERT INTO news VALUES (3)")
     eventually(lambda: theirs.rows == [["1", "2"], ["1", "3"]], 30, "a change")
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["its beginning", "a change"])
+def test_nothing_is_evaluated_for_who_has_gone(db: Database, eventually: Eventually, begins: bool) -> None:
+    """Nor are its locks held, on which others wait."""
+    db.run("CREATE TABLE t (n int PRIMARY KEY)")
+    db.run(
+        "CREATE FUNCTION endless(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE"
+        " AS 'BEGIN IF n > 1 THEN PERFORM pg_sleep(600); END IF; RETURN n; END'"
+    )
+    if begins:
+        db.run("INSERT INTO t VALUES (2)")
+    sleeps = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
+    leaving = db.connect(autocommit=False)
+    leaving.execute("DECLARE c CURSOR FOR SUBSCRIBE (SELECT endless(n) AS n FROM t) WITH (PROGRESS)")
+    leaving.execute("FETCH 1 c")
+    if not begins:
+        db.run("INSERT INTO t VALUES (2)")
+    eventually(lambda: db.value(sleeps) == 1)
+    leaving.close()
+    with db.connect() as other:
+        other.execute("SET lock_timeout = '30s'")
+        other.execute("DROP TABLE t")
