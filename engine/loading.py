@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from catalog.session import RequestSession, SqlError
+from engine.compile_pool import compilers, on_behalf_of
 from engine.files import DataFile, lines_of, list_files, pieces_of, read_file, read_parquet, stepwise, stored_parquet
 from engine.spark_sessions import SparkSessions
 from engine.transactions import local_setting
@@ -63,12 +64,8 @@ class FileLoader:
         detail; 42501 if the user may not read the server's files; 42703 for a value without a column; 22P04 for a
         line that is no JSON object; 54000 for one that is too long; 58P01, 58030, 58000, 38000.
         """
-        try:
-            load = parse_load(statement)
-        except LoadError as error:
-            raise SqlError(error.sqlstate, str(error), hint=error.hint) from error
-        ((allowed,),) = await session.fetch(
-            "SELECT pg_catalog.pg_has_role(current_user, 'pg_read_server_files', 'USAGE')"
+        ((role, allowed),) = await session.fetch(
+            "SELECT current_user::text, pg_catalog.pg_has_role(current_user, 'pg_read_server_files', 'USAGE')"
         )
         if not allowed:
             raise SqlError(
@@ -77,6 +74,11 @@ class FileLoader:
                 detail='Only roles with privileges of the "pg_read_server_files" role may COPY from a file.',
                 hint="Anyone can COPY from stdin. psql's \\copy command also works for anyone.",
             )
+        try:
+            with on_behalf_of(role):
+                load = await compilers().run(parse_load, statement)
+        except LoadError as error:
+            raise SqlError(error.sqlstate, str(error), hint=error.hint) from error
         target = await _target(session, load, search_path)
         rows = 0
         for file in await asyncio.to_thread(list_files, load.uri):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from catalog.session import RequestSession, SqlError
+from engine.compile_pool import compilers, on_behalf_of
 from engine.history import retain_history
 from engine.sources import create_source, drop_source
 from sql.statements import CreateSource, DropSource, RetainHistory, StatementError, parse_statement
@@ -10,8 +11,10 @@ from sql.statements import CreateSource, DropSource, RetainHistory, StatementErr
 
 async def carry_out_statement(session: RequestSession, text: str, search_path: str) -> None:
     """Carry out one statement with the rights of the session's user. Raises SqlError."""
+    ((role,),) = await session.fetch("SELECT current_user::text")
     try:
-        statement = parse_statement(text)
+        with on_behalf_of(role):
+            statement = await compilers().run(parse_statement, text)
     except StatementError as error:
         raise SqlError(error.sqlstate, str(error), hint=error.hint) from error
     match statement:

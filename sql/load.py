@@ -11,6 +11,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from .render import quote
+from .statements import StatementError
 
 SCHEMES = frozenset(("file", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs"))
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
@@ -25,13 +26,8 @@ _OPTIONS = {
 }
 
 
-class LoadError(Exception):
-    """A COPY that is not understood. ``sqlstate`` is 42601, 0A000 or 22023; the text is in PostgreSQL's style."""
-
-    def __init__(self, sqlstate: str, message: str, hint: str | None = None):
-        super().__init__(message)
-        self.sqlstate = sqlstate
-        self.hint = hint
+class LoadError(StatementError):
+    """A COPY that is not understood. ``sqlstate`` is 42601, 0A000 or 22023."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,13 @@ class StatementError(Exception):
     """A statement that is not understood. ``sqlstate`` is 42601, 42622 or 0A000; the text is in PostgreSQL's style."""
 
     def __init__(self, sqlstate: str, message: str, hint: str | None = None):
-        super().__init__(message)
+        super().__init__(sqlstate, message, hint)
         self.sqlstate = sqlstate
+        self.message = message
         self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,20 @@ def test_subscription_to_a_complex_query(strict: Headwater, database: Database, 
     database.run("BEGIN; DECLARE c CURSOR FOR SUBSCRIBE (SELECT a, count(*) AS n FROM t GROUP BY a); COMMIT")
 
 
+STATEMENTS = {
+    "columns to load": f"COPY t ({', '.join(f'c{n}' for n in range(2400))}) FROM 's3://lake/t.parquet'",
+    "a nested list to load": f"COPY t ({'(' * 2400}) FROM 's3://lake/t.parquet'",
+    "options of a source": f"CREATE SOURCE s FROM LOAD GENERATOR COUNTER ({', '.join(['tick interval 1'] * 1100)})",
+}
+
+
+@pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS.keys())
+def test_a_statement_of_the_servers_own_with_many_tokens(strict: Headwater, database: Database, statement: str) -> None:
+    with answered(strict), pytest.raises(psycopg.Error) as raised:
+        database.run(statement)
+    assert raised.value.sqlstate in ("42601", "42703", "54001", "0A000", "58000")
+
+
 @pytest.mark.parametrize(
     ("query", "detail"),
     [
