@@ -27,7 +27,6 @@ from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
-from server.protocol.watch import Attention
 from server.request_session import BackendError, RelayedSession, run_by_name
 
 if TYPE_CHECKING:
@@ -380,24 +379,3 @@ def _is_plain_end(text: bytes) -> bool:
     """
     first, *rest = leading(text, 4) or ("",)
     return first in _ENDS and [word for word in rest if word != ";"] in ([], ["WORK"], ["TRANSACTION"])
-
-
-async def conduct(session: RelaySession, dialogue: Dialogue, attention: Attention) -> None:
-    """Conduct the session until its batch has been answered."""
-    from server.conductor_extended import ExtendedConductor
-    from server.conductor_simple import SimpleConductor
-
-    if attention is Attention.REQUEST_MADE:
-        from server.conductor_unnamed import UnnamedConductor
-
-        session.conductor = unnamed = UnnamedConductor(session, dialogue)
-        await unnamed.take_over()
-        return
-    kind, data = await dialogue.next_from_client()
-    if kind == m.QUERY:
-        session.conductor = simple = SimpleConductor(session, dialogue)
-        await simple.run(data, attention)
-    else:
-        assert kind != CONTINUATION
-        session.conductor = extended = ExtendedConductor(session, dialogue)
-        await extended.run(kind, data, attention)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from server import upstream
-from server.conductor import Conductor, conduct
+from server.conducting import conduct
+from server.conductor import Conductor
 from server.dialogue import BackendGone, Dialogue
 from server.opening import Opening
 from server.protocol import messages as m
