@@ -29,6 +29,12 @@ from sql.spark import NotExpressible
 
 logger = structlog.get_logger(__name__)
 
+WAITING_SECONDS = 3600.0
+"""For which a job waits for its turn and for Spark, at most: the role of its executors lasts as long as that and the job."""
+
+ANY_JOB_SECONDS = 86400.0
+"""How long it lasts where a job's time has no limit."""
+
 # Text in byte order: the C collations of the C library and of PostgreSQL itself.
 _BINARY_ORDER = """
 SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
@@ -45,13 +51,13 @@ class DatabaseOnSpark:
         self,
         executor: SparkExecutor,
         pool: DatabasePool,
-        conninfo: Callable[[str], str] | None = None,
+        address: Callable[[str], str] | None = None,
         lake: LakeReader | None = None,
     ):
-        """`conninfo` gives, for a database's name, how Spark's executors log in to write large results themselves."""
+        """`address` gives, for a database's name, where Spark's executors find it to write large results themselves."""
         self._executor = executor
         self._pool = pool
-        self._conninfo = conninfo
+        self._address = address
         self.lake = lake
         self._dropping: set[asyncio.Future[None]] = set()
         self._failures = SparkFailures()
@@ -149,7 +155,9 @@ class DatabaseOnSpark:
         self, session: SqlSession, context: RefreshContext, plan: PlanInputs, kind: str, expected: int = 0
     ) -> Circumstances:
         settings = settings_of(context)
-        conninfo = self._conninfo and self._conninfo(self._pool.database)
+        address = self._address and self._address(self._pool.database)
+        tries = 2 if settings.spark_failure_policy == "retry" else 1
+        seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)
         return {
             "database": self._pool.database,
@@ -159,8 +167,8 @@ class DatabaseOnSpark:
             "description": f"{kind} refresh of stream table {context.schema}.{context.name}",
             "binary_order": bool(binary_order),
             "limit": settings.spark_timeout or None,
-            "tries": 2 if settings.spark_failure_policy == "retry" else 1,
-            "parallel": Parallel(settings.spark_parallel_rows, expected, conninfo),
+            "tries": tries,
+            "parallel": Parallel(settings.spark_parallel_rows, expected, address, seconds),
         }
 
 

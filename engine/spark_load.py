@@ -21,8 +21,8 @@ from engine import spark_writer
 from engine.mirror_copy import arrow_type
 from engine.spark_backends import rows_of
 from engine.spark_sessions import SparkJobFailed
-from engine.spark_staging import Connect, StagingArea
-from engine.spark_writer import ONLY_PLAIN_TYPES, OTHER_TYPES, Fields, checked, writer
+from engine.spark_staging import Connect, StagingArea, check_plain_types
+from engine.spark_writer import Fields, checked, writer
 from sql.columns import Column
 from sql.render import quote
 from sql.spark import SparkQuery
@@ -39,12 +39,14 @@ class Parallel:
     """From how many rows on results are written in parallel, and by whom.
 
     ``rows`` is the least number of rows (0: never), ``expected`` how many the planner thinks there will be,
-    ``conninfo`` how Spark's executors log in to the database, None if they cannot.
+    ``address`` where Spark's executors find the database (a connection string without role and password), None if they
+    cannot, ``seconds`` how long the role as which they log in may do so at most.
     """
 
     rows: int = 0
     expected: int = 0
-    conninfo: str | None = None
+    address: str | None = None
+    seconds: float = 86400.0
 
 
 @dataclass(slots=True)
@@ -62,22 +64,26 @@ class Loading:
     async def prepare(self, queries: Sequence[SparkQuery]) -> None:
         """Before the job: decide who writes. Raises SqlError."""
         many = self.parallel.rows and self.parallel.expected >= self.parallel.rows
-        if self.parallel.conninfo is not None and many and all(query.columns for query in queries):
+        if self.parallel.address is not None and many and all(query.columns for query in queries):
             for query in queries:
-                self._written.append(await self._area(query.columns))
+                area = await self._area(query.columns)
+                await area.admit(self.parallel.address, self.parallel.seconds)
+                self._written.append(area)
 
     def collect(self, number: int, query: SparkQuery, frame: Any) -> pa.Table:
         """In the job: the rows of its query of that number, or the names of the parts that they were written to."""
         if not self._written:
             return rows_of(frame)
-        write = writer(self._written[number].part, self.parallel.conninfo or "", fields(query))
+        area = self._written[number]
+        write = writer(area.number, area.login, fields(query))
         return frame.mapInArrow(write, PARTS).toArrow()
 
     async def load(self, session: SqlSession, number: int, query: SparkQuery, table: pa.Table) -> tuple[str, int]:
         """After the job: what to read its rows by in FROM, and how many they are. Raises SparkJobFailed, SqlError."""
         if self._written:
             area = self._written[number]
-            area.add((row["part"], row["rows"]) for row in table.to_pylist())
+            await area.expel()
+            await area.add((row["part"], row["rows"]) for row in table.to_pylist())
             if not area.rows:
                 await area.fill(self.connect, pa.table({name: pa.nulls(0) for name, _ in fields(query)}))
             return area.source, area.rows
@@ -103,9 +109,7 @@ class Loading:
         name = f"__headwater_staging_{next(_staging_numbers)}"
         staging = quote("pg_temp", name)
         await session.execute(f"CREATE TEMPORARY TABLE {staging} ({declared(columns)}) ON COMMIT DROP")
-        ((plain,),) = await session.fetch(ONLY_PLAIN_TYPES.format("$1::pg_catalog.text"), staging)
-        if not plain:
-            raise SqlError("40001", OTHER_TYPES)
+        await check_plain_types(session, staging)
         await session.execute(f"GRANT SELECT ON {staging} TO {quote(self.owner)}")
         if columns and table.num_rows:
             await session.copy_in("pg_temp", name, [column.name for column in columns], csv_chunks(table))
@@ -129,7 +133,7 @@ def declared(columns: Sequence[Column]) -> str:
     """Columns with their types as SQL. Raises SqlError 42704 for what is no type that Spark gives.
 
     The types can come from a kept plan, which its owner can write. So they are read by a grammar that has nothing but
-    names in it, and what a table made with them has is looked at before anything is put into it (`ONLY_PLAIN_TYPES`).
+    names in it, and what a table made with them has is looked at before anything is put into it (`check_plain_types`).
 
     >>> declared([Column("a", "numeric(10,2)"), Column("b", "text[]"), Column("c", 'public."Mood"', carrier="enum")])
     '"a" numeric(10,2), "b" pg_catalog.text[], "c" public."Mood"'

@@ -1,7 +1,7 @@
 """What writes a part of a large result: one COPY into a table of its own.
 
 It runs where the rows are: in the executors of Spark, which get this module's functions by value and need nothing of
-Headwater's, only the packages pyarrow and psycopg.
+Headwater's, only the packages pyarrow and psycopg. They log in as a role that can do this and nothing else.
 
 The table is made in the transaction that fills it, so that COPY can freeze the rows: the refresh reads at a snapshot
 that is older than they are, and would not see them otherwise.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sql.spark_types import INFINITE_DAYS
@@ -26,48 +25,12 @@ Fields = list[tuple[str, Any]]
 """Columns of a result with their Arrow types, None where that is as Spark gives it."""
 
 
-class Abandoned(Exception):
-    """The refresh that this part is for has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """How the tables of one staging area are made. ``columns`` are SQL: names and types, quoted and qualified."""
-
-    number: int
-    columns: str
-    owner: str
-    """The role that may read them, quoted."""
-
-    def table(self, name: str) -> str:
-        return f'{STAGING_SCHEMA}."{self.number}_{name}"'
-
-    def create(self, name: str) -> list[str]:
-        return [
-            f"CREATE UNLOGGED TABLE {self.table(name)} ({self.columns})",
-            f"GRANT SELECT ON {self.table(name)} TO {self.owner}",
-        ]
-
-
 SETTINGS = (
     "SET LOCAL search_path = pg_catalog, pg_temp",
     "SET LOCAL datestyle = 'ISO, YMD'",
     "SET LOCAL intervalstyle = 'postgres'",
 )
 """Names and values mean what they mean to the engine, whatever the role has set."""
-
-ONLY_PLAIN_TYPES = """
-SELECT coalesce(pg_catalog.bool_and(t.typtype = 'e' OR t.typtype = 'b' AND t.oid::pg_catalog.int8 < 16384), true)
-FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-WHERE a.attrelid = pg_catalog.to_regclass({})::pg_catalog.oid AND a.attnum > 0
-"""
-"""Whether a table has columns of PostgreSQL's own types and of enums alone, into which COPY puts values without any
-code of users. (A domain has CHECKs; a name can have become that of another type.)"""
-
-OTHER_TYPES = "a type was replaced by another one during the refresh"
-
-IN_USE = "SELECT pgtrickle._staging_in_use({number})"
-
 
 def csv_chunks(batch: Any) -> Iterator[bytes]:
     """A record batch as CSV for COPY: no header, NULL an unquoted empty field, text quoted."""
@@ -115,11 +78,11 @@ def checked(table: Any, fields: Fields) -> Any:
     return table
 
 
-def writer(part: Part, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def writer(number: int, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """A function for `DataFrame.mapInArrow`: writes a partition's batches, gives the table's name and its rows.
 
-    A partition that is computed twice is written twice, under two
-    names; what Spark gives to its driver names one of them. Raises Abandoned.
+    `number` is that of the staging area. A partition that is computed twice is written twice, under two
+    names; what Spark gives to its driver names one of them. PostgreSQL's error (42501) where the refresh has ended.
     """
 
     def write(batches: Iterable[Any]) -> Iterator[Any]:
@@ -128,29 +91,23 @@ def writer(part: Part, conninfo: str, fields: Fields) -> Callable[[Iterable[Any]
         import psycopg
         import pyarrow as pa
 
-        rows, name = 0, uuid.uuid4().hex
+        rows, part = 0, uuid.uuid4().hex
+        table = f'{STAGING_SCHEMA}."{number}_{part}"'
         filled = (batch for batch in batches if batch.num_rows)
         first = next(filled, None)
         if first is None:
             return
         with psycopg.connect(conninfo, application_name="headwater on spark") as connection:
-            for statement in (*SETTINGS, *part.create(name)):
+            for statement in (*SETTINGS, f"SELECT pgtrickle._begin_staging_part({number}, '{part}')"):
                 connection.execute(statement.encode(), binary=True)  # one statement, by the extended protocol
-            plain = connection.execute(ONLY_PLAIN_TYPES.format("%s::pg_catalog.text").encode(), [part.table(name)])
-            if plain.fetchone() != (True,):
-                raise ValueError(OTHER_TYPES)
-            with connection.cursor().copy(f"COPY {part.table(name)} FROM STDIN (FORMAT csv, FREEZE)".encode()) as copy:
+            with connection.cursor().copy(f"COPY {table} FROM STDIN (FORMAT csv, FREEZE)".encode()) as copy:
                 batch: Any = first
                 while batch is not None:
                     for chunk in csv_chunks(checked(batch, fields)):
                         copy.write(chunk)
                     rows += batch.num_rows
                     batch = next(filled, None)
-            connection.execute(f"ANALYZE {part.table(name)}".encode(), binary=True)
-            asked = IN_USE.format(number=part.number)
-            row = connection.execute(asked.encode(), binary=True).fetchone()
-            if row is None or not row[0]:
-                raise Abandoned("the refresh has ended")
-        yield pa.RecordBatch.from_pydict({"part": [name], "rows": [rows]})
+            connection.execute(f"SELECT pgtrickle._finish_staging_part({number}, '{part}')".encode(), binary=True)
+        yield pa.RecordBatch.from_pydict({"part": [part], "rows": [rows]})
 
     return write

@@ -18,6 +18,8 @@ PARAMETERS = frozenset({"host", "port", "user", "password", "dbname", "passfile"
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 OLDEST, NEWEST = 15, 18
 
+_MAY_CREATE_ROLES = "SELECT rolsuper OR rolcreaterole FROM pg_catalog.pg_roles WHERE rolname = current_user"
+
 
 _KNOWN_TO_LIBPQ = frozenset(option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
 _MALFORMED = "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE with special characters percent-encoded (@ is %40)"
@@ -101,6 +103,15 @@ class PostgresUrl:
         """A libpq connection string."""
         return make_conninfo("", **{**self.parameters, "dbname": database or self.database})
 
+    def address(self, database: str) -> str:
+        """A libpq connection string for those who log in as another role: without user and password."""
+        kept = {k: v for k, v in self.parameters.items() if k not in ("user", "password", "passfile")}
+        return make_conninfo("", **{**kept, "dbname": database})
+
+    @property
+    def has_password(self) -> bool:
+        return "password" in self.parameters
+
     def dsn(self, database: str | None = None, *, with_password: bool = True) -> str:
         """A URL. Without its password it can be shown and logged."""
         credentials = quote(self.user, safe="")
@@ -132,14 +143,18 @@ class PostgresUrl:
             return []  # it takes a superuser, or a grant
         return [f"line {row[0]}: {' '.join(str(part) for part in row[1:] if part)}" for row in rows]
 
-    def check(self) -> str:
-        """Connect once; returns the server's version. Raises StartupError if it cannot be used."""
+    def check(self, *, creates_roles: bool = False) -> str:
+        """Connect once; returns the server's version.
+
+        Raises StartupError if it cannot be used, or if the role has to create roles and may not.
+        """
         shown = self.dsn(with_password=False)
         try:
             # A database in SQL_ASCII would have us read bytes.
             with psycopg.connect(self.conninfo(), connect_timeout=10, client_encoding="UTF8") as connection:
                 number = connection.info.server_version
                 row = connection.execute("SHOW server_version").fetchone()
+                may = connection.execute(_MAY_CREATE_ROLES).fetchone() == (True,)
         except psycopg.Error as error:
             asked = error.pgconn is not None and error.pgconn.used_password
             raise StartupError(
@@ -147,6 +162,11 @@ class PostgresUrl:
                 "A password can be given in HEADWATER_POSTGRES, in PGPASSWORD or in a PGPASSFILE." if asked else None,
             ) from error
         version = str(row[0]) if row else str(number)
+        if creates_roles and not may:
+            raise StartupError(
+                f'the role "{self.user}" may not create roles, as which Spark\'s executors log in',
+                "ALTER ROLE … CREATEROLE; or start the server without --spark-postgres.",
+            )
         if not OLDEST <= number // 10000 <= NEWEST:
             raise StartupError(f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}")
         return version

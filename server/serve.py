@@ -103,8 +103,10 @@ def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:
 
 
 def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> Storage:
+    if options.spark_postgres is not None and options.spark_postgres.has_password:
+        log.warning("the password in --spark-postgres is not used: Spark's executors log in as roles made for each job")
     if (url := options.postgres) is not None:
-        version = url.check()
+        version = url.check(creates_roles=options.spark_postgres is not None)
         log.info("in front of PostgreSQL", url=url.dsn(with_password=False), version=version)
         if lines := url.lines_without_proof():
             log.warning(
@@ -210,9 +212,9 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
     executor = SparkExecutor(sessions, mirror)
     lake = Lake(sessions)
     try:
-        conninfo = options.spark_postgres.conninfo if options.spark_postgres is not None else None
+        address = options.spark_postgres.address if options.spark_postgres is not None else None
         yield SparkParts(
-            lambda pool: DatabaseOnSpark(executor, pool, conninfo, lake),
+            lambda pool: DatabaseOnSpark(executor, pool, address, lake),
             FileLoader(sessions),
             lambda pool: MirrorKeeper(mirror, pool),
         )

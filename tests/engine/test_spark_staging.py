@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import asyncpg
+import psycopg
 import pyarrow as pa
 import pytest
 
 from engine.spark_executor import SparkResult
 from engine.spark_load import Parallel
-from engine.spark_writer import Abandoned, Part, writer
+from engine.spark_staging import StagingArea
+from engine.spark_writer import writer
 from tests.engine.test_spark_executor import Laboratory, laboratory
 
 __all__ = ["laboratory"]
@@ -24,8 +26,8 @@ TABLES = "SELECT relname::text FROM pg_class WHERE relnamespace = 'pgtrickle_sta
 @pytest.fixture(params=["driver", "executors"])
 def parallel(request: pytest.FixtureRequest, dsn: str) -> Callable[..., Parallel]:
     """Results of 100 rows and more are written in parallel, by this process or by Spark."""
-    conninfo = dsn if request.param == "executors" else None
-    return lambda expected=5000: Parallel(rows=100, expected=expected, conninfo=conninfo)
+    address = dsn if request.param == "executors" else None
+    return lambda expected=5000: Parallel(rows=100, expected=expected, address=address)
 
 
 async def tables(laboratory: Laboratory) -> list[str]:
@@ -95,6 +97,7 @@ async def test_failed_job_leaves_no_tables(laboratory: Laboratory, parallel: Cal
     assert await tables(laboratory) == []
 
 
+WRITERS = "SELECT count(*) FROM pg_roles WHERE rolname ~ '^pgtrickle_staging_'"
 IN_USE = "SELECT count(pgtrickle._lease_holder(name)) FROM pgtrickle.pgt_leases WHERE name LIKE 'staging %'"
 
 
@@ -105,9 +108,11 @@ async def test_leftovers_are_removed_and_what_is_in_use_is_not(
         result = await laboratory.compute(QUERY, parallel=parallel())
     other: asyncpg.Connection = await laboratory.connect()
     await other.execute('CREATE UNLOGGED TABLE pgtrickle_staging."77_0a" (n int)')
+    await other.execute("SELECT pgtrickle._admit_staging_writer(78, 'x', 60)")
     in_use = await tables(laboratory)
     await other.execute("SELECT pgtrickle._remove_staging_leftovers()")
     assert sorted(await tables(laboratory)) == sorted(name for name in in_use if name != "77_0a")
+    assert await other.fetchval(WRITERS) == 0
     assert await other.fetchval(IN_USE) > 0
     # The server is killed: its connections end.
     for area in result.loading.areas:
@@ -120,11 +125,16 @@ async def test_leftovers_are_removed_and_what_is_in_use_is_not(
 
 
 async def test_part_of_a_refresh_that_has_ended_is_not_kept(laboratory: Laboratory, dsn: str) -> None:
-    write = writer(Part(4711, "n int", "PUBLIC"), dsn, [("c0", pa.int32())])
+    area = await StagingArea.open(laboratory.connect, "PUBLIC", ["c0"], '"c0" int')
+    await area.admit(dsn, 60)
+    write = writer(area.number, area.login, [("c0", pa.int32())])
     batch = pa.RecordBatch.from_pydict({"c0": pa.array([1, 2, 3], pa.int32())})
-    with pytest.raises(Abandoned):
-        await asyncio.to_thread(lambda: list(write([batch])))
-    await laboratory.connection.execute("SELECT pgtrickle._take_lease('staging 4711')")
     (found,) = await asyncio.to_thread(lambda: list(write([batch])))
     assert found.to_pylist()[0]["rows"] == 3
-    assert await tables(laboratory) == [f"4711_{found.to_pylist()[0]['part']}"]
+    part = f"{area.number}_{found.to_pylist()[0]['part']}"
+    assert sorted(await tables(laboratory)) == sorted([part, f"{area.number}_like"])
+    await laboratory.connection.execute("DELETE FROM pgtrickle.pgt_leases")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="or not any more"):
+        await asyncio.to_thread(lambda: list(write([batch])))
+    await area.drop()
+    assert await tables(laboratory) == []

@@ -17,7 +17,7 @@ import engine
 from catalog.session import SqlError
 from engine.pool import SESSION_SETTINGS, PooledSession
 from engine.spark_load import declared
-from engine.spark_writer import ONLY_PLAIN_TYPES
+from engine.spark_staging import check_plain_types
 from sql import Column
 from tests.e2e.conftest import Database, Headwater
 

@@ -133,36 +133,6 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
 
 
--- Whether somebody still wants what is written into a staging area. Spark's executors ask, who may log in as any role.
-CREATE OR REPLACE FUNCTION pgtrickle._staging_in_use(number int) RETURNS boolean
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._lease_holder('staging ' || number) IS NOT NULL
-$$;
-
-
--- Drop the staging tables of refreshes whose server was killed: nobody holds the lease of their number (engine/spark_staging).
-CREATE OR REPLACE FUNCTION pgtrickle._remove_staging_leftovers() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    leftover text;
-BEGIN
-    FOR leftover IN
-        SELECT c.relname FROM pg_class c
-        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_[0-9a-f]+$'
-    LOOP
-        IF pgtrickle._take_lease('staging ' || split_part(leftover, '_', 1)) THEN
-            BEGIN
-                EXECUTE format('DROP TABLE IF EXISTS pgtrickle_staging.%I', leftover);
-            EXCEPTION WHEN insufficient_privilege THEN
-                NULL;  -- of a role that Spark's executors log in as, and this one is no member of
-            END;
-            DELETE FROM pgtrickle.pgt_leases l WHERE l.name = 'staging ' || split_part(leftover, '_', 1);
-        END IF;
-    END LOOP;
-END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._remove_staging_leftovers() FROM PUBLIC;
-
-
 -- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
 -- refresh of each stream table stays. For the engine, now and then.
 CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
