@@ -30,7 +30,7 @@ from sql.spark import NotExpressible
 logger = structlog.get_logger(__name__)
 
 WAITING_SECONDS = 3600.0
-"""For which a job waits for its turn and for Spark, at most: the role of its executors lasts as long as that and the job."""
+"""For which a job waits for its turn and for Spark, at most: the role of its executors is good for that and the job."""
 
 ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""

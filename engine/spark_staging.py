@@ -1,11 +1,11 @@
 """Large results on their way into PostgreSQL: a staging area of unlogged tables, filled over several connections.
 
-An area is the tables ``pgtrickle_staging."<number>_<part>"``, all made like ``"<number>_like"``. Whoever uses it holds a
-lease of its number, on a connection of its own, until they are dropped. So areas whose server was killed are recognised,
-and removed by `pgtrickle._remove_staging_leftovers`.
+An area is the tables ``pgtrickle_staging."<number>_<part>"``, all made like ``"<number>_like"``. Whoever uses it holds
+a lease of its number, on a connection of its own, until they are dropped. So areas whose server was killed are
+recognised, and removed by `pgtrickle._remove_staging_leftovers`.
 
-Spark's executors, which may run on other machines, fill an area as a role that is made for it and dropped as soon as they
-have. It may do nothing but make parts of this area and put rows into them (catalog/pgtrickle/functions/63_staging.sql).
+Spark's executors, which may run on other machines, fill an area as a role that is made for it and dropped as soon as
+they have. It may do nothing but make parts of it and put rows into them (catalog/pgtrickle/functions/63_staging.sql).
 """
 
 from __future__ import annotations
@@ -179,8 +179,11 @@ WHERE a.attrelid = pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid A
 
 
 async def check_plain_types(session: SqlSession, table: str) -> None:
-    """Raises SqlError 40001 unless a table has columns of PostgreSQL's own types and of enums alone, into which COPY puts
-    values without any code of users. (A domain has CHECKs; a name can have become that of another type.)"""
+    """Raises SqlError 40001 unless a table has columns of PostgreSQL's own types and of enums alone.
+
+    COPY puts values into these without any code of users. (A domain has CHECKs; a name can have become that of another
+    type.)
+    """
     if await session.fetch(_ONLY_PLAIN_TYPES, table) != [(True,)]:
         raise SqlError("40001", "a type was replaced by another one during the refresh")
 

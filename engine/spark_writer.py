@@ -32,6 +32,7 @@ SETTINGS = (
 )
 """Names and values mean what they mean to the engine, whatever the role has set."""
 
+
 def csv_chunks(batch: Any) -> Iterator[bytes]:
     """A record batch as CSV for COPY: no header, NULL an unquoted empty field, text quoted."""
     import pyarrow.csv

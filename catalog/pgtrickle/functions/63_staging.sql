@@ -85,7 +85,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._check_staging_writer(int, text) FROM PUBLI
 
 -- For the writer of an area: make a part of it, for COPY in the same transaction. `part` is 32 hexadecimal digits.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_staging_part(number int, part text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text := format('pgtrickle_staging.%I', number || '_' || part);
     pattern text := format('pgtrickle_staging.%I', number || '_like');
@@ -102,7 +102,7 @@ END $$;
 
 -- For the writer of an area: nothing more comes into a part of it.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_staging_part(number int, part text) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STRICT SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text := format('pgtrickle_staging.%I', number || '_' || part);
 BEGIN
