@@ -61,6 +61,13 @@ class SqlSession(Protocol):
         """COPY CSV bytes (no header, NULL an unquoted empty field) into a table; returns the rows written."""
         ...
 
+    async def keep_settings(self, role: str) -> None:
+        """To be called before statements that run code of a role's: what it sets does not outlast this use of the session.
+
+        Raises SqlError.
+        """
+        ...
+
 
 class ScriptSession(SqlSession, Protocol):
     """The session of an installation."""

@@ -151,6 +151,9 @@ class PooledSession:
         with self.as_sql_errors():
             await self._connection.execute(script)
 
+    async def keep_settings(self, role: str) -> None:
+        """See `SqlSession.keep_settings`. They are pinned again after a commit, and in the end reset."""
+
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         """See `SqlSession.copy_in`."""
         with self.as_sql_errors():

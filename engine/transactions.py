@@ -49,9 +49,9 @@ async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIter
 
 @asynccontextmanager
 async def acting_as(session: SqlSession, role: str, *, current: str | None = None) -> AsyncIterator[None]:
-    """Have the block's statements run with a role's rights. Only for statements that run no user code.
+    """Have the block's statements run with a role's rights.
 
-    What the block compiles is compiled on behalf of the role.
+    They run no code of users, but inside `pgtrickle._run`. What the block compiles is compiled on behalf of the role.
 
     `current` is the role that the session acts as, where the caller knows it.
 
@@ -59,6 +59,7 @@ async def acting_as(session: SqlSession, role: str, *, current: str | None = Non
     """
     if current is None:
         current = (await session.fetch("SELECT current_user::text"))[0][0]
+    await session.keep_settings(role)
     with on_behalf_of(role):
         if current == role:
             yield

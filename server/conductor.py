@@ -246,8 +246,8 @@ class Conductor:
     async def _engine(self, session: RelayedSession) -> None:
         await session.pin()
         await self.session.relay.hooks.carry_out(session)
-        if not session.autocommit:
-            await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway
+        if session.disturbed or not session.autocommit:
+            await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway where nothing was SET
 
     async def _fail(self, session: RelayedSession, error: SqlError) -> None:
         """Report an error of the engine, which aborts the transaction."""

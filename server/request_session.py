@@ -45,7 +45,30 @@ _CHANGES = ", ".join(
 _SET = f"SELECT {_CHANGES}"
 # What a subquery in FROM returns is computed before the outer list; OFFSET keeps it one.
 _LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
-_LOOK_AND_SET = f"SELECT before.*, {_CHANGES} FROM (SELECT {_LOOK} OFFSET 0) AS before"
+_LOOK = f"SELECT {_LOOK}, session_user::pg_catalog.text OFFSET 0"
+_LOOK_AND_SET = f"SELECT before.*, {_CHANGES} FROM ({_LOOK}) AS before"
+
+# All that code of another role can have set in the session, and what of it the session has set itself, as JSON. Our own
+# parameters are known to nobody else; those that no module has defined cannot be listed.
+_NOT_OURS = f"""
+FROM (SELECT s.name, CASE WHEN s.source OPERATOR(pg_catalog.=) 'session' THEN s.setting END AS value
+      FROM pg_catalog.pg_settings AS s
+      WHERE (s.context OPERATOR(pg_catalog.=) 'user' OR s.context OPERATOR(pg_catalog.=) 'superuser'
+             AND pg_catalog.has_parameter_privilege(s.name, 'SET'))
+        AND NOT 'NO_RESET_ALL' OPERATOR(pg_catalog.=) ANY (pg_catalog.pg_settings_get_flags(s.name))
+        AND s.name OPERATOR(pg_catalog.<>) ALL (ARRAY['{"', '".join(_PINS)}']::pg_catalog.text[])
+      UNION ALL
+      SELECT o.name, coalesce(pg_catalog.current_setting(o.name, true), '')
+      FROM (VALUES ('pgtrickle.maintenance'), ('pgtrickle.revoking'), ('headwater.engine')) AS o (name)
+      OFFSET 0) AS s
+"""
+_KEEP = f"SELECT pg_catalog.json_object_agg(s.name, s.value)::pg_catalog.text {_NOT_OURS} WHERE s.value IS NOT NULL"
+# A plain SET, also of what looks as it did: it replaces a value that is hidden below one for the transaction. NULL resets.
+_PUT_BACK = f"""
+SELECT pg_catalog.count(pg_catalog.set_config(s.name, ($1::pg_catalog.json OPERATOR(pg_catalog.->>) s.name), false))
+{_NOT_OURS}
+"""
+_PUT_PINS_BACK = _SET.replace(", true)", ", false)")
 
 
 class BackendError(SqlError):
@@ -82,6 +105,9 @@ class RelayedSession:
         """Whether PostgreSQL works on a statement of ours."""
         self._encoding = "utf-8"
         self._before: list[Value] = []
+        self._session_user: Value = None
+        self._kept: Value = None
+        """Settings of the session, as JSON, once code of another role may have run."""
 
     # -- RequestSession ----------------------------------------------------------------------------------------
 
@@ -138,6 +164,8 @@ class RelayedSession:
         """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ."""
         if not self.autocommit:
             raise SqlError("25001", "cannot commit in the client's transaction")
+        if self.disturbed:
+            await self.unpin()
         # The disk is waited for once, at the end of what follows: until then nobody has been told of anything.
         await self.execute("SET LOCAL synchronous_commit = off")
         await self._commit()
@@ -148,6 +176,7 @@ class RelayedSession:
         """ROLLBACK what has been done since the last COMMIT, and BEGIN anew, also after a cancel."""
         if not self.autocommit:
             raise SqlError("25001", "cannot roll back the client's transaction")
+        self._kept = None
         await self._run("ROLLBACK", (), even_if_cancelled=True)
         await self._run("BEGIN", (), even_if_cancelled=True)
 
@@ -164,10 +193,29 @@ class RelayedSession:
         self._encoding = "utf-8"  # which is in force by the time the answer is sent; the question is ASCII
         ((*before,),) = await self.fetch(_LOOK_AND_SET, *_PINS.values())
         self._before = before[: len(_PINS)]
+        self._session_user = before[len(_PINS)]
+
+    async def keep_settings(self, role: str) -> None:
+        """See `SqlSession.keep_settings`."""
+        if role != self._session_user and self._kept is None:
+            ((self._kept,),) = await self.fetch(_KEEP)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether code of another role than the session's own may have run in it since `pin`."""
+        return self._kept is not None
 
     async def unpin(self) -> None:
-        """Put the client's parameters in force again."""
-        await self.fetch(_SET, *self._before)
+        """Put the client's parameters in force again, those that code of others may have set, too.
+
+        These are SET then, for good: what the client had SET LOCAL before cannot be told from what it had SET.
+        """
+        if self.disturbed:
+            await self.fetch(_PUT_BACK, self._kept)
+            await self.fetch(_PUT_PINS_BACK, *self._before)
+            self._kept = None
+        else:
+            await self.fetch(_SET, *self._before)
         self._encoding = values.codec(self._dialogue.client_encoding)
         self._dialogue.pinned = False
 

@@ -200,10 +200,10 @@ BEGIN
 END $$;
 
 
--- How many rows this transaction has written to tables with triggers that can be deferred.
+-- How many rows this transaction has written to tables with triggers that can be deferred; those of constraints call functions, too.
 CREATE OR REPLACE FUNCTION accum_internal._deferrable_writes() RETURNS bigint
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
                         + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)::bigint
-      FROM pg_trigger AS t WHERE t.tgdeferrable AND NOT t.tgisinternal
+      FROM pg_trigger AS t WHERE t.tgdeferrable
 $$;

@@ -93,9 +93,9 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._runner(oid) FROM PUBLIC;
 
 
--- Have the triggers fire that a role's statement has deferred, before the role's function returns: until PostgreSQL 18,
--- those that are left to the commit run with the rights of whoever commits. A trigger could put others off in turn. To do
--- so it must write to a table that has such triggers; as long as any does, all is done once more.
+-- Have the triggers fire that a role's statement has deferred, before the role's function returns: those that are left to
+-- the commit could set what the session keeps and, until PostgreSQL 18, run with the rights of whoever commits. A trigger could
+-- put others off in turn. To do so it must write to a table that has such triggers; as long as any does, all is done once more.
 CREATE OR REPLACE FUNCTION pgtrickle._fire_deferred() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -113,17 +113,14 @@ BEGIN
 END $$;
 
 
--- How many rows this transaction has written to tables with triggers of users that can be deferred.
+-- How many rows this transaction has written to tables with triggers that can be deferred. Constraints count, too: checking
+-- one may call a function of the owner's.
 CREATE OR REPLACE FUNCTION pgtrickle._deferrable_writes() RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    IF current_setting('server_version_num')::int >= 180000 THEN
-        RETURN 0;
-    END IF;
-    RETURN (SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
-                                + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)
-            FROM pg_trigger t WHERE t.tgdeferrable AND NOT t.tgisinternal);
-END $$;
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
+                        + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)::bigint
+    FROM pg_trigger t WHERE t.tgdeferrable
+$$;
 
 
 -- After a statement with another role's rights: raises 42501 if its functions have left something behind in the session,
