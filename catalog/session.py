@@ -62,7 +62,7 @@ class SqlSession(Protocol):
         ...
 
     async def keep_settings(self, role: str) -> None:
-        """To be called before statements that run code of a role's: what it sets does not outlast this use of the session.
+        """To be called before statements that run code of a role's: what it sets does not outlast this use.
 
         Raises SqlError.
         """

@@ -63,7 +63,7 @@ FROM (SELECT s.name, CASE WHEN s.source OPERATOR(pg_catalog.=) 'session' THEN s.
       OFFSET 0) AS s
 """
 _KEEP = f"SELECT pg_catalog.json_object_agg(s.name, s.value)::pg_catalog.text {_NOT_OURS} WHERE s.value IS NOT NULL"
-# A plain SET, also of what looks as it did: it replaces a value that is hidden below one for the transaction. NULL resets.
+# A plain SET, also of what looks as it did: it replaces a value hidden below one for the transaction. NULL resets.
 _PUT_BACK = f"""
 SELECT pg_catalog.count(pg_catalog.set_config(s.name, ($1::pg_catalog.json OPERATOR(pg_catalog.->>) s.name), false))
 {_NOT_OURS}

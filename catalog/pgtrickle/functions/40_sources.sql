@@ -101,19 +101,43 @@ BEGIN
 END $$;
 
 
--- The type below a domain, as SQL. Buffers hold base types: a domain's NOT NULL must not refuse a marker row.
-CREATE OR REPLACE FUNCTION pgtrickle._base_type(typid oid, typmod int) RETURNS text
+-- The type below a domain. Buffers hold base types: a domain's NOT NULL must not refuse a marker row.
+CREATE OR REPLACE FUNCTION pgtrickle._below_domains(INOUT typid oid, INOUT typmod int)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    below record;
 BEGIN
-    RETURN (
-    WITH RECURSIVE base(typid, typmod) AS (
-        SELECT _base_type.typid, _base_type.typmod
-        UNION ALL
-        SELECT t.typbasetype, t.typtypmod FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype = 'd'
-    )
-    SELECT format_type(b.typid, b.typmod)
-    FROM base b JOIN pg_type t ON t.oid = b.typid AND t.typtype <> 'd');
+    LOOP
+        SELECT t.typbasetype, t.typtypmod INTO below FROM pg_type t WHERE t.oid = typid AND t.typtype = 'd';
+        EXIT WHEN NOT FOUND;
+        typid := below.typbasetype;
+        typmod := below.typtypmod;
+    END LOOP;
 END $$;
+
+-- The same as SQL.
+CREATE OR REPLACE FUNCTION pgtrickle._base_type(typid oid, typmod int) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format_type(b.typid, b.typmod) FROM pgtrickle._below_domains(typid, typmod) AS b
+$$;
+
+
+-- Have ANALYZE pass over columns of range types of users: it calls a function of such a type (its subtype_diff) with the rights
+-- of the owner of the table. For tables of the server's that hold values of users' tables.
+CREATE OR REPLACE FUNCTION pgtrickle._keep_out_of_statistics(relation oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    ignored name;
+BEGIN
+    FOR ignored IN
+        SELECT a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND t.oid >= 16384
+          AND t.typanalyze = ANY ('{range_typanalyze, multirange_typanalyze}'::regproc[]) AND a.attstattarget IS DISTINCT FROM 0
+    LOOP
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN %I SET STATISTICS 0', pgtrickle._qualified(relation), ignored);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._keep_out_of_statistics(oid) FROM PUBLIC;
 
 
 -- Whether row-level security of a table is on, and forced: 'off', 'on' or 'forced'.

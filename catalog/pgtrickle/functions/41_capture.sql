@@ -229,7 +229,8 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._pin_columns(oid, text[]) FROM PUBLIC;
 
 
 -- Make the buffer of a source hold the given columns with their present types. A column whose type has changed is
--- replaced: nobody can use what it holds.
+-- replaced: nobody can use what it holds. Raises 40001 where the name of a type has become that of another one meanwhile, whose
+-- casts and checks would have the server's rights.
 CREATE OR REPLACE FUNCTION pgtrickle._write_buffer(source oid, columns text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -253,8 +254,7 @@ BEGIN
                             FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
                             WHERE l.oid = a.attcollation AND l.collname <> 'default'), '') AS type,
                b.attname IS NOT NULL AS present,
-               format_type(b.atttypid, b.atttypmod) = pgtrickle._base_type(a.atttypid, a.atttypmod)
-               AND b.attcollation = a.attcollation AS unchanged
+               pgtrickle._buffer_fits(source, ARRAY[u.name]) AS unchanged
         FROM unnest(columns) WITH ORDINALITY AS u(name, place)
         JOIN pg_attribute a ON a.attrelid = source AND a.attname = u.name AND a.attnum > 0 AND NOT a.attisdropped
         LEFT JOIN pg_attribute b ON b.attrelid = buffer AND b.attname = u.name AND NOT b.attisdropped
@@ -269,6 +269,11 @@ BEGIN
     END LOOP;
     IF changes IS NOT NULL THEN
         EXECUTE format('ALTER TABLE pgtrickle_changes.%I %s', buffer_name, array_to_string(changes, ', '));
+        IF NOT pgtrickle._buffer_fits(source, columns) THEN
+            RAISE EXCEPTION USING ERRCODE = '40001',
+                MESSAGE = format('types of columns of "%s" were renamed meanwhile', pgtrickle._qualified(source));
+        END IF;
+        PERFORM pgtrickle._keep_out_of_statistics(buffer);
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_buffer(oid, text[]) FROM PUBLIC;
@@ -279,12 +284,16 @@ CREATE OR REPLACE FUNCTION pgtrickle._buffer_fits(source oid, columns text[]) RE
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT NOT EXISTS (
         SELECT FROM pg_attribute a
+        CROSS JOIN LATERAL pgtrickle._below_domains(a.atttypid, a.atttypmod) AS t
         LEFT JOIN pg_attribute b ON b.attrelid = to_regclass('pgtrickle_changes.changes_' || source)
                                 AND b.attname = a.attname AND NOT b.attisdropped
         WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)
-          AND (format_type(b.atttypid, b.atttypmod), b.attcollation)
-              IS DISTINCT FROM (pgtrickle._base_type(a.atttypid, a.atttypmod), a.attcollation))
+          AND (b.atttypid, b.atttypmod, b.attcollation) IS DISTINCT FROM (t.typid, t.typmod, a.attcollation))
 $$;
+
+-- Buffers that an earlier version has made.
+SELECT pgtrickle._keep_out_of_statistics(c.oid) FROM pg_catalog.pg_class c
+WHERE c.relnamespace = 'pgtrickle_changes'::pg_catalog.regnamespace AND c.relkind = 'r';
 
 
 -- Let a role read what it needs of a buffer. Writers of one relation's grants must not meet: they are put in a queue.

@@ -29,6 +29,14 @@ BEGIN
         FROM pg_attribute a
         LEFT JOIN pg_collation c ON c.oid = a.attcollation LEFT JOIN pg_namespace n ON n.oid = c.collnamespace
         WHERE a.attrelid = source AND a.attnum > 0 AND a.attname = ANY (columns) AND NOT a.attisdropped));
+    IF EXISTS (SELECT FROM pg_attribute a
+               JOIN pg_attribute b ON b.attrelid = to_regclass('pgtrickle_changes.' || title) AND b.attname = a.attname
+               WHERE a.attrelid = source AND a.attnum > 0
+                 AND (a.atttypid, a.atttypmod, a.attcollation) <> (b.atttypid, b.atttypmod, b.attcollation)) THEN
+        RAISE EXCEPTION USING ERRCODE = '40001',
+            MESSAGE = format('types of columns of "%s" were renamed meanwhile', pgtrickle._qualified(source));
+    END IF;
+    PERFORM pgtrickle._keep_out_of_statistics(to_regclass('pgtrickle_changes.' || title)::oid);
     EXECUTE format('GRANT SELECT, INSERT, DELETE ON pgtrickle_changes.%I TO %I', title,
                    (SELECT r.rolname FROM pg_roles r WHERE r.oid = owner));
     RETURN (SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'copy', title, 'columns', to_jsonb(columns),
