@@ -1,4 +1,4 @@
-"""Types of users in tables of the server's: none is taken for another, and no function of theirs has the server's rights."""
+"""Types of users in tables of the server's: none is taken for another, and none of their functions has its rights."""
 
 from __future__ import annotations
 
