@@ -48,8 +48,8 @@ _LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
 _LOOK = f"SELECT {_LOOK}, session_user::pg_catalog.text OFFSET 0"
 _LOOK_AND_SET = f"SELECT before.*, {_CHANGES} FROM ({_LOOK}) AS before"
 
-# All that code of another role can have set in the session, and what of it the session has set itself, as JSON. Our own
-# parameters are known to nobody else; those that no module has defined cannot be listed.
+# All that code of another role can have set in the session, and what the session itself had set of it. Parameters that
+# no module has defined are not listed; our own of that kind are named.
 _NOT_OURS = f"""
 FROM (SELECT s.name, CASE WHEN s.source OPERATOR(pg_catalog.=) 'session' THEN s.setting END AS value
       FROM pg_catalog.pg_settings AS s
