@@ -44,7 +44,6 @@ from server.data_directory import DataDirectory
 from server.embedded import EmbeddedPostgres
 from server.hooks import Backend, NoEngine
 from server.relay import Relay
-from server.unprivileged import choose_identity
 
 MILLION_ROWS = "select n, 'row number ' || n, n / 7.0 from generate_series(1, 1000000) n"
 
@@ -119,9 +118,9 @@ def pgbouncer(cluster: EmbeddedPostgres) -> Iterator[Target | None]:
             f"listen_port = {port}\nunix_socket_dir =\nauth_type = scram-sha-256\nauth_file = {users}\n"
             "pool_mode = session\ndefault_pool_size = 50\nlogfile =\npidfile =\n"
         )
-        identity = choose_identity(home, home, cluster.bin_dir)  # PgBouncer does not run as root either
+        command = [program, "-q", str(settings)]  # it does not run as root either
         process = subprocess.Popen(
-            identity.command([program, "-q", str(settings)], die_with_parent=True),
+            cluster.identity.command(command, programs=cluster.socket_dir, die_with_parent=True),
         )
         time.sleep(1)
         try:

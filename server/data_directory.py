@@ -89,7 +89,7 @@ class DataDirectory:
     def lock(self) -> None:
         """Take the directory for this process. Raises StartupError if another server has it."""
         try:
-            descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT, 0o600)
+            descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StartupError(
                 f'could not open lock file "{self._lock_file}": {error.strerror}',

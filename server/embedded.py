@@ -17,9 +17,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 
 import psutil
 import psycopg
@@ -35,13 +36,24 @@ from server.embedded_processes import (
     without_children,
 )
 from server.embedded_settings import machine_settings
-from server.unprivileged import Identity, choose_identity
+from server.embedded_socket import SocketDirectory
+from server.launch import REFUSED
+from server.unprivileged import (
+    Identity,
+    choose_identity,
+    give_tree,
+    hand_over,
+    let_in,
+    put_text,
+    tablespaces,
+    text_of,
+    wal_elsewhere,
+)
 
 log = structlog.get_logger(__name__)
 
 SUPERUSER = "postgres"
-SOCKET_NAME = ".s.PGSQL.5432"
-SOCKET_PATH_LIMIT = 103  # bytes of sun_path that Linux (107) and macOS (103) both allow
+INHERITED = ("PATH", "LD_LIBRARY_PATH", "TZ")
 START_SECONDS = 300.0  # recovery after a crash may read much WAL
 
 
@@ -75,7 +87,7 @@ class EmbeddedPostgres:
         self._bin = binaries()
         self._identity = Identity()
         self._postmaster: subprocess.Popen[bytes] | None = None
-        self._socket_dir: Path | None = None
+        self._socket: SocketDirectory | None = None
         self._password = ""
 
     # What a client needs to know
@@ -98,9 +110,14 @@ class EmbeddedPostgres:
 
     @property
     def socket_dir(self) -> Path:
-        if self._socket_dir is None:
+        if self._socket is None:
             raise RuntimeError("the embedded PostgreSQL has not been started")
-        return self._socket_dir
+        return self._socket.path
+
+    @property
+    def identity(self) -> Identity:
+        """As whom it runs."""
+        return self._identity
 
     @property
     def pid(self) -> int | None:
@@ -121,14 +138,25 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         """Make the cluster if there is none, and start it. Raises StartupError, and then nothing is left."""
-        self._identity = choose_identity(self._data.path, self._data.postgres, self._bin)
+        try:
+            self._start()
+        except StartupError:
+            self.stop()
+            raise
+        except OSError as error:
+            self.stop()
+            raise StartupError(f"could not start the embedded PostgreSQL: {error}") from error
+
+    def _start(self) -> None:
+        self._identity = choose_identity(self._data)
         self._remove_half_made()
+        let_in(self._data, self._identity)
         if not self._exists():
             self._initialise()
         self._check_version()
         self._stop_leftover()
+        hand_over(self._data, self._identity)
         self._read_password()
-        self._socket_dir = self._make_socket_dir()
         self._launch_postmaster()
         self._check_password()
 
@@ -142,7 +170,9 @@ class EmbeddedPostgres:
                 patience = FAST_STOP_SECONDS_AT_START if starting else FAST_STOP_SECONDS
                 stop_process(psutil.Process(postmaster.pid), patience)
             postmaster.wait()
-        self._remove_socket_dir()
+        if (socket := self._socket) is not None:
+            self._socket = None
+            socket.remove()
 
     def poll(self) -> int | None:
         """The exit status of a postmaster that ended by itself, else None."""
@@ -178,45 +208,56 @@ class EmbeddedPostgres:
     def _initialise(self) -> None:
         """initdb beside the final place, then a rename: a cluster that exists is a whole one."""
         log.info("creating the embedded PostgreSQL", directory=str(self._data.postgres))
+        maker = self._identity.for_initdb()
+        cluster, password_file = self._half_made / "cluster", self._half_made / "password"
+        self._half_made.mkdir(mode=0o700)
         password = secrets.token_urlsafe(24)
         self._write_passfile(password)
-        with tempfile.NamedTemporaryFile("w", prefix="headwater-") as password_file:
-            password_file.write(password + "\n")
-            password_file.flush()
-            self._identity.give(Path(password_file.name))
-            result = self._run(
-                [
-                    str(self._bin / "initdb"),
-                    f"--pgdata={self._half_made}",
-                    f"--username={SUPERUSER}",
-                    f"--pwfile={password_file.name}",
-                    "--auth=scram-sha-256",
-                    "--encoding=UTF8",
-                    "--locale=C",
-                    "--locale-provider=builtin",
-                    "--builtin-locale=C.UTF-8",
-                    "--no-instructions",
-                ]
-            )
+        put_text(password_file, password + "\n", maker)
+        maker.give(self._half_made)
+        command = [
+            str(self._bin / "initdb"),
+            f"--pgdata={cluster}",
+            f"--username={SUPERUSER}",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
+        ]
+        result = subprocess.run(
+            maker.command(command, reach=[self._half_made], programs=self._bin.parent),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=self._environment(),
+            cwd="/",
+        )
         if result.returncode != 0:
             self._remove_half_made()
+            self._check_permitted(result.returncode, result.stderr)
             raise StartupError(
                 f'could not create a PostgreSQL cluster in "{self._data.path}": '
                 + _last_lines(result.stderr, "initdb failed without saying why"),
                 "Nothing was left behind. Start again when the cause is gone, or elsewhere with --data.",
             )
-        with (self._half_made / "postgresql.conf").open("a") as file:
+        with (cluster / "postgresql.conf").open("a") as file:
             file.write("\n# Settings made from the machine's size at every start. ALTER SYSTEM wins over them.\n")
             file.write("include_if_exists = 'headwater.conf'\n")
+        give_tree(cluster, self._identity)
         if self._data.postgres.exists():  # an empty directory
             self._data.postgres.rmdir()
-        self._half_made.rename(self._data.postgres)
+        cluster.rename(self._data.postgres)
+        self._remove_half_made()
 
     def _check_version(self) -> None:
         ours = subprocess.run(
             [self._bin / "postgres", "--version"], capture_output=True, text=True, check=True
         ).stdout.split()[-1]
-        theirs = (self._data.postgres / "PG_VERSION").read_text().strip()
+        theirs = text_of(self._data.postgres / "PG_VERSION").strip()
         if theirs != ours.split(".")[0]:
             raise StartupError(
                 f'"{self._data.postgres}" was made by PostgreSQL {theirs}, and the embedded one is {ours}',
@@ -224,10 +265,7 @@ class EmbeddedPostgres:
             )
 
     def _write_passfile(self, password: str) -> None:
-        descriptor = os.open(self._data.passfile, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w") as file:
-            file.write(f"*:*:*:{SUPERUSER}:{password}\n")
-        os.chmod(self._data.passfile, 0o600)
+        put_text(self._data.passfile, f"*:*:*:{SUPERUSER}:{password}\n", Identity())
 
     def _read_password(self) -> None:
         try:
@@ -248,26 +286,31 @@ class EmbeddedPostgres:
             psycopg.connect(self.dsn()).close()
         except psycopg.OperationalError as error:
             if "password authentication failed" in str(error):
-                self.stop()
                 raise StartupError(
                     f'the password in "{self._data.passfile}" is not that of role {SUPERUSER}',
                     "Write the right one into that file, or delete it: the next start sets a new one.",
                 ) from error
 
     def _set_new_password(self) -> None:
-        """The password file is lost: whoever owns the cluster's files may set a new password, so do it."""
+        """The password file is lost: whoever owns the cluster's files may set a new password, so do it.
+
+        (`postgres --single`, which asks for no password either, cannot run as a user without a name.)
+        """
         log.warning("the password file is missing; setting a new password", file=str(self._data.passfile))
         password = secrets.token_urlsafe(24)
-        statement = f"ALTER ROLE {SUPERUSER} PASSWORD '{password}';\n"
-        result = self._run(
-            [str(self._bin / "postgres"), "--single", "-D", str(self._data.postgres), "postgres"],
-            stdin=statement,
-        )
-        if result.returncode != 0:
+        let_all_in = self._data.postgres / "headwater.hba"
+        put_text(let_all_in, "local all all trust\n", self._identity)
+        self._launch_postmaster({"hba_file": str(let_all_in)})
+        try:
+            with psycopg.connect(self.dsn(), autocommit=True) as connection:
+                connection.execute(f"ALTER ROLE {SUPERUSER} PASSWORD '{password}'")
+        except psycopg.Error as error:
             raise StartupError(
-                f'"{self._data.passfile}" is missing and a new password could not be set: '
-                + _last_lines(result.stderr, "postgres --single failed")
-            )
+                f'"{self._data.passfile}" is missing and a new password could not be set: {error}'
+            ) from error
+        finally:
+            self.stop()
+            let_all_in.unlink()
         self._write_passfile(password)
         self._password = password
 
@@ -291,35 +334,10 @@ class EmbeddedPostgres:
         # PostgreSQL would refuse to start if another program has been given the process id in this file.
         pid_file.unlink(missing_ok=True)
 
-    def _make_socket_dir(self) -> Path:
-        """A directory only we can enter, whose name is short enough for a socket."""
-        directory = self._data.path / "socket"
-        if len(os.fsencode(directory / SOCKET_NAME)) <= SOCKET_PATH_LIMIT:
-            shutil.rmtree(directory, ignore_errors=True)
-            directory.mkdir(mode=0o700)
-        else:
-            # Where the path is too long for a socket, `socket` is a link to a short one, so that the next
-            # start finds and removes what a killed server has left.
-            if directory.is_symlink():
-                shutil.rmtree(directory.readlink(), ignore_errors=True)
-                directory.unlink()
-            short = Path(tempfile.mkdtemp(prefix="headwater-", dir=_runtime_dir()))
-            directory.symlink_to(short)
-            directory = short
-        self._identity.give(directory)
-        return directory
-
-    def _remove_socket_dir(self) -> None:
-        link = self._data.path / "socket"
-        if self._socket_dir is not None:
-            shutil.rmtree(self._socket_dir, ignore_errors=True)
-            self._socket_dir = None
-        if link.is_symlink():
-            link.unlink()
-
-    def _launch_postmaster(self) -> None:
+    def _launch_postmaster(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start it and wait until it is ready, with settings that win over all others."""
+        self._socket = SocketDirectory(self._data.path / "socket", self._identity)
         self._write_settings()
-        output = self._data.logs / "postgres-start.log"
         fixed = {
             "listen_addresses": "",
             "port": str(self.port),
@@ -327,78 +345,82 @@ class EmbeddedPostgres:
             "unix_socket_permissions": "0700",
             "wal_level": "logical",
         }
-        command = [str(self._bin / "postgres"), "-D", str(self._data.postgres)]
-        for name, value in {**fixed, **self._settings}.items():
+        cluster = self._data.postgres
+        command = [str(self._bin / "postgres"), "-D", str(cluster)]
+        for name, value in {**fixed, **self._settings, **(settings or {})}.items():
             command += ["-c", f"{name}={value}"]
-        with output.open("wb") as file:
+        reach = [cluster, self._data.logs, self.socket_dir, *tablespaces(cluster), *wal_elsewhere(cluster)]
+        started = time.time_ns()
+        with tempfile.TemporaryFile() as output:  # what it says before its logging collector runs
             self._postmaster = subprocess.Popen(
-                self._identity.command(command, die_with_parent=True),
+                self._identity.command(command, reach=reach, programs=self._bin.parent, die_with_parent=True),
                 stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=_environment(),
+                stdout=output,
+                stderr=output,
+                env=self._environment(),
                 cwd="/",
                 start_new_session=True,  # the terminal's Ctrl-C is for us; PostgreSQL is stopped last
             )
-        self._wait_until_ready(output)
+            self._wait_until_ready(output, started)
 
     def _write_settings(self) -> None:
         path = self._data.postgres / "headwater.conf"
-        path.write_text("".join(f"{name} = '{value}'\n" for name, value in machine_settings(self._data.logs).items()))
-        self._identity.give(path)
-        self._identity.give(self._data.logs)
+        text = "".join(f"{name} = '{value}'\n" for name, value in machine_settings(self._data.logs).items())
+        put_text(path, text, self._identity)
 
-    def _wait_until_ready(self, output: Path) -> None:
+    def _wait_until_ready(self, output: IO[bytes], started: int) -> None:
         assert self._postmaster is not None
         deadline = time.monotonic() + START_SECONDS
         while self._state(self._postmaster) != "ready":
             status = self._postmaster.poll()
             if status is not None or time.monotonic() > deadline:
-                self.stop()
+                output.seek(0)
+                said = output.read().decode(errors="replace")
+                self._check_permitted(status, said)
                 reason = "it took too long" if status is None else f"exit status {status}"
                 raise StartupError(
                     f"the embedded PostgreSQL did not start ({reason}): "
-                    + _last_lines(self._said(output), "it said nothing"),
+                    + _last_lines(self._logged(started) or said, "it said nothing"),
                     f'Its log is in "{self._data.logs}".',
                 )
             time.sleep(0.02)
+        if self._socket is not None:
+            self._socket.close()
 
-    def _said(self, output: Path) -> str:
-        """What it wrote on starting: to its logging collector, once that runs."""
-        started = output.stat().st_ctime_ns
-        logs = [file for file in self._data.logs.glob("postgres-???.log") if file.stat().st_mtime_ns >= started]
-        return max(logs, key=lambda file: file.stat().st_mtime_ns, default=output).read_text(errors="replace")
+    def _logged(self, started: int) -> str:
+        """What its logging collector has written since then, if that has run."""
+        files = {file: file.lstat().st_mtime_ns for file in self._data.logs.glob("postgres-???.log")}
+        latest = max((file for file, time in files.items() if time >= started), key=files.__getitem__, default=None)
+        return text_of(latest) if latest else ""
+
+    def _check_permitted(self, status: int | None, said: str) -> None:
+        """Raises StartupError if it was not started because the system does not let it run as its user."""
+        if status == REFUSED and self._identity.uid is not None:
+            raise StartupError(
+                f"the embedded PostgreSQL does not run as root, and cannot run as another user: {said.strip()}",
+                "Run headwater as an ordinary user. Or, if it is about a directory, let others pass that "
+                "(chmod o+x), or use another one (--data for that of the data).",
+            )
 
     def _state(self, postmaster: subprocess.Popen[bytes]) -> str:
         """What the postmaster writes into the last line of its pid file (as pg_ctl --wait reads it)."""
         try:
-            lines = (self._data.postgres / "postmaster.pid").read_text().splitlines()
+            lines = text_of(self._data.postgres / "postmaster.pid").splitlines()
         except OSError:
             return "starting"
         ours = len(lines) >= 8 and lines[0] == str(postmaster.pid)
         return lines[7].strip() if ours else "starting"
 
-    def _run(self, command: Sequence[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self._identity.command(command),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-            cwd="/",
-        )
+    def _environment(self) -> dict[str, str]:
+        """Ours without PGDATA, PGPORT and the like, and without a locale that may not exist here.
 
-
-def _runtime_dir() -> str:
-    place = os.environ.get("XDG_RUNTIME_DIR", "")
-    return place if place and len(place) < 40 and os.access(place, os.W_OK) else "/tmp"
-
-
-def _environment() -> dict[str, str]:
-    """Ours without PGDATA, PGPORT and the like, and without a locale that may not exist here."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_", "LANG"))}
-    return {**inherited, "LC_ALL": "C"}
+        Another user gets nothing that could be a secret of ours.
+        """
+        if self._identity.uid is not None:
+            inherited = {k: v for k, v in os.environ.items() if k in INHERITED}
+        else:
+            inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_", "LANG"))}
+        return {**inherited, "LC_ALL": "C"}
 
 
 def _last_lines(text: str, otherwise: str) -> str:

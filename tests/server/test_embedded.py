@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import pwd
 import resource
-import shutil
 import signal
 import stat
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import psycopg
 import pytest
 
-from server import unprivileged
 from server.data_directory import DataDirectory, StartupError
 from server.embedded import EmbeddedPostgres
 from server.embedded_processes import processes_in, stop_process
@@ -283,34 +278,3 @@ def test_second_lock_is_refused_and_names_the_owner(data_directory: DataDirector
     other = DataDirectory(data_directory.path)
     other.lock()
     other.unlock()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_root_without_user_namespaces_runs_it_as_a_system_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unprivileged, "user_namespaces_work", lambda: False)
-    place = Path(tempfile.mkdtemp(prefix="headwater-test-"))
-    place.chmod(0o755)
-    data = DataDirectory(place / "data").create()
-    cluster = EmbeddedPostgres(data, FAST)
-    try:
-        cluster.start()
-        write(cluster)
-        owner = data.postgres.stat().st_uid
-        assert owner != 0
-        assert pwd.getpwuid(owner).pw_name in unprivileged.SYSTEM_USERS
-        owners = set()
-        for process in processes_in(data.postgres):
-            with suppress(psutil.NoSuchProcess):  # a process of PostgreSQL's own, with no more to do
-                owners.update(process.uids())
-        assert owners == {owner}
-        cluster.stop()
-        monkeypatch.undo()  # the cluster keeps its owner, also where user namespaces work
-        assert restarted(data) == 5050
-        assert data.postgres.stat().st_uid == owner
-    except StartupError as error:
-        if "no system user" not in error.message:
-            raise
-        pytest.skip("no system user can reach the PostgreSQL programs here")
-    finally:
-        cluster.stop()
-        shutil.rmtree(place)
