@@ -120,7 +120,7 @@ def pgbouncer(cluster: EmbeddedPostgres) -> Iterator[Target | None]:
         )
         command = [program, "-q", str(settings)]  # it does not run as root either
         process = subprocess.Popen(
-            cluster.identity.command(command, programs=cluster.socket_dir, die_with_parent=True),
+            cluster.identity.command(command, shared=[cluster.socket_dir], die_with_parent=True),
         )
         time.sleep(1)
         try:

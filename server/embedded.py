@@ -211,10 +211,12 @@ class EmbeddedPostgres:
         maker = self._identity.for_initdb()
         cluster, password_file = self._half_made / "cluster", self._half_made / "password"
         self._half_made.mkdir(mode=0o700)
+        cluster.mkdir(mode=0o700)
+        maker.give(cluster)
         password = secrets.token_urlsafe(24)
         self._write_passfile(password)
         put_text(password_file, password + "\n", maker)
-        maker.give(self._half_made)
+        maker.let_pass(self._half_made)
         command = [
             str(self._bin / "initdb"),
             f"--pgdata={cluster}",
@@ -228,7 +230,7 @@ class EmbeddedPostgres:
             "--no-instructions",
         ]
         result = subprocess.run(
-            maker.command(command, reach=[self._half_made], programs=self._bin.parent),
+            maker.command(command, reach=[cluster], shared=[self._bin.parent, self._half_made]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -353,7 +355,7 @@ class EmbeddedPostgres:
         started = time.time_ns()
         with tempfile.TemporaryFile() as output:  # what it says before its logging collector runs
             self._postmaster = subprocess.Popen(
-                self._identity.command(command, reach=reach, programs=self._bin.parent, die_with_parent=True),
+                self._identity.command(command, reach=reach, shared=[self._bin.parent], die_with_parent=True),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -40,10 +40,10 @@ class SocketDirectory:
 
         Raises StartupError if it is not a socket.
         """
-        if self._identity.uid is None or self._identity.gid is None:
+        if self._identity.uid is None:
             return
-        os.chown(self.path, os.geteuid(), self._identity.gid)
-        self.path.chmod(0o710)
+        os.chown(self.path, os.geteuid(), -1)
+        self._identity.let_pass(self.path)
         if not stat.S_ISSOCK((self.path / SOCKET_NAME).lstat().st_mode):
             raise StartupError(f'what PostgreSQL has made in "{self.path}" is not a socket')
 

@@ -13,7 +13,7 @@ alone, and Linux for all options but --user.
                  directory above one of them turns him away, the program gets a mount namespace in which an
                  empty directory stands in that one's place, with nothing in it but the way to these paths.
                  A path that is not the user's is left out: he may have put a link there.
---programs PATH  the same for a directory of somebody else's.
+--shared PATH    the same for a directory of somebody else's.
 
 What the system does not permit is said on stderr, with exit status 77.
 """
@@ -79,9 +79,9 @@ def _closed_above(path: str, uid: int, gid: int) -> Iterator[str]:
             return
 
 
-def _open_the_way(paths: list[str], programs: list[str], uid: int, gid: int) -> None:
+def _open_the_way(paths: list[str], shared: list[str], uid: int, gid: int) -> None:
     """Make all these reachable for this user, as they are named and as they really are (links may lead to them)."""
-    places = sorted({place for path in (*paths, *programs) for place in (path, os.path.realpath(path))}, key=len)
+    places = sorted({place for path in (*paths, *shared) for place in (path, os.path.realpath(path))}, key=len)
     closed = sorted({directory for place in places for directory in _closed_above(place, uid, gid)})
     if not closed:
         return
@@ -89,13 +89,14 @@ def _open_the_way(paths: list[str], programs: list[str], uid: int, gid: int) -> 
         _libc_call("unshare", CLONE_NEWNS)
         _mount(None, "/", None, MS_REC | MS_SLAVE)  # what is mounted later is seen here, but not the reverse
         handles = {place: os.open(place, os.O_PATH) for place in places}
+        any_owner = {os.path.realpath(path) for path in shared} | set(shared)
         for directory in closed:
-            if not any(other in closed for other in _above(directory)):
+            if not _is_below(directory, closed):
                 _mount("headwater", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0711")
-        anybodys = {os.path.realpath(path) for path in programs} | set(programs)
         for place, handle in handles.items():
-            if (place in anybodys or os.fstat(handle).st_uid == uid) and not _is(place, handle):
-                _make_stand_in(place, handle)
+            allowed = place in any_owner or os.fstat(handle).st_uid == uid
+            if allowed and not _is(place, handle) and _is_below(os.path.realpath(place), closed):
+                _make_directory(place)
                 _mount(f"/proc/self/fd/{handle}", place, None, MS_BIND | MS_REC)
     except OSError as error:
         _refuse(
@@ -111,10 +112,14 @@ def _is(place: str, handle: int) -> bool:
         return False
 
 
-def _make_stand_in(place: str, handle: int) -> None:
-    """An empty directory with the path of what `handle` is, to mount that on."""
+def _is_below(path: str, directories: list[str]) -> bool:
+    return any(directory in directories for directory in _above(path))
+
+
+def _make_directory(path: str) -> None:
+    """An empty directory to mount on, and those above it that are not there."""
     before = os.umask(0)
-    os.makedirs(place, mode=0o711, exist_ok=True)
+    os.makedirs(path, mode=0o711, exist_ok=True)
     os.umask(before)
 
 
@@ -152,7 +157,7 @@ def main(arguments: list[str]) -> None:
     parent: int | None = None
     user: tuple[int, int] | None = None
     reach: list[str] = []
-    programs: list[str] = []
+    shared: list[str] = []
     while options:
         option = options.pop(0)
         if option == "--parent":
@@ -162,12 +167,12 @@ def main(arguments: list[str]) -> None:
             user = uid, gid
         elif option == "--reach":
             reach.append(options.pop(0))
-        elif option == "--programs":
-            programs.append(options.pop(0))
+        elif option == "--shared":
+            shared.append(options.pop(0))
         else:
             sys.exit(f"launch.py: unknown option {option}")
     if user is not None:
-        _open_the_way(reach, programs, *user)
+        _open_the_way(reach, shared, *user)
         _become(*user)
     if parent is not None:
         # After the change of user, which clears the setting.

@@ -46,19 +46,19 @@ class Identity:
         command: Sequence[str],
         *,
         reach: Iterable[Path] = (),
-        programs: Path | None = None,
+        shared: Iterable[Path] = (),
         die_with_parent: bool = False,
     ) -> list[str]:
         """The command line that runs `command` so; on Linux it can be tied to our own life.
 
-        `reach` are the directories of the other user that it must get to, `programs` one that is not his.
+        `reach` are the directories of the other user that it must get to, `shared` those that are not his.
         """
         options: list[str] = []
         if self.uid is not None:
             options += ["--user", f"{self.uid}:{self.gid}"]
             if sys.platform == "linux":
                 options += [option for path in reach for option in ("--reach", str(path))]
-                options += ["--programs", str(programs)] if programs is not None else []
+                options += [option for path in shared for option in ("--shared", str(path))]
         if die_with_parent and sys.platform == "linux":
             options += ["--parent", str(os.getpid())]
         if not options:
@@ -69,6 +69,12 @@ class Identity:
         """Make the other user the owner of `path`, if there is another user."""
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
+
+    def let_pass(self, directory: Path) -> None:
+        """Let the other user's group through a directory of ours, if there is another user."""
+        if self.gid is not None:
+            os.chown(directory, -1, self.gid)
+            directory.chmod(0o710)
 
     def for_initdb(self) -> Identity:
         """The same group with a user who has a name: initdb looks its own up, and can do without nothing else."""
@@ -151,21 +157,19 @@ def let_in(data: DataDirectory, identity: Identity) -> None:
     """
     if identity.uid is None or identity.gid is None:
         return
-    for name in ("mirror", "spark"):
-        if not os.path.lexists(data.path / name):
-            (data.path / name).mkdir(mode=0o700)
     status = data.path.stat()
-    closed = status.st_mode & 0o077 == 0
-    formerly = status.st_mode & 0o077 == 0o010 and status.st_gid != identity.gid and not _is_a_group(status.st_gid)
-    if not closed and not formerly:
+    passing = status.st_mode & 0o077
+    if passing not in (0, 0o010) or (passing and status.st_gid != identity.gid and _is_a_group(status.st_gid)):
         return
     try:
-        if closed:
+        for name in ("mirror", "spark"):
+            if not os.path.lexists(data.path / name):
+                (data.path / name).mkdir(mode=0o700)
+        if not passing:
             for entry in os.scandir(data.path):
                 if not entry.is_symlink():
                     os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
-        os.chown(data.path, -1, identity.gid)
-        data.path.chmod(0o710)
+        identity.let_pass(data.path)
     except OSError as error:
         raise _not_given(data.path, error) from error
 
@@ -195,6 +199,7 @@ def give_tree(top: Path, identity: Identity) -> None:
     """Make the other user the owner of everything below `top`, and of `top` itself last. No link is followed."""
     if identity.uid is None or identity.gid is None:
         return
+    top = top.resolve()
     said, count = time.monotonic(), 0
     try:
         for _, directories, files, handle in os.fwalk(top, topdown=False, onerror=_raise):
