@@ -24,9 +24,8 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import NoReturn
 
+LIBC = ctypes.CDLL(None, use_errno=True)
 REFUSED = 77  # EX_NOPERM
 PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24
@@ -40,14 +39,13 @@ MS_REC = 16384
 MS_SLAVE = 1 << 19
 
 
-def _refuse(reason: str) -> NoReturn:
+def _refusal(reason: str) -> SystemExit:
     print(reason, file=sys.stderr)
-    sys.exit(REFUSED)
+    return SystemExit(REFUSED)
 
 
 def _libc_call(name: str, *arguments: object) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
+    if getattr(LIBC, name)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
 
@@ -57,26 +55,24 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
     _libc_call("mount", *texts[:3], ctypes.c_ulong(flags), texts[3])
 
 
-def _above(path: str) -> Iterator[str]:
+def _above(path: str) -> list[str]:
     """The directories above an absolute path, from the top.
 
-    >>> list(_above("/var/lib/headwater"))
+    >>> _above("/var/lib/headwater")
     ['/', '/var', '/var/lib']
     """
     parent = os.path.dirname(path)
-    if parent != path:
-        yield from _above(parent)
-        yield parent
+    return [] if parent == path else [*_above(parent), parent]
 
 
-def _closed_above(path: str, uid: int, gid: int) -> Iterator[str]:
+def _closed_above(path: str, uid: int, gid: int) -> list[str]:
     """The topmost directory above `path` that turns this user away, if there is one."""
     for directory in _above(path):
         status = os.stat(directory)
         needed = 0o100 if status.st_uid == uid else 0o010 if status.st_gid == gid else 0o001
         if not status.st_mode & needed:
-            yield os.path.realpath(directory)
-            return
+            return [os.path.realpath(directory)]
+    return []
 
 
 def _open_the_way(paths: list[str], shared: list[str], uid: int, gid: int) -> None:
@@ -99,10 +95,10 @@ def _open_the_way(paths: list[str], shared: list[str], uid: int, gid: int) -> No
                 _make_directory(place)
                 _mount(f"/proc/self/fd/{handle}", place, None, MS_BIND | MS_REC)
     except OSError as error:
-        _refuse(
+        raise _refusal(
             f'user id {uid} may not pass "{closed[0]}", and this system does not permit a mount namespace '
             f"to get around it ({error.strerror})"
-        )
+        ) from None
 
 
 def _is(place: str, handle: int) -> bool:
@@ -135,7 +131,7 @@ def _become(uid: int, gid: int) -> None:
             _libc_call("capset", _words(CAPABILITY_VERSION_3, 0), _words(*[0] * 6))
             _libc_call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     except OSError as error:
-        _refuse(f"root may not become user id {uid} here ({error.strerror})")
+        raise _refusal(f"root may not become user id {uid} here ({error.strerror})") from None
 
 
 def _drop_bounding_set() -> None:
@@ -182,7 +178,7 @@ def main(arguments: list[str]) -> None:
     try:
         os.execv(command[0], command)
     except PermissionError:
-        _refuse(f'user id {os.geteuid()} may not execute "{command[0]}"')
+        raise _refusal(f'user id {os.geteuid()} may not execute "{command[0]}"') from None
 
 
 if __name__ == "__main__":
