@@ -145,7 +145,12 @@ class EmbeddedPostgres:
             raise
         except OSError as error:
             self.stop()
-            raise StartupError(f"could not start the embedded PostgreSQL: {error}") from error
+            raise StartupError(
+                f"could not start the embedded PostgreSQL: {error}",
+                "It does not run as root, who must be able to give it its files. Or run headwater as an ordinary user."
+                if self._identity.uid is not None
+                else None,
+            ) from error
 
     def _start(self) -> None:
         self._identity = choose_identity(self._data)

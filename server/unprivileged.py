@@ -66,7 +66,7 @@ class Identity:
         return [sys.executable, "-I", "-S", str(LAUNCH), *options, "--", *command]
 
     def give(self, path: Path | int) -> None:
-        """Make the other user the owner of `path`, if there is another user."""
+        """Make the other user the owner of `path`, if there is another user. Raises OSError."""
         if self.uid is not None and self.gid is not None:
             os.chown(path, self.uid, self.gid)
 
@@ -150,7 +150,7 @@ def _is_a_group(gid: int) -> bool:
 
 
 def let_in(data: DataDirectory, identity: Identity) -> None:
-    """Let the other user through the data directory, to what is his in it and to nothing else. Raises StartupError.
+    """Let the other user through the data directory, to what is his in it and to nothing else. Raises OSError.
 
     A directory that has been closed to everybody is opened to his group, after what is in it has been closed.
     One that the operator has opened, to all or to a group of his own, is left as it is.
@@ -161,21 +161,18 @@ def let_in(data: DataDirectory, identity: Identity) -> None:
     passing = status.st_mode & 0o077
     if passing not in (0, 0o010) or (passing and status.st_gid != identity.gid and _is_a_group(status.st_gid)):
         return
-    try:
-        for name in ("mirror", "spark"):
-            if not os.path.lexists(data.path / name):
-                (data.path / name).mkdir(mode=0o700)
-        if not passing:
-            for entry in os.scandir(data.path):
-                if not entry.is_symlink():
-                    os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
-        identity.let_pass(data.path)
-    except OSError as error:
-        raise _not_given(data.path, error) from error
+    for name in ("mirror", "spark"):
+        if not os.path.lexists(data.path / name):
+            (data.path / name).mkdir(mode=0o700)
+    if not passing:
+        for entry in os.scandir(data.path):
+            if not entry.is_symlink():
+                os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
+    identity.let_pass(data.path)
 
 
 def hand_over(data: DataDirectory, identity: Identity) -> None:
-    """Give a cluster of root's to the other user, and the logs. Raises StartupError.
+    """Give a cluster of root's to the other user, and the logs. Raises OSError.
 
     What is in a directory comes before the directory itself, and the cluster's own is the last of all: whose
     that is, his is everything.
@@ -187,7 +184,7 @@ def hand_over(data: DataDirectory, identity: Identity) -> None:
         for space in tablespaces(data.postgres):
             for version in space.glob("PG_*"):
                 give_tree(version, identity)
-            _give(space, identity)
+            identity.give(space)
         for wal in wal_elsewhere(data.postgres):
             give_tree(wal, identity)
         give_tree(data.postgres, identity)
@@ -196,40 +193,26 @@ def hand_over(data: DataDirectory, identity: Identity) -> None:
 
 
 def give_tree(top: Path, identity: Identity) -> None:
-    """Make the other user the owner of everything below `top`, and of `top` itself last. No link is followed."""
+    """Make the other user the owner of everything below `top`, and of `top` itself last. No link is followed.
+
+    Raises OSError.
+    """
     if identity.uid is None or identity.gid is None:
         return
     top = top.resolve()
     said, count = time.monotonic(), 0
-    try:
-        for _, directories, files, handle in os.fwalk(top, topdown=False, onerror=_raise):
-            for name in (*files, *directories):
-                os.chown(name, identity.uid, identity.gid, dir_fd=handle, follow_symlinks=False)
-            count += len(files)
-            if time.monotonic() - said > SAY_AFTER_SECONDS:
-                said = time.monotonic()
-                log.info("still giving files to PostgreSQL's user", directory=str(top), files=count)
-    except OSError as error:
-        raise _not_given(top, error) from error
-    _give(top, identity)
-
-
-def _give(path: Path, identity: Identity) -> None:
-    try:
-        identity.give(path)
-    except OSError as error:
-        raise _not_given(path, error) from error
+    for _, directories, files, handle in os.fwalk(top, topdown=False, onerror=_raise):
+        for name in (*files, *directories):
+            os.chown(name, identity.uid, identity.gid, dir_fd=handle, follow_symlinks=False)
+        count += len(files)
+        if time.monotonic() - said > SAY_AFTER_SECONDS:
+            said = time.monotonic()
+            log.info("still giving files to PostgreSQL's user", directory=str(top), files=count)
+    identity.give(top)
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _not_given(path: Path, error: OSError) -> StartupError:
-    return StartupError(
-        f'could not give "{path}" to the user as whom PostgreSQL runs: {error.strerror}',
-        "PostgreSQL cannot run as root. Run headwater as an ordinary user.",
-    )
 
 
 def tablespaces(cluster: Path) -> list[Path]:
