@@ -37,7 +37,7 @@ CAP_SYS_ADMIN = 21
 
 
 @pytest.fixture(scope="module")
-def secret(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def secret() -> Iterator[Path]:
     """A file that only root can read, in directories that all can pass."""
     place = Path(tempfile.mkdtemp(prefix="headwater-secret-"))
     place.chmod(0o755)
@@ -159,13 +159,13 @@ def test_start_follows_no_link_in_the_cluster(postgres: EmbeddedPostgres, secret
     assert (cluster / "headwater.conf").is_symlink()
     postgres.passfile.unlink()  # and so a new password is set
     postgres.start()
+    with psycopg.connect(postgres.dsn()) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    assert "shared_buffers" in (cluster / "headwater.conf").read_text()
+    version, aside = cluster / "PG_VERSION", cluster / "aside"
+    version.rename(aside)
+    version.symlink_to(secret)
     try:
-        with psycopg.connect(postgres.dsn()) as connection:
-            assert connection.execute("SELECT 1").fetchone() == (1,)
-        assert "shared_buffers" in (cluster / "headwater.conf").read_text()
-        version, aside = cluster / "PG_VERSION", cluster / "aside"
-        version.rename(aside)
-        version.symlink_to(secret)
         with pytest.raises(StartupError, match="could not start the embedded PostgreSQL") as failure:
             EmbeddedPostgres(DataDirectory(postgres.passfile.parent), FAST).start()
         assert SECRET not in failure.value.message
