@@ -44,10 +44,45 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- The value, which must be of the model's type: with any other this is an error, and not a cast. What is stored where a cast
+-- could come about would be converted by a function of a user's, with the rights of whoever stores it. (PostgreSQL puts the
+-- value in the place of the call, which costs nothing: so no search_path is pinned.)
+CREATE OR REPLACE FUNCTION pgtrickle._of_type(model anyelement, value anyelement) RETURNS anyelement
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT value
+$$;
+
+
+-- What captured columns are that _of_type cannot know: MD5 of their types, domains among them, and of the expressions of
+-- virtual ones.
+CREATE OR REPLACE FUNCTION pgtrickle._captured_form(source oid, columns text[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT md5(string_agg(concat_ws(' ', a.attname, a.atttypid, pgtrickle._captured_value(source, a.attname, 'n')),
+                          ',' ORDER BY a.attname))
+    FROM pg_attribute a
+    WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped
+$$;
+
+
+-- Raises 55000 if captured columns are not any more what the trigger functions were written for. (They cannot change while a
+-- statement changes the source's rows.)
+CREATE OR REPLACE FUNCTION pgtrickle._check_form(source oid, columns text[], form text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF form IS DISTINCT FROM pgtrickle._captured_form(source, columns) THEN
+        PERFORM pgtrickle._raise('55000', format('columns of "%s" have changed, whose changes are captured', pgtrickle._qualified(source)),
+                                 NULL, 'The next refresh of a stream table that reads it captures them as they are now.');
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_form(oid, text[], text) FROM PUBLIC;
+
+
 -- (Re)write the four trigger functions of a source for the given columns. The bodies hold no operator and no
 -- unqualified name (transition tables come before any relation), so no search_path need be pinned at every call; it is
--- where expressions of virtual columns bring operators in. Number and transaction are asked for by subqueries that run
--- once, and only if there are rows. An update is two statements, since one over both images costs more for each row.
+-- where expressions of virtual columns bring operators in. No value is converted on its way to the buffer: it is of the
+-- buffer's type (_of_type), or of a domain over it or computed (_check_form). Number and transaction are asked for by
+-- subqueries that run once, and only if there are rows. An update is two statements, since one over both images costs more
+-- for each row.
 CREATE OR REPLACE FUNCTION pgtrickle._write_capture_functions(source oid, columns text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -59,34 +94,49 @@ DECLARE
     xid text := '(SELECT pg_catalog.pg_current_xact_id())';
     into_buffer text;
     pinned text := '';
+    checked_form text := '';
     begun text := format(E'IF tg_when OPERATOR(pg_catalog.=) ''BEFORE'' THEN\n        PERFORM pgtrickle._begin_update(%L);\n'
                          '        RETURN NULL;\n    END IF;\n    ', source);
     checked text := format(E';\n    PERFORM pgtrickle._check_updated(%L, (SELECT pg_catalog.count(*) FROM __pgt_old))', source);
     counted boolean := (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p';
+    unlike boolean;
+    virtual boolean;
     r record;
 BEGIN
-    SELECT coalesce(string_agg(format(', %I', name), '' ORDER BY place), ''),
-           coalesce(string_agg(', ' || pgtrickle._captured_value(source, name, 'o'), '' ORDER BY place), ''),
-           coalesce(string_agg(', ' || pgtrickle._captured_value(source, name, 'n'), '' ORDER BY place), '')
-    INTO targets, old_values, new_values
-    FROM unnest(columns) WITH ORDINALITY AS c(name, place);
+    SELECT coalesce(string_agg(format(', %I', c.name), '' ORDER BY c.place), ''),
+           coalesce(string_agg(concat(m.opened, pgtrickle._captured_value(source, c.name, 'o'), m.closed), '' ORDER BY c.place), ''),
+           coalesce(string_agg(concat(m.opened, pgtrickle._captured_value(source, c.name, 'n'), m.closed), '' ORDER BY c.place), ''),
+           bool_or(m.closed IS NULL), bool_or(a.attgenerated = 'v')
+    INTO targets, old_values, new_values, unlike, virtual
+    FROM unnest(columns) WITH ORDINALITY AS c(name, place)
+    JOIN pg_attribute a ON a.attrelid = source AND a.attname = c.name AND a.attnum > 0 AND NOT a.attisdropped
+    JOIN pg_type t ON t.oid = a.atttypid
+    CROSS JOIN LATERAL (
+        SELECT ', ' AS opened, NULL AS closed WHERE a.attgenerated = 'v' OR t.typtype = 'd'
+        UNION ALL
+        SELECT format(', pgtrickle._of_type((NULL::pgtrickle_changes.%I).%I, ', 'changes_' || source, c.name), ')'
+        WHERE a.attgenerated <> 'v' AND t.typtype <> 'd') AS m;
     into_buffer := format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_xid", "__pgt_w"%s)',
                           'changes_' || source, targets);
     -- FOUND by its full name, which no column can take from it: whether there was an old image, which had its number.
     same_number := format('CASE WHEN %I.found THEN pg_catalog.currval(''pgtrickle_changes.change_id_seq''::pg_catalog.regclass) '
                           'ELSE %s END', 'pg_trickle_cdc_upd_' || source, number);
-    IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attgenerated = 'v') THEN
+    IF virtual THEN
         pinned := 'SET search_path = pg_catalog, pg_temp';
+    END IF;
+    IF unlike THEN
+        checked_form := format(E'PERFORM pgtrickle._check_form(%L, %L, %L);\n    ', source, columns,
+                               pgtrickle._captured_form(source, columns));
     END IF;
     FOR r IN
         SELECT t.event, t.name, CASE t.event
-            WHEN 'INSERT' THEN format('%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n',
+            WHEN 'INSERT' THEN format('%s%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n', checked_form,
                                       into_buffer, number, xid, new_values)
-            WHEN 'DELETE' THEN format('%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o',
+            WHEN 'DELETE' THEN format('%s%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o', checked_form,
                                       into_buffer, number, xid, old_values)
             WHEN 'UPDATE' THEN format(E'%s%s SELECT (SELECT %s), %s, (-1)::pg_catalog.int2%s FROM __pgt_old o;\n    '
                                       '%s SELECT (SELECT %s), %s, 1::pg_catalog.int2%s FROM __pgt_new n%s',
-                                      CASE WHEN counted THEN begun END, into_buffer, number, xid, old_values,
+                                      concat(CASE WHEN counted THEN begun END, checked_form), into_buffer, number, xid, old_values,
                                       into_buffer, same_number, xid, new_values, CASE WHEN counted THEN checked END)
             ELSE format('INSERT INTO pgtrickle_changes.%I ("__pgt_change_id", "__pgt_w") '
                         'VALUES (%s, 0::pg_catalog.int2)', 'changes_' || source, number)
@@ -100,11 +150,6 @@ BEGIN
     END LOOP;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_functions(oid, text[]) FROM PUBLIC;
-
--- What an earlier version of this file captures with is brought up to date, except where a repair has to come first.
-SELECT pgtrickle._write_capture_functions(c.source_relid, c.captured_columns) FROM pgtrickle.pgt_captures c
-WHERE c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns)
-  AND to_regclass('pgtrickle_changes.changes_' || c.source_relid) IS NOT NULL;
 
 
 -- MERGE leaves rows that it moves to another partition out of the transition tables of its updates (up to PostgreSQL 18).
@@ -294,6 +339,21 @@ $$;
 -- Buffers that an earlier version has made.
 SELECT pgtrickle._keep_out_of_statistics(c.oid) FROM pg_catalog.pg_class c
 WHERE c.relnamespace = 'pgtrickle_changes'::pg_catalog.regnamespace AND c.relkind = 'r';
+
+
+-- Those of some captured columns of a source that it still has, and that the buffer can hold.
+CREATE OR REPLACE FUNCTION pgtrickle._capturable(source oid, columns text[]) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT c.name FROM unnest(columns) WITH ORDINALITY AS c(name, place)
+                 JOIN pg_attribute a ON a.attrelid = source AND a.attname = c.name AND a.attnum > 0 AND NOT a.attisdropped
+                 WHERE pgtrickle._buffer_fits(source, ARRAY[c.name]) ORDER BY c.place)
+$$;
+
+
+-- What an earlier version of this file captures with is brought up to date. Where columns have changed a repair follows.
+SELECT pgtrickle._write_capture_functions(c.source_relid, pgtrickle._capturable(c.source_relid, c.captured_columns))
+FROM pgtrickle.pgt_captures c JOIN pg_catalog.pg_class r ON r.oid = c.source_relid
+WHERE to_regclass('pgtrickle_changes.changes_' || c.source_relid) IS NOT NULL;
 
 
 -- Let a role read what it needs of a buffer. Writers of one relation's grants must not meet: they are put in a queue.

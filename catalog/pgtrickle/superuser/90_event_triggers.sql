@@ -10,6 +10,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 DECLARE
     capture record;
     kept text[];
+    altered oid[];
 BEGIN
     -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
     -- have partitions or children, which could be.
@@ -24,17 +25,21 @@ BEGIN
     ) THEN
         RETURN;
     END IF;
+    -- What alters a table alters its children, and what alters a type the tables of that type.
+    altered := ARRAY(
+        SELECT unnest(pgtrickle._relations(r.oid))
+        FROM pg_event_trigger_ddl_commands() e
+        CROSS JOIN LATERAL (SELECT e.objid AS oid
+                            UNION ALL
+                            SELECT c.oid FROM pg_class c JOIN pg_type t ON t.oid = c.reloftype
+                            WHERE e.command_tag = 'ALTER TYPE' AND t.typrelid = e.objid) AS r
+        WHERE e.classid = 'pg_class'::regclass);
     FOR capture IN
         SELECT k.source_relid, k.captured_columns, k.fingerprint
-        FROM pgtrickle.pgt_captures k
-        WHERE EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
-                      WHERE e.classid = 'pg_class'::regclass AND e.objid = ANY (k.relations))
+        FROM pgtrickle.pgt_captures k WHERE k.relations && altered
     LOOP
-        kept := ARRAY(SELECT name FROM unnest(capture.captured_columns) AS name
-                      WHERE EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = capture.source_relid AND a.attname = name
-                                    AND a.attnum > 0 AND NOT a.attisdropped)
-                        AND pgtrickle._buffer_fits(capture.source_relid, ARRAY[name]));
         IF capture.fingerprint <> pgtrickle._fingerprint(capture.source_relid, capture.captured_columns) THEN
+            kept := pgtrickle._capturable(capture.source_relid, capture.captured_columns);
             PERFORM pgtrickle._write_capture_functions(capture.source_relid, kept);
             UPDATE pgtrickle.pgt_captures k
             SET captured_columns = kept, fingerprint = pgtrickle._fingerprint(k.source_relid, kept)
@@ -185,7 +190,8 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
-    WHEN TAG IN ('ALTER TABLE', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY', 'REVOKE')
+    WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY',
+                 'REVOKE')
     EXECUTE FUNCTION pgtrickle._on_ddl_end();
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_trigger_tracker;
