@@ -279,6 +279,24 @@ class DatabasePool:
         session.terminate()
 
     @asynccontextmanager
+    async def at_most(self, session: PooledSession, seconds: float) -> AsyncIterator[None]:
+        """End a session in which the block takes longer: a function may catch a cancellation. Raises SqlError 57014."""
+        ending: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(
+            seconds, lambda: ending.append(asyncio.create_task(self.end(session)))
+        )
+        try:
+            yield
+        except SqlError as error:
+            if not ending:
+                raise
+            raise SqlError("57014", f"it takes longer than {seconds:g} s") from error
+        finally:
+            timer.cancel()
+            if ending:
+                await ending[0]
+
+    @asynccontextmanager
     async def session(self) -> AsyncIterator[PooledSession]:
         """A session for the time of the block, in autocommit until `PooledSession.transaction`."""
         try:

@@ -40,7 +40,7 @@ WORKER = "pg_accumulator maintenance"
 LOCK_TIMEOUT = "2s"
 """A worker gives up what somebody holds locked for longer, and comes back to it."""
 
-STATEMENT_TIMEOUT = "15min"
+STATEMENT_SECONDS = 900
 """An owner's trigger may wait for ever; a register's turn that takes longer is given up."""
 
 ACTIVE_SECONDS = 10.0
@@ -150,7 +150,6 @@ class RegisterMaintenance(Candidate):
     async def _work(self, connection: asyncpg.Connection) -> None:
         """Cycle after cycle, until there are no more registers in high-write mode."""
         self._buffers.clear()
-        self._troubles.clear()
         async with AsyncExitStack() as opened:
             workers = [PooledSession(connection)]
             await _take_up(workers[0], 0)
@@ -187,7 +186,8 @@ class RegisterMaintenance(Candidate):
         now = self.clock()
         here = {register.name: register for register in registers if register.high_write}
         self._buffers = {name: self._buffers.get(name, _Buffer()) for name in here}
-        self._troubles.keep(register.name for register in registers)
+        names = [register.name for register in registers]
+        self._troubles.keep([*names, *map(_partitions_of, names)])
         due = [
             r
             for r in here.values()
@@ -238,11 +238,15 @@ class RegisterMaintenance(Candidate):
         ((started,),) = await session.fetch("SELECT pg_catalog.clock_timestamp()::pg_catalog.text")
         await _take_up(session, 0, "partitions")
         for register in registers:
+            if self._troubles.waits(_partitions_of(register.name), self.clock()):
+                continue
             parameters = {"register": register.name, "ahead": self._settings["partitions_ahead"]}
             try:
                 await self._turn(session, register, _PARTITIONS, parameters)
             except SqlError as error:
-                self._failed(f"partitions of {register.name}", "partitions not made", error)
+                self._failed(_partitions_of(register.name), "partitions not made", error)
+            else:
+                self._troubles.over(_partitions_of(register.name))
         await session.fetch(self._of_schema(_NOTE), started)
         await _take_up(session, 0)
 
@@ -255,7 +259,7 @@ class RegisterMaintenance(Candidate):
         isolation: str = "read_committed",
     ) -> dict[str, Any]:
         """One statement with the rights of the register's owner, in a transaction of its own. Raises SqlError."""
-        async with session.transaction(isolation):
+        async with self.pool.at_most(session, STATEMENT_SECONDS + 5), session.transaction(isolation):
             result: dict[str, Any] = await run_as_owner(session, register.owner, self._of_schema(statement), parameters)
         return result
 
@@ -274,6 +278,10 @@ class RegisterMaintenance(Candidate):
         )
 
 
+def _partitions_of(register: str) -> str:
+    return f"partitions of {register}"
+
+
 async def _take_up(session: SqlSession, number: int, task: str = "") -> None:
     """Have the session say which worker it is, and what it is at."""
     name = f"{WORKER} {number}" + (f": {task}" if task else "")
@@ -283,5 +291,5 @@ async def _take_up(session: SqlSession, number: int, task: str = "") -> None:
         "pg_catalog.set_config('statement_timeout', $3::pg_catalog.text, false)",
         name,
         LOCK_TIMEOUT,
-        STATEMENT_TIMEOUT,
+        f"{STATEMENT_SECONDS}s",
     )

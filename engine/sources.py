@@ -29,6 +29,9 @@ LOOK_INTERVAL = 1.0
 LOCK_TIMEOUT = "500ms"
 """Whoever holds a source's table locked must not hold up the others."""
 
+TICK_SECONDS = 5.0
+"""So long a tick may take: a table's triggers are its owner's."""
+
 _FAIL = "SELECT pgtrickle._fail_tick($1::bigint::oid, $2::text)::text"
 
 
@@ -149,7 +152,7 @@ class SourceClock(Candidate):
         if not self._troubles.waits(str(source), now):
             async with self.pool.session() as session:
                 try:
-                    async with session.transaction("read_committed"):
+                    async with self.pool.at_most(session, TICK_SECONDS), session.transaction("read_committed"):
                         await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
                         await tick(session, source, ticks)
                 except SqlError as error:
@@ -157,7 +160,8 @@ class SourceClock(Candidate):
                         raise
                     self._troubles.note(str(source), now)
                     logger.warning("source not ticked", source=source, sqlstate=error.sqlstate, error=error.message)
-                    await session.fetch(_FAIL, source, error.message)
+                    async with self.pool.session() as other:
+                        await other.fetch(_FAIL, source, error.message)
                 else:
                     self._troubles.over(str(source))
                     self.committed()

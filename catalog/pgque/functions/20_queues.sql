@@ -3,7 +3,8 @@
 
 -- The channel `pgque_<queue>` must fit into an identifier.
 CREATE OR REPLACE FUNCTION pgque.create_queue(queue text) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET default_tablespace = '' SET default_table_access_method = 'heap' AS $$
 DECLARE
     id integer;
     parent text;

@@ -84,7 +84,9 @@ DECLARE
     caller oid := pgtrickle._caller();
 BEGIN
     PERFORM pgtrickle._check_top_level();
-    RETURN pgtrickle._may_become(caller, owner) OR caller = to_regrole(quote_ident(current_user))::oid;
+    -- Of a relation that is not there the owner is NULL.
+    RETURN coalesce(owner IS NOT NULL AND pgtrickle._may_become(caller, owner), false)
+        OR caller = to_regrole(quote_ident(current_user))::oid;
 END $$;
 
 

@@ -25,6 +25,10 @@ BEGIN
             HINT = 'Requests are made by the session itself, not by functions with SECURITY DEFINER or maintenance commands.';
     END IF;
     UNLISTEN __pgt_top_level;
+    IF octet_length(NEW.arguments::text) + octet_length(NEW.search_path) > 1048576 THEN
+        RAISE EXCEPTION USING ERRCODE = '54000', MESSAGE = format('request "%s" is too long', NEW.kind),
+            DETAIL = 'It has more than 1 MB.';  -- the server reads it as a whole
+    END IF;
     NEW.requested_by := asking;
     NEW.session_role := to_regrole(quote_ident(session_user))::oid;
     NEW.xid := pg_current_xact_id();
@@ -39,6 +43,9 @@ DROP TRIGGER IF EXISTS request_made ON pgtrickle.pgt_requests;
 CREATE TRIGGER request_made BEFORE INSERT ON pgtrickle.pgt_requests
     FOR EACH ROW EXECUTE FUNCTION pgtrickle._request_made();
 ALTER TABLE pgtrickle.pgt_requests ENABLE ALWAYS TRIGGER request_made;
+
+-- Who may delete rows of a table may lock it against everybody. _finish_request deletes them.
+REVOKE DELETE ON pgtrickle.pgt_requests FROM PUBLIC;
 
 
 -- Write a request down. Runs with the caller's rights, so that the row is the caller's own.

@@ -275,9 +275,10 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._pin_columns(oid, text[]) FROM PUBLIC;
 
 -- Make the buffer of a source hold the given columns with their present types. A column whose type has changed is
 -- replaced: nobody can use what it holds. Raises 40001 where the name of a type has become that of another one meanwhile, whose
--- casts and checks would have the server's rights.
+-- casts and checks would have the server's rights. Where a session wants its new tables to be is no matter: it might not be
+-- allowed to.
 CREATE OR REPLACE FUNCTION pgtrickle._write_buffer(source oid, columns text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' AS $$
 DECLARE
     buffer_name text := 'changes_' || source;
     buffer oid := to_regclass('pgtrickle_changes.' || buffer_name)::oid;

@@ -7,7 +7,8 @@
 -- {"schema", "name" (of the foreign table), "copy" (name of the table in pgtrickle_changes), "columns", "relid" (of the
 -- foreign table)}. _note_polls must follow in the same transaction. Raises 42501.
 CREATE OR REPLACE FUNCTION pgtrickle._create_copy(source oid, owner oid) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET default_tablespace = '' SET default_table_access_method = 'heap' AS $$
 DECLARE
     title text := 'polled_' || source || '_' || substr(replace(gen_random_uuid()::text, '-', ''), 1, 12);
     columns text[];

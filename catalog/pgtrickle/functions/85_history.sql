@@ -276,7 +276,9 @@ DECLARE
 BEGIN
     FOR u IN
         SELECT s.source_relid,
-               min(greatest(h.held_from, floor(extract(epoch FROM clock_timestamp() - h.period) * 1000)::bigint)) AS held
+               -- Not clock_timestamp() - period: a relation's owner can give any period.
+               min(greatest(h.held_from, floor((extract(epoch FROM clock_timestamp()) - extract(epoch FROM h.period)) * 1000)::bigint))
+                   AS held
         FROM pgtrickle.pgt_subscription_sources s
         LEFT JOIN pgtrickle.pgt_subscription_sources x
                ON x.source_relid = s.source_relid AND x.capture_generation = s.capture_generation
