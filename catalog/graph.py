@@ -23,17 +23,14 @@ class DependencyGraph:
             for source in table.sources
             if source in by_storage
         )
+        # Owners can write down what their stream tables read. Those of a cycle have no order among themselves.
+        for component in list(nx.strongly_connected_components(self._graph)):
+            self._graph.remove_edges_from(list(self._graph.subgraph(component).edges))
 
     def generations(self) -> list[list[StreamTable]]:
-        """The stream tables in the order to refresh them; those of one generation do not depend on each other.
-
-        Raises ValueError if they form a cycle, which creation refuses.
-        """
-        try:
-            generations = [sorted(generation) for generation in nx.topological_generations(self._graph)]
-        except nx.NetworkXUnfeasible as error:
-            raise ValueError(f"stream tables form a cycle: {self._cycle()}") from error
-        return [[self._tables[pgt_id] for pgt_id in generation] for generation in generations]
+        """The stream tables in the order to refresh them; those of one generation do not depend on each other."""
+        generations = nx.topological_generations(self._graph)
+        return [[self._tables[pgt_id] for pgt_id in sorted(generation)] for generation in generations]
 
     def upstream(self, pgt_id: int) -> frozenset[int]:
         """The stream tables that one reads, directly or through others."""
@@ -78,6 +75,3 @@ class DependencyGraph:
 
     def _title(self, pgt_id: int) -> str:
         return f"{self._tables[pgt_id].schema}.{self._tables[pgt_id].name}"
-
-    def _cycle(self) -> str:
-        return " -> ".join(self._title(edge[0]) for edge in nx.find_cycle(self._graph))

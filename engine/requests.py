@@ -49,7 +49,10 @@ class Request:
     def from_row(cls, row: tuple[Any, ...]) -> Request:
         """Of (request_id, kind, arguments, search_path, requested_by[, session_role])."""
         request_id, kind, arguments, search_path, requested_by, *session = row
-        arguments = json.loads(arguments)
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):  # more digits, or deeper, than Python reads: `check` refuses it
+            arguments = {}
         return cls(int(request_id), str(kind), arguments, str(search_path), str(requested_by), *session)
 
     def check(self) -> None:

@@ -69,3 +69,27 @@ def test_trigger_that_does_not_end_stops_no_other_source(db: Database, role: Rol
     time.sleep(1)  # the session has been ended
     busy = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
     eventually(lambda: db.value(busy) <= 1, what="one at a time")
+
+
+def test_what_a_role_writes_down_does_not_stop_the_scheduler(db: Database, role: Role, eventually: Eventually) -> None:
+    """Stream tables that are said to read each other, and requests that Python cannot read."""
+    mallory, bob = role("mallory"), role("bob")
+    for owner, table in ((mallory, "ms"), (bob, "bs")):
+        owner.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)".encode())
+    for name in ("m1", "m2"):
+        mallory.execute("SELECT pgtrickle.create_stream_table(%s, 'SELECT id FROM ms')", [name])
+    for name, read in (("m1", "m2"), ("m2", "m1")):
+        mallory.execute(
+            "SELECT pgtrickle._set_dependencies(pgtrickle._resolve(%s), jsonb_build_array("
+            "jsonb_build_object('relid', %s::regclass::oid::bigint, 'columns', '[]'::jsonb)))",
+            [name, read],
+        )
+    mallory.execute("SET headwater.relay = off")  # as if it bypassed the server
+    for arguments in ("repeat('[', 2500) || repeat(']', 2500)", "repeat('1', 5000)"):
+        mallory.execute(f"SELECT pgtrickle._request('drop', ({arguments})::jsonb, '')".encode())
+    bob.execute("SELECT pgtrickle.create_stream_table('st', 'SELECT id FROM bs', '1s')")
+    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.enabled = on")
+    bob.execute("INSERT INTO bs VALUES (1)")
+    eventually(lambda: bob.execute("SELECT id FROM st").fetchall() == [(1,)], what="a scheduled refresh")
+    failed = "SELECT count(*) FROM pgtrickle.pgt_request_errors WHERE error_state = '22023'"
+    eventually(lambda: db.value(failed) == 2, what="the requests are refused")
