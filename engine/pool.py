@@ -37,8 +37,10 @@ SELECT pg_catalog.pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES
 MOST_LEFT = 4 << 20
 """Bytes of a COPY that are read for nobody, rather than that its connection is given up."""
 
-# Whatever the role or the database sets, the engine reads and writes values in one textual form.
+# Whatever the role or the database sets (whose owner can have sessions begin as another role), the engine is who has
+# logged in, and reads and writes values in one textual form.
 SESSION_SETTINGS = {
+    "role": "none",
     "application_name": APPLICATION_NAME,
     "headwater.engine": "on",
     "search_path": PINNED_PATH,
@@ -329,7 +331,10 @@ class DatabasePool:
 
     async def _settings(self) -> dict[str, str]:
         connection = await asyncpg.connect(
-            **self._arguments(self.database), database=self.database, statement_cache_size=STATEMENT_CACHE_SIZE
+            **self._arguments(self.database),
+            database=self.database,
+            server_settings=SESSION_SETTINGS,
+            statement_cache_size=STATEMENT_CACHE_SIZE,
         )
         try:
             may_set = await connection.fetchval("SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')")

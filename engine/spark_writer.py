@@ -26,6 +26,7 @@ Fields = list[tuple[str, Any]]
 
 
 SETTINGS = (
+    "SET LOCAL ROLE NONE",
     "SET LOCAL search_path = pg_catalog, pg_temp",
     "SET LOCAL datestyle = 'ISO, YMD'",
     "SET LOCAL intervalstyle = 'postgres'",

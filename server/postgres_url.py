@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -27,6 +28,15 @@ _MALFORMED = "write postgresql://USER:PASSWORD@HOST:PORT/DATABASE with special c
 
 class InvalidUrl(ValueError):
     """The text is no URL of a PostgreSQL, or asks for something that is not supported."""
+
+
+def take_nothing_over(connection: psycopg.Connection[Any]) -> None:
+    """Be who has logged in, and have operators be PostgreSQL's own.
+
+    The owner of a database can have each session in it begin as another role, and with a search_path of his own.
+    """
+    connection.execute("SET ROLE NONE")
+    connection.execute("SET search_path = pg_catalog, pg_temp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,7 @@ class PostgresUrl:
         )
         try:
             with psycopg.connect(self.conninfo(), connect_timeout=10, client_encoding="UTF8") as connection:
+                take_nothing_over(connection)
                 rows = connection.execute(asking).fetchall()
         except psycopg.Error:
             return []  # it takes a superuser, or a grant

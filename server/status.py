@@ -24,7 +24,7 @@ from catalog.install import QUEUES, STREAM_TABLES
 from catalog.ownership import installed_query
 from server.data_directory import DataDirectory, Running, StartupError
 from server.embedded import EmbeddedPostgres
-from server.postgres_url import PostgresUrl
+from server.postgres_url import PostgresUrl, take_nothing_over
 from server.psql import reachable
 
 Row = TypeVar("Row")
@@ -202,13 +202,15 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
         return (postgres or PostgresUrl.parse(running.postgres)).conninfo(database)
 
     def connect(database: str) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(
+        connection = psycopg.connect(
             conninfo(database),
             autocommit=True,
             connect_timeout=10,
             client_encoding="UTF8",  # a database in SQL_ASCII would have us read bytes
             application_name="headwater status",
         )
+        take_nothing_over(connection)
+        return connection
 
     with closing(connect(running.database)) as connection:
         names = [str(name) for (name,) in connection.execute(_DATABASES)]
