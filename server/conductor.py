@@ -307,13 +307,13 @@ class Conductor:
     # -- coming in ---------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
-        """Let everything that was passed on before be answered."""
+        """Let everything that was passed on before be answered, or come to a COPY, which must not be interrupted."""
         traffic = self.traffic
-        while traffic.outstanding:
+        while traffic.outstanding and not traffic.copying:
             await self._pass_answer()
-        if traffic.batch is not None and traffic.received < traffic.batch.sent:
+        if traffic.batch is not None and traffic.received < traffic.batch.sent and not traffic.copying:
             await self.send(m.FLUSH_MESSAGE)
-            while traffic.received < traffic.batch.sent and not traffic.failed:
+            while traffic.received < traffic.batch.sent and not (traffic.failed or traffic.copying):
                 await self._pass_answer()
         self.status = self.status_in_batch()
 

@@ -61,8 +61,11 @@ class SimpleConductor(Conductor):
     async def run(self, message: bytes, attention: Attention) -> None:
         """Run a Query message that mentions something."""
         await self.drain()
-        if self.traffic.failed and self.traffic.batch is not None:
+        if self.traffic.skipping:
             return  # behind an error PostgreSQL ignores everything up to Sync, a Query as well
+        if self.traffic.copying:  # PostgreSQL ends the session
+            await self.pass_one(m.QUERY, message)
+            return
         text = message[5:-1]
         found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
         self.subscribing = found.subscribing

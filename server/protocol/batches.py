@@ -19,7 +19,7 @@ for _kind in b"dcf":
 class Batch:
     """Messages of the client that are answered by one ReadyForQuery."""
 
-    __slots__ = ("raw", "sent", "simple", "size")
+    __slots__ = ("copies", "raw", "sent", "simple", "size")
 
     def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
         self.raw: list[bytes] | None = [raw]
@@ -28,6 +28,9 @@ class Batch:
         self.sent = sent
         """Messages that are owed a completion of their own."""
         self.simple = simple
+        """Whether a Query or FunctionCall ends it."""
+        self.copies: list[int] = []
+        """Where COPY data has been ended: behind so many of the messages that are owed a completion."""
 
     @classmethod
     def of(cls, raw: bytes) -> Batch:
@@ -46,3 +49,21 @@ class Batch:
                 self.raw = None
             else:
                 self.raw.append(data)
+
+    def copy(self, ends: list[int]) -> None:
+        """It has COPY data, which end at these places: so it cannot be repeated."""
+        self.raw = None
+        self.copies += ends
+
+    def copied(self, behind: int) -> bool:
+        """Whether the data of a COPY have been ended behind so many of its messages: that end is then used up."""
+        if behind in self.copies:
+            self.copies.remove(behind)
+            return True
+        return False
+
+    def precede(self, sent: int) -> None:
+        """So many messages before its first belong to it, too."""
+        self.raw = None
+        self.sent += sent
+        self.copies = [behind + sent for behind in self.copies]

@@ -17,14 +17,14 @@ may have to be run again (``conduct``).
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 
 from server.protocol import messages as m
-from server.protocol.batches import COPY, END, ROLE, STEP, Batch
+from server.protocol.batches import COPY, END, ROLE, STEP
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
+from server.protocol.owed import Owed
 from server.protocol.shapes import Rows, Shapes
-from server.protocol.watch import Attention, Watch, reason
+from server.protocol.watch import Attention, reason
 from server.protocol.words import NOTHING
 
 MOST_MESSAGES = 1000
@@ -58,7 +58,7 @@ TOO_LATE = m.error_response(
 """Takes the place of the error with which the database refuses to commit a request that was left behind."""
 
 
-class Traffic(Watch):
+class Traffic(Owed):
     """What is known about a session whose bytes pass through."""
 
     def __init__(
@@ -76,17 +76,12 @@ class Traffic(Watch):
         """Called when a transaction that had portals of ours has ended."""
         self.client = Framer(FRONTEND_LIMITS)
         self.backend = Framer(BACKEND_LIMITS)
-        self.outstanding: deque[Batch | bytes] = deque()
-        """Batches to be answered; one that came alone, in one chunk, as that chunk."""
-        self.batch: Batch | None = None
         self.more_from_client = self.more_from_backend = False
         """Whether the chunk had more messages than :data:`MOST_MESSAGES`: the others wait in the framer."""
         self.terminated = False
         """The client has said goodbye."""
         self.fatal = False
         """PostgreSQL has said why it ends the session."""
-        self.copying = False
-        """COPY data flows from the client; a Sync sent now is ignored by PostgreSQL."""
         self.status = m.IDLE
         """Transaction status of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
@@ -95,8 +90,6 @@ class Traffic(Watch):
         """Shapes of whole batches and whole answers (``express``)."""
         self.past_rows = Rows().past
         # Since the last ReadyForQuery:
-        self.received = 0
-        """Completions."""
         self.seen = 0
         """Messages other than rows and asynchronous ones."""
         self.rows = False
@@ -134,7 +127,7 @@ class Traffic(Watch):
         batch = self.batch  # what an earlier chunk has begun
         begin = 0 if batch is not None else position  # where the current batch begins in this chunk
         sent = 0  # its messages in this chunk
-        repeatable = True  # without COPY data
+        copies: list[int] | None = None  # of it in this chunk, as `Batch.copies`, once there is COPY data
         watching = bool(self.statements or self.portals)
         last = end - 5
         left = MOST_MESSAGES
@@ -171,21 +164,30 @@ class Traffic(Watch):
                         break
                     if watching:
                         self.statements.pop(b"", None)
-                if kind != m.SYNC or not self.copying:
-                    self._end_batch(kind, data, begin, following, sent, repeatable)
-                    batch = None
+                if kind == m.SYNC:
+                    ends = not self.copying
+                    self.skipping &= self.copying
+                else:
+                    ends = not self.skipping
+                if ends:
+                    self.end_batch(kind, data, begin, following, sent, copies)
+                    batch = copies = None
                     sent = 0
-            elif role == COPY:  # belongs to a COPY that has begun, or to nothing
-                if kind != m.COPY_DATA:
+            elif role == COPY:  # belongs to a COPY that has begun, or may begin, or to nothing
+                copies = copies or []
+                if kind == m.COPY_DATA:
+                    pass
+                elif self.copying:
                     self.copying = False
-                repeatable = False
+                elif self.outstanding or sent or batch is not None:
+                    copies.append(sent + (batch.sent if batch is not None else 0))
             elif kind == m.TERMINATE:
                 self.terminated = True
             elif kind != m.FLUSH:
                 raise m.ProtocolViolation(f"invalid frontend message type {kind}")
-            if not sent and batch is None:
+            if not sent and batch is None and not copies:
                 begin = following
-                repeatable = True
+                copies = None
             position = following
         if position > end:
             framer.skip = position - end
@@ -195,37 +197,9 @@ class Traffic(Watch):
             framer.partial = data[position:]
             framer.wanted = wanted
             data = data[:position]
-        if sent or batch is not None:
-            self._begin_batch(data[begin:], sent, repeatable)
+        if sent or batch is not None or copies:
+            self.begin_batch(data[begin:], sent, copies)
         return data
-
-    def _begin_batch(self, raw: bytes, sent: int, repeatable: bool) -> None:
-        """A chunk ends in the middle of a batch."""
-        if self.batch is None:
-            self.batch = Batch(raw, sent)
-        else:
-            self.batch.keep(raw)
-            self.batch.sent += sent
-        if not repeatable:
-            self.batch.raw = None
-
-    def _end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, repeatable: bool) -> None:
-        """A batch ends with a message of this kind, which ends at ``following``."""
-        raw = data if begin == 0 and following == len(data) else data[begin:following]
-        batch = self.batch
-        if batch is None:
-            batch = Batch(raw, sent)
-        else:
-            self.batch = None
-            batch.keep(raw)
-            batch.sent += sent
-        if kind != m.SYNC:
-            batch.simple = True
-            if batch.sent or kind == m.FUNCTION_CALL:
-                batch.raw = None  # cannot be repeated as a Query
-        if not repeatable or following > len(data) or batch.size > WHOLE:
-            batch.raw = None
-        self.outstanding.append(batch)
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -332,7 +306,7 @@ class Traffic(Watch):
         elif kind == m.ERROR:
             self.seen += 1
             self.failed = True
-            self.copying = False
+            self.error()
             self.fatal = m.is_fatal(body)
             return self.trusted and m.sqlstate_of(body) == m.REQUEST_LEFT
         elif kind == m.PARAMETER_STATUS:
@@ -341,7 +315,7 @@ class Traffic(Watch):
             self.parameters[name.decode("ascii", "replace")] = value.decode("utf-8", "replace")
         elif kind == m.COPY_IN or kind == m.COPY_BOTH:
             self.seen += 1
-            self._begin_copy()
+            self.begin_copy()
         return False
 
     def note_tag(self, tag: bytes) -> None:
@@ -362,8 +336,10 @@ class Traffic(Watch):
         self.rows = False
         if self.outstanding:
             self.outstanding.popleft()
+        elif self.skipping:  # a Sync that was taken for ignored has come behind an error
+            self.batch = None
         if self.failed or self.copying or self.controls:
-            self.failed = self.copying = False
+            self.failed = self.copying = self.skipping = False
             self.controls = []
         if status == m.IDLE:
             if self.portals:
@@ -378,22 +354,3 @@ class Traffic(Watch):
         self.portals.clear()
         self.rolled_back = False
         self.portals_ended()
-
-    def oldest(self) -> Batch:
-        """The first of the outstanding batches."""
-        head = self.outstanding[0]
-        if isinstance(head, bytes):
-            head = self.outstanding[0] = Batch.of(head)
-        return head
-
-    def _begin_copy(self) -> None:
-        """COPY FROM STDIN has begun. A Sync already sent behind its Execute is ignored by PostgreSQL: take it back."""
-        self.copying = True
-        if self.outstanding:
-            head = self.oldest()
-            head.raw = None
-            if not head.simple:
-                self.outstanding.popleft()
-                if self.batch is not None:
-                    head.sent += self.batch.sent
-                self.batch = head

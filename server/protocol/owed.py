@@ -1,0 +1,122 @@
+"""What PostgreSQL owes a session: which of the client's messages its next ReadyForQuery will answer.
+
+The client's messages are counted when they pass, the answers when they come back. Two answers change what was counted:
+after an error of the extended protocol PostgreSQL ignores everything up to the next Sync, Query and FunctionCall as well;
+and while it copies from the client it ignores Sync. Both may have been sent already.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from server.protocol import messages as m
+from server.protocol.batches import Batch
+from server.protocol.framing import WHOLE
+from server.protocol.watch import Watch
+
+
+class Owed(Watch):
+    """The batches of a session that have not been answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outstanding: deque[Batch | bytes] = deque()
+        """Batches to be answered; one that came alone, in one chunk, as that chunk."""
+        self.batch: Batch | None = None
+        """The batch that is still being sent."""
+        self.copying = False
+        """COPY data flows from the client; a Sync sent now is ignored by PostgreSQL."""
+        self.skipping = False
+        """The batch that is being sent has failed: PostgreSQL ignores everything up to its Sync."""
+        self.received = 0
+        """Completions since the last ReadyForQuery."""
+
+    def oldest(self, number: int = 0) -> Batch:
+        """The first of the outstanding batches, or the one after so many."""
+        head = self.outstanding[number]
+        if isinstance(head, bytes):
+            head = self.outstanding[number] = Batch.of(head)
+        return head
+
+    # -- as the client sends -------------------------------------------------------------------------------------
+
+    def begin_batch(self, raw: bytes, sent: int, copies: list[int] | None) -> None:
+        """A chunk ends in the middle of a batch. ``copies``, if there was COPY data, are those of `Batch.copies`."""
+        if self.batch is None:
+            self.batch = Batch(raw, sent)
+        else:
+            self.batch.keep(raw)
+            self.batch.sent += sent
+        if copies is not None:
+            self.batch.copy(copies)
+
+    def end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, copies: list[int] | None) -> None:
+        """A batch ends with a message of this kind, which ends at ``following``."""
+        raw = data if begin == 0 and following == len(data) else data[begin:following]
+        batch = self.batch
+        if batch is None:
+            batch = Batch(raw, sent)
+        else:
+            self.batch = None
+            batch.keep(raw)
+            batch.sent += sent
+        if kind != m.SYNC:
+            batch.simple = True
+            if batch.sent or kind == m.FUNCTION_CALL:
+                batch.raw = None  # cannot be repeated as a Query
+        if copies is not None:
+            batch.copy(copies)
+        if following > len(data) or batch.size > WHOLE:
+            batch.raw = None
+        self.outstanding.append(batch)
+
+    # -- as PostgreSQL answers -----------------------------------------------------------------------------------
+
+    def error(self) -> None:
+        """PostgreSQL has reported an error."""
+        self.copying = False
+        head = self.oldest() if self.outstanding else None
+        if head is not None and (not head.simple or self.received >= head.sent):
+            return  # its own Sync ends it; or it is the Query that has failed
+        if head is None and self.batch is None:
+            return  # PostgreSQL ends the session
+        sent = 0
+        while self.outstanding and (head := self.oldest()).simple:
+            sent += head.sent
+            self.outstanding.popleft()
+        if self.outstanding:
+            self.oldest().raw = None
+            return
+        self.batch = self.batch or Batch()
+        self.batch.sent += sent
+        self.batch.raw = None
+        self.skipping = True
+
+    def begin_copy(self) -> None:
+        """COPY FROM STDIN has begun: a Sync sent before the end of its data is ignored."""
+        if not self.outstanding:
+            self.copying = self.batch is None or not self.batch.copied(self.received + 1)
+            return
+        head = self.oldest()
+        head.raw = None
+        if not head.simple or self.received < head.sent:
+            if head.copied(self.received + 1):
+                return
+            self.outstanding.popleft()
+            sent, first = head.sent, 0
+        else:
+            sent, first = 0, 1  # the Query will be answered by itself
+        while len(self.outstanding) > first:
+            following = self.oldest(first)
+            if following.copied(0):
+                following.precede(sent)
+                return
+            del self.outstanding[first]
+            sent += following.sent
+        if self.batch is not None and self.batch.copied(0):
+            self.batch.precede(sent)
+            return
+        self.copying = True
+        if first == 0 or self.batch is not None:
+            self.batch = self.batch or Batch()
+            self.batch.precede(sent)
