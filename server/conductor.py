@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import structlog
@@ -27,7 +28,7 @@ from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
-from server.request_session import BackendError, RelayedSession, run_by_name
+from server.request_session import NAME, BackendError, RelayedSession, run_by_name
 
 if TYPE_CHECKING:
     from server.session import RelaySession
@@ -123,6 +124,11 @@ class Conductor:
         self.traffic.note_ready(status)
         self.status = status
         self.session.client.write(m.ready(status))
+
+    async def fail_batch(self, *, flush: bool = True) -> None:
+        """Let PostgreSQL undo what the batch has done outside a transaction block, and ignore it up to its Sync."""
+        with suppress(BackendError):
+            await self.exchange(m.parse(NAME, b"SUBSCRIBE"), flush=flush)
 
     async def pump_copy(self) -> None:
         """Pass the client's COPY data on until it ends it."""
@@ -315,7 +321,8 @@ class Conductor:
             await self.send(m.FLUSH_MESSAGE)
             while traffic.received < traffic.batch.sent and not (traffic.failed or traffic.copying):
                 await self._pass_answer()
-        self.status = self.status_in_batch()
+        if not traffic.failed:
+            self.status = self.status_in_batch()
 
     async def _pass_answer(self) -> None:
         kind, data = await self.dialogue.next_from_backend()

@@ -8,7 +8,6 @@ without us.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import cached_property
 
 from catalog.session import SqlError
@@ -18,7 +17,7 @@ from server.protocol.framing import CONTINUATION, begins
 from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
 from server.protocol.watch import Attention
 from server.protocol.words import Mention
-from server.request_session import NAME, BackendError
+from server.request_session import BackendError
 from server.subscriptions.extended import ExtendedSubscriptions
 
 
@@ -39,9 +38,11 @@ class ExtendedConductor(Conductor):
         try:
             await self.drain()
         except Refused as error:
-            await self.report(error)
-            self.skipping = True
+            await self.refuse(error)
         self.skipping |= self.traffic.failed
+        if self.traffic.copying:  # PostgreSQL ends the session
+            await self.send(message)
+            return
         if attention is Attention.DATABASE and not self.skipping:
             await self.release_databases(self.text_of(message))
             await self.pass_one(m.EXECUTE, message)
@@ -52,14 +53,15 @@ class ExtendedConductor(Conductor):
     def subscriptions(self) -> ExtendedSubscriptions:
         return ExtendedSubscriptions(self)
 
+    async def refuse(self, error: SqlError) -> None:
+        """Let the batch fail."""
+        await self.fail_batch()
+        await self.report(error)
+        self.skipping = True
+
     def nothing_ran(self) -> bool:
         """Whether nothing has been executed in this batch yet."""
         return self.ran == 0 and self._first()
-
-    async def fail_batch(self) -> None:
-        """Let PostgreSQL undo what the batch has done outside a transaction block, and ignore it up to its Sync."""
-        with suppress(BackendError):
-            await self.exchange(m.parse(NAME, b"SUBSCRIBE"), flush=True)
 
     def text_of(self, execute: bytes) -> bytes:
         bound = self.traffic.portals.get(m.text_at(execute, 5))
@@ -101,7 +103,12 @@ class ExtendedConductor(Conductor):
             await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
             return
         if kind == m.EXECUTE and self._to_be_wrapped(data):
-            await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
+            try:
+                await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
+            except BackendError as error:  # cancelled
+                await self.report(error)
+                self.skipping = True
+                return
         self.ran += kind == m.EXECUTE
         self.dialogue.swallow = "25001" if self.own else None  # a BEGIN of the client's makes ours its own
         length = int.from_bytes(data[1:5], "big") + 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from catalog.session import SqlError
-from server.conductor import ALONE, Conductor
+from server.conductor import ALONE, Conductor, Refused
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor
 from server.protocol.lexer import Kind, Statement, databases_touched, kind_of
@@ -60,7 +60,13 @@ class SimpleConductor(Conductor):
 
     async def run(self, message: bytes, attention: Attention) -> None:
         """Run a Query message that mentions something."""
-        await self.drain()
+        try:
+            await self.drain()
+        except Refused as error:
+            await self.fail_batch(flush=False)
+            await self.report(error)
+            await self.ready(self.status)
+            return
         if self.traffic.skipping:
             return  # behind an error PostgreSQL ignores everything up to Sync, a Query as well
         if self.traffic.copying:  # PostgreSQL ends the session
@@ -137,7 +143,11 @@ class SimpleConductor(Conductor):
         elif asked is not None and alone:
             pass  # has no use for a transaction
         elif self.status == m.IDLE and kind not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT):
-            await self.open_simply()
+            try:
+                await self.open_simply()
+            except BackendError as error:  # cancelled
+                await self.report(error)
+                return False
         if asked == CloseCursor(None):  # PostgreSQL has cursors, too
             self.subscriptions.close(CloseCursor(None))
             asked = self.held = None
@@ -150,7 +160,10 @@ class SimpleConductor(Conductor):
         return going
 
     async def open_simply(self) -> None:
-        """BEGIN, outside any batch of the extended protocol."""
+        """BEGIN. It takes in what a batch of the extended protocol without a Sync has done."""
+        if self.traffic.batch is not None:
+            await self.open(alone=self.alone)
+            return
         outcome = await self.inject(b"BEGIN", *([ALONE] if self.alone else []))
         if isinstance(outcome, BackendError):
             raise outcome

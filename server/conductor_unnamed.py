@@ -60,8 +60,7 @@ class UnnamedConductor(ExtendedConductor):
             try:
                 self.status = self.status_in_batch()
             except Refused as error:
-                await self.report(error)
-                self.skipping = True
+                await self.refuse(error)
             else:
                 await self.turn()
         await self.run_batch()

@@ -1,8 +1,8 @@
 """What PostgreSQL owes a session: which of the client's messages its next ReadyForQuery will answer.
 
-The client's messages are counted when they pass, the answers when they come back. Two answers change what was counted:
-after an error of the extended protocol PostgreSQL ignores everything up to the next Sync, Query and FunctionCall as well;
-and while it copies from the client it ignores Sync. Both may have been sent already.
+The client's messages are counted when they pass, the answers when they come back. Two answers change what was counted.
+After an error of the extended protocol PostgreSQL ignores everything up to the next Sync, Query and FunctionCall as
+well; and while it copies from the client it ignores Sync. Both may have been sent already.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from server.protocol import messages as m
 from server.protocol.batches import Batch
 from server.protocol.framing import WHOLE
 from server.protocol.watch import Watch
+
+Copies = list[int] | None
+"""What a chunk adds to `Batch.copies`; None if it has no COPY data."""
 
 
 class Owed(Watch):
@@ -40,8 +43,8 @@ class Owed(Watch):
 
     # -- as the client sends -------------------------------------------------------------------------------------
 
-    def begin_batch(self, raw: bytes, sent: int, copies: list[int] | None) -> None:
-        """A chunk ends in the middle of a batch. ``copies``, if there was COPY data, are those of `Batch.copies`."""
+    def begin_batch(self, raw: bytes, sent: int, copies: Copies) -> None:
+        """A chunk ends in the middle of a batch."""
         if self.batch is None:
             self.batch = Batch(raw, sent)
         else:
@@ -50,7 +53,7 @@ class Owed(Watch):
         if copies is not None:
             self.batch.copy(copies)
 
-    def end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, copies: list[int] | None) -> None:
+    def end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, copies: Copies) -> None:
         """A batch ends with a message of this kind, which ends at ``following``."""
         raw = data if begin == 0 and following == len(data) else data[begin:following]
         batch = self.batch

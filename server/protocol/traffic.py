@@ -22,7 +22,7 @@ from collections.abc import Callable
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP
 from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
-from server.protocol.owed import Owed
+from server.protocol.owed import Copies, Owed
 from server.protocol.shapes import Rows, Shapes
 from server.protocol.watch import Attention, reason
 from server.protocol.words import NOTHING
@@ -127,7 +127,7 @@ class Traffic(Owed):
         batch = self.batch  # what an earlier chunk has begun
         begin = 0 if batch is not None else position  # where the current batch begins in this chunk
         sent = 0  # its messages in this chunk
-        copies: list[int] | None = None  # of it in this chunk, as `Batch.copies`, once there is COPY data
+        copies: Copies = None  # its COPY data in this chunk
         watching = bool(self.statements or self.portals)
         last = end - 5
         left = MOST_MESSAGES
