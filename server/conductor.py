@@ -228,7 +228,7 @@ class Conductor:
                 await asyncio.gather(self._work, return_exceptions=True)
                 raise
             error: SqlError = SqlError("57014", "canceling statement due to user request")
-        except BackendGone:
+        except (BackendGone, m.ProtocolViolation):
             raise
         except SqlError as failed:
             error = failed

@@ -9,6 +9,7 @@ encodings, styles) does not reach these statements, see :data:`_PINS`; it is put
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from secrets import token_hex
 
 from catalog.session import Row, SqlError, Value
 from server.dialogue import Dialogue
@@ -46,7 +47,7 @@ _SET = f"SELECT {_CHANGES}"
 # What a subquery in FROM returns is computed before the outer list; OFFSET keeps it one.
 _LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
 _LOOK = f"SELECT {_LOOK}, session_user::pg_catalog.text OFFSET 0"
-_LOOK_AND_SET = f"SELECT before.*, {_CHANGES} FROM ({_LOOK}) AS before"
+_LOOK_AND_SET = f"SELECT ${len(_PINS) + 1}::pg_catalog.text, before.*, {_CHANGES} FROM ({_LOOK}) AS before"
 
 # All that code of another role can have set in the session, and what the session itself had set of it. Parameters that
 # no module has defined are not listed; our own of that kind are named.
@@ -188,11 +189,19 @@ class RelayedSession:
     # -- around it ---------------------------------------------------------------------------------------------
 
     async def pin(self) -> None:
-        """Put our own parameters in force until the end of the transaction."""
+        """Put our own parameters in force until the end of the transaction.
+
+        The answer holds a number that nobody can know before: what is read from now on answers what we ask. Whatever
+        the client has sent in whatever order, the engine must not take answers to it for answers to its own questions.
+        """
         self._dialogue.pinned = True
         self._encoding = "utf-8"  # which is in force by the time the answer is sent; the question is ASCII
-        ((*before,),) = await self.fetch(_LOOK_AND_SET, *_PINS.values())
-        self._before = before[: len(_PINS)]
+        number = token_hex(16)
+        rows = await self.fetch(_LOOK_AND_SET, *_PINS.values(), number)
+        if len(rows) != 1 or rows[0][0] != number:
+            raise m.ProtocolViolation("an answer of PostgreSQL came out of turn")
+        before = rows[0][1:]
+        self._before = list(before[: len(_PINS)])
         self._session_user = before[len(_PINS)]
 
     async def keep_settings(self, role: str) -> None:
