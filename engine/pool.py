@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import Row, SqlError, Value
 from engine.transactions import PINNED_PATH
+
+T = TypeVar("T")
 
 ConnectArguments = Mapping[str, Any]
 """Keyword arguments of `asyncpg.connect` that log the engine in."""
@@ -27,6 +30,9 @@ LOST = "connection to PostgreSQL was lost"
 
 ROLLBACK_SECONDS = 30.0
 """A connection whose transaction has not been rolled back by then is given up."""
+
+PATIENCE_SECONDS = 3.0
+"""How long the engine tries to connect while clients have all of PostgreSQL's connections."""
 
 RESET = """
 RESET ALL; SET SESSION AUTHORIZATION DEFAULT; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *;
@@ -247,6 +253,19 @@ class PooledSession:
                 raise
 
 
+async def patiently(connect: Callable[[], Awaitable[T]]) -> T:
+    """What `connect` gives, once PostgreSQL has a connection to spare. Raises its error if it has none for long."""
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(asyncpg.TooManyConnectionsError),
+        wait=wait_random_exponential(multiplier=0.05, max=0.5),
+        stop=stop_after_delay(PATIENCE_SECONDS),
+        reraise=True,
+    ):
+        with attempt:
+            return await connect()
+    raise AssertionError
+
+
 class DatabasePool:
     """Connections of the engine to one database, opened when first used."""
 
@@ -260,12 +279,14 @@ class DatabasePool:
     async def connect(self) -> asyncpg.Connection:
         """A new connection outside the pool, for the scheduler's lock and for exported snapshots."""
         try:
-            return await asyncpg.connect(
-                **self._arguments(self.database),
-                database=self.database,
-                server_settings=SESSION_SETTINGS,
-                statement_cache_size=STATEMENT_CACHE_SIZE,
-                connection_class=EngineConnection,
+            return await patiently(
+                lambda: asyncpg.connect(
+                    **self._arguments(self.database),
+                    database=self.database,
+                    server_settings=SESSION_SETTINGS,
+                    statement_cache_size=STATEMENT_CACHE_SIZE,
+                    connection_class=EngineConnection,
+                )
             )
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
@@ -303,7 +324,7 @@ class DatabasePool:
         """A session for the time of the block, in autocommit until `PooledSession.transaction`."""
         try:
             pool = await self._opened()
-            connection = await pool.acquire()
+            connection = await patiently(pool.acquire)
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
         except OSError as error:
@@ -330,11 +351,13 @@ class DatabasePool:
             return self._pool
 
     async def _settings(self) -> dict[str, str]:
-        connection = await asyncpg.connect(
-            **self._arguments(self.database),
-            database=self.database,
-            server_settings=SESSION_SETTINGS,
-            statement_cache_size=STATEMENT_CACHE_SIZE,
+        connection = await patiently(
+            lambda: asyncpg.connect(
+                **self._arguments(self.database),
+                database=self.database,
+                server_settings=SESSION_SETTINGS,
+                statement_cache_size=STATEMENT_CACHE_SIZE,
+            )
         )
         try:
             may_set = await connection.fetchval("SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from server.cancel import CancelRegistry
 from server.hooks import Backend, EngineHooks
 from server.protocol.messages import error_response
-from server.protocol.startup import TLS_HANDSHAKE
+from server.protocol.startup import MAX_LENGTH, TLS_HANDSHAKE
 from server.session import RelaySession
 from server.tls import ALPN
 
@@ -135,13 +136,22 @@ class Relay:
         if listener in self._listeners:
             asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
+    async def _turn_away(self, accepted: socket.socket) -> None:
+        """Say that there are too many clients, and give this one time to read it: who closes first takes it back."""
+        with accepted, suppress(OSError, TimeoutError):
+            accepted.send(error_response("53300", "sorry, too many clients already", severity="FATAL"))
+            accepted.shutdown(socket.SHUT_WR)
+            if len(self._arrivals) <= _BACKLOG:
+                async with asyncio.timeout(_PAUSE_SECONDS):
+                    while await asyncio.get_running_loop().sock_recv(accepted, MAX_LENGTH):
+                        pass
+
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
         _keep_alive(accepted)
-        if len(self.sessions) + len(self._arrivals) > self.limits.max_connections + _NEWCOMERS:
-            with accepted:
-                accepted.send(error_response("53300", "sorry, too many clients already", severity="FATAL"))
+        if len(self.sessions) >= self.limits.max_connections + _NEWCOMERS:
+            await self._turn_away(accepted)
             return
         session = RelaySession(self)
         try:

@@ -161,3 +161,22 @@ async def test_lost_connection_is_called_so_at_every_use(cluster: EmbeddedPostgr
             assert raised.value.sqlstate == "08006"
         assert session.lost
     await pool.close()
+
+
+async def test_the_engine_waits_for_a_connection_that_clients_will_give_back(
+    cluster: EmbeddedPostgres, database: str
+) -> None:
+    with psycopg.connect(cluster.dsn(database), autocommit=True) as admin:
+        admin.execute("CREATE ROLE pool_scarce LOGIN PASSWORD 'plain' CONNECTION LIMIT 1")
+    client = psycopg.connect(cluster.dsn(database), user="pool_scarce", password="plain")
+    pool = pool_of(cluster, database, user="pool_scarce", password="plain")
+
+    async def ask() -> list[Any]:
+        async with pool.session() as session:
+            return await session.fetch("SELECT 1")
+
+    asking = asyncio.create_task(ask())
+    await asyncio.wait({asking}, timeout=0.2)
+    client.close()
+    assert await asking == [(1,)]
+    await pool.close()

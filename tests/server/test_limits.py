@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from server.relay import Limits
 from tests.server.conftest import RunningRelay, through
@@ -134,3 +135,26 @@ def _wait_for(condition: Any, seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_burst_of_clients_gets_all_connections_there_are(
+    start_relay: Callable[..., RunningRelay], dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as may get in; the others are told at once."""
+    monkeypatch.setattr("server.relay._NEWCOMERS", 5)
+    relay = start_relay(limits=Limits(max_connections=25))
+    login = conninfo.conninfo_to_dict(dsn)
+    packet = startup("user", str(login["user"]), "database", str(login["dbname"]))
+    clients = [dial(relay.port) for _ in range(25)]
+    try:
+        for client in clients:
+            client.sendall(packet)
+        answers = [client.recv(1000) for client in clients]
+        assert [answer for answer in answers if not answer.startswith(b"R")] == []
+        refused = [dial(relay.port) for _ in range(10)]
+        for client in refused:
+            client.sendall(packet)
+        assert all(b"C53300" in until_closed(client) for client in refused)
+    finally:
+        for client in clients:
+            client.close()
