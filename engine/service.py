@@ -33,6 +33,14 @@ logger = structlog.get_logger(__name__)
 DISCOVERY_INTERVAL = 30.0
 
 RELEASE_SECONDS = 2.0
+
+_MAY_TAKE = """
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
+    WHERE d.datname OPERATOR(pg_catalog.=) $1::text AND r.rolname OPERATOR(pg_catalog.=) $2::text
+      AND (r.rolsuper OR pg_catalog.pg_has_role(r.oid, d.datdba, 'MEMBER') OR r.rolcreatedb AND d.datistemplate)
+)
+"""
 """How long the engine stays away from a database that somebody wants to drop, rename or copy."""
 
 IN_TRANSACTION = "inside a transaction block"
@@ -183,11 +191,13 @@ class Engine:
             pool, scheduler, clock, sources, history, registers, tasks, spark, keeper, hub
         )
 
-    async def release_database(self, database: str) -> None:
-        """Close the engine's connections to a database, so that it can be dropped, renamed or copied.
+    async def release_database(self, database: str, role: str) -> None:
+        """Close the engine's connections to a database, so that this role can drop, rename or copy it, if it may.
 
-        If it is still there a little later, since whoever asked had no right to, its scheduler is taken up again.
+        If the database is still there a little later its scheduler is taken up again.
         """
+        if not await self._may_take(database, role):
+            return
         self._released[database] = time.monotonic() + RELEASE_SECONDS
         async with self._opened(database):  # after a connection that is just being made
             entry = await self._let_go(database)
@@ -199,6 +209,19 @@ class Engine:
             await self.database_ready(database)
         elif keeper is not None and not await self._exists(database):
             await keeper.forget()
+
+    async def _may_take(self, database: str, role: str) -> bool:
+        """Whether a role, or one that it is a member of, may drop, rename or copy a database."""
+        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
+        try:
+            async with pool.session() as session:
+                ((found,),) = await session.fetch(_MAY_TAKE, database, role)
+            return bool(found)
+        except SqlError as error:
+            logger.warning("database not released", database=database, error=error.message)
+            return False
+        finally:
+            await pool.close()
 
     async def _exists(self, database: str) -> bool:
         """Whether there is such a database; True if that cannot be found out."""

@@ -374,8 +374,12 @@ class Conductor:
 
     async def release_databases(self, text: bytes) -> None:
         async for statement in self.statements(text):
-            for name in databases_touched(text, [statement]):
-                await self.session.relay.hooks.release_database(name)
+            await self.release_databases_of(text, statement)
+
+    async def release_databases_of(self, text: bytes, statement: Statement) -> None:
+        role = self.traffic.parameters.get("session_authorization", "")
+        for name in databases_touched(text, [statement]):
+            await self.session.relay.hooks.release_database(name, role)
 
 
 def _is_plain_end(text: bytes) -> bool:

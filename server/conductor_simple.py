@@ -14,7 +14,7 @@ from catalog.session import SqlError
 from server.conductor import ALONE, Conductor, Refused
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor
-from server.protocol.lexer import Kind, Statement, databases_touched, kind_of
+from server.protocol.lexer import Kind, Statement, kind_of
 from server.protocol.subscribe_syntax import SyntaxFault
 from server.protocol.values import codec
 from server.protocol.watch import Attention
@@ -98,8 +98,7 @@ class SimpleConductor(Conductor):
                 found.subscribing = self.subscriptions.look(part) is not None
             if statement.words[0] in _OURS and not found.ours:
                 found.ours = self.as_sent(part) is not part
-            for name in databases_touched(text, [statement]):
-                await self.session.relay.hooks.release_database(name)
+            await self.release_databases_of(text, statement)
         return found
 
     async def run_statements(self, text: bytes, *, alone: bool) -> None:

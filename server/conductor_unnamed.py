@@ -15,7 +15,7 @@ from server.conductor import Refused
 from server.conductor_extended import ExtendedConductor
 from server.conductor_simple import SimpleConductor
 from server.protocol import messages as m
-from server.protocol.framing import FRONTEND_LIMITS, WHOLE, Framer
+from server.protocol.framing import FRONTEND_LENGTHS, WHOLE, Framer
 
 _TOO_LATE = SqlError(
     "0A000",
@@ -131,7 +131,7 @@ class UnnamedConductor(ExtendedConductor):
 
 
 def _named_statements(batch: bytes) -> frozenset[bytes]:
-    framer = Framer(FRONTEND_LIMITS)
+    framer = Framer(FRONTEND_LENGTHS)
     framer.feed(batch)
     names: set[bytes] = set()
     while (found := framer.next()) is not None:

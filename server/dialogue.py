@@ -72,7 +72,7 @@ class Dialogue:
 
     def repeat(self, raw: bytes) -> None:
         """Let these bytes come from the client before anything else does."""
-        self._ahead = Framer(self._traffic.client.limits)
+        self._ahead = Framer(self._traffic.client.lengths)
         self._ahead.feed(raw)
 
     def leave(self) -> None:
@@ -165,7 +165,8 @@ class Dialogue:
         return True
 
     def _pass_parameter(self, data: bytes) -> None:
-        name, value = data[5:-1].split(b"\0", 1)
+        name = m.text_at(data, 5)
+        value = m.text_at(data, 6 + len(name))
         known = self._traffic.parameters.get(name.decode("ascii", "replace"))
         ours = self.pinned and name.decode("ascii", "replace") in PINNED
         if not ours and known != value.decode("utf-8", "replace"):

@@ -52,8 +52,8 @@ class EngineHooks(Protocol):
         """The subscriptions of a database. Raises SqlError if there can be none."""
         ...
 
-    async def release_database(self, database: str) -> None:
-        """Close the engine's own connections to the database: it is about to be dropped, renamed or copied."""
+    async def release_database(self, database: str, role: str) -> None:
+        """Close the engine's own connections to the database: this role is about to drop, rename or copy it."""
         ...
 
 
@@ -78,5 +78,5 @@ class NoEngine:
     async def subscriptions(self, database: str) -> SubscriptionHub:
         raise SqlError("0A000", "SUBSCRIBE is not supported without the engine")
 
-    async def release_database(self, database: str) -> None:
+    async def release_database(self, database: str, role: str) -> None:
         return None

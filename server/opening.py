@@ -11,7 +11,7 @@ import structlog
 from server import upstream
 from server.protocol import authentication, startup
 from server.protocol import messages as m
-from server.protocol.framing import AUTHENTICATION_LIMITS, FRONTEND_LIMITS
+from server.protocol.framing import AUTHENTICATION_LENGTHS, FRONTEND_LENGTHS
 from server.protocol.state import Event, State
 from server.sides import Hold
 
@@ -41,6 +41,7 @@ class Opening:
     def __init__(self, session: RelaySession):
         self.session = session
         self.backend_tls = False
+        self._requests: set[startup.EncryptionRequest] = set()
         self._asked = False
         """Whether PostgreSQL waits for a password message."""
         self._proof_asked_for = False
@@ -75,6 +76,9 @@ class Opening:
             self.session.violated(error)
 
     def _encrypt(self, packet: startup.EncryptionRequest) -> None:
+        if packet in self._requests:
+            raise m.ProtocolViolation("encryption was asked for twice")
+        self._requests.add(packet)
         # What is already there was not encrypted: somebody may have put it there (CVE-2021-23214, CVE-2021-23222).
         if self.session.traffic.client.size:
             raise m.ProtocolViolation("received unencrypted data after encryption request")
@@ -124,7 +128,7 @@ class Opening:
         self.session.replication = packet.replication
         self.session.client.hold(Hold.BUSY)
         self.session.client.receive = self._authentication_from_client
-        self.session.traffic.client.limits = AUTHENTICATION_LIMITS
+        self.session.traffic.client.lengths = AUTHENTICATION_LENGTHS
         self.session.traffic.watching = not self.session.replication
         if not self.session.replication:
             packet = packet.with_parameter(b"headwater.relay", b"on")
@@ -173,8 +177,6 @@ class Opening:
         framer.feed(data)
         try:
             while self.session.state is State.AUTHENTICATION and (found := framer.next()) is not None:
-                if len(found[1]) < 5 + (found[0] in (m.AUTHENTICATION, m.BACKEND_KEY_DATA)) * 4:
-                    raise m.ProtocolViolation("invalid message format")
                 kind, message = found
                 body = message[5:]
                 if kind == m.AUTHENTICATION:
@@ -192,8 +194,6 @@ class Opening:
                 elif kind in (m.PARAMETER_STATUS, m.ERROR):
                     self.session.traffic.read(kind, body)
                 elif kind == m.READY:
-                    if not body:
-                        raise m.ProtocolViolation("invalid message format")
                     self._greet(body[0])
                     return
                 self.session.client.write(message)
@@ -207,7 +207,7 @@ class Opening:
         self.session.traffic.note_ready(status)
         self.session.backend.hold(Hold.BUSY)
         self.session.client.hold(Hold.BUSY)
-        self.session.traffic.client.limits = FRONTEND_LIMITS
+        self.session.traffic.client.lengths = FRONTEND_LENGTHS
         if self.session.replication or self.session.database in _TEMPLATES:
             self.session.begin(None)
         else:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _CANCEL_POLL_SECONDS = 0.01
+_MOST_OUTSTANDING = 10_000
+"""Batches that are passed on without having been answered: each is kept until then, and may have five bytes."""
 
 
 class RelaySession:
@@ -191,6 +193,7 @@ class RelaySession:
     def from_client(self, data: bytes) -> None:
         if is_batch(self.traffic, data):
             self.backend.write_at_once(data)
+            self._wait_for_answers()
             return
         try:
             passed = self.traffic.from_client(data)
@@ -201,11 +204,26 @@ class RelaySession:
             self.backend.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
-        elif self.traffic.more_from_client:
+            return
+        self._wait_for_answers()
+        if self.traffic.more_from_client:
             self.client.hold(Hold.TURN)
             asyncio.get_running_loop().call_soon(self._more_from_client)
 
+    def _wait_for_answers(self) -> None:
+        if len(self.traffic.outstanding) > _MOST_OUTSTANDING and not self.traffic.copying:
+            self.client.hold(Hold.ANSWERS)
+
+    def _answered(self) -> None:
+        """Read from the client again, if there are answers enough, or PostgreSQL waits for its data."""
+        if len(self.traffic.outstanding) < _MOST_OUTSTANDING // 2 or self.traffic.copying:
+            self.client.release(Hold.ANSWERS)
+            if self.traffic.more_from_client:
+                asyncio.get_running_loop().call_soon(self._more_from_client)
+
     def _more_from_client(self) -> None:
+        if self.client.holds & Hold.ANSWERS:
+            return
         if self._cancels and self.state is not State.CLOSED:  # no new statement may overtake a cancel request
             asyncio.get_running_loop().call_later(_CANCEL_POLL_SECONDS, self._more_from_client)
             return
@@ -216,6 +234,8 @@ class RelaySession:
     def from_backend(self, data: bytes) -> None:
         if is_answer(self.traffic, data):
             self.client.write_at_once(data)
+            if self.client.holds & Hold.ANSWERS:
+                self._answered()
             return
         try:
             passed = self.traffic.from_backend(data)
@@ -226,7 +246,10 @@ class RelaySession:
             self.client.write_at_once(passed)
         if self.traffic.attention is not None:
             self._attend(self.traffic.attention)
-        elif self.traffic.more_from_backend:
+            return
+        if self.client.holds & Hold.ANSWERS:
+            self._answered()
+        if self.traffic.more_from_backend:
             self.backend.hold(Hold.TURN)
             asyncio.get_running_loop().call_soon(self._more_from_backend)
 
@@ -237,6 +260,7 @@ class RelaySession:
 
     def _attend(self, attention: Attention) -> None:
         self.traffic.attention = None
+        self.client.release(Hold.ANSWERS)  # all of them are waited for first
         self.move(Event.ATTENTION)
         self.dialogue = Dialogue(self)
         self.client.receive = self.dialogue.from_client
@@ -245,8 +269,7 @@ class RelaySession:
 
     async def _attended(self, dialogue: Dialogue, attention: Attention) -> None:
         try:
-            with m.well_formed():
-                await conduct(self, dialogue, attention)
+            await conduct(self, dialogue, attention)
         except BackendGone:
             self._lost_backend()
             return

@@ -32,6 +32,8 @@ class Hold(IntFlag):
     """A cancel request is on its way to PostgreSQL: no new statement may overtake it."""
     TURN = 16
     """So many messages wait that other sessions have their turns first."""
+    ANSWERS = 32
+    """So many batches have been passed on that PostgreSQL answers some of them first."""
 
 
 class Side(asyncio.Protocol, ABC):

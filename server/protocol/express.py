@@ -12,7 +12,8 @@ from server.protocol.traffic import Traffic
 from server.protocol.words import sends
 
 _unpack = m.HEADER.unpack_from
-_QUERY, _PARSE, _SYNC, _READY, _COMPLETE = m.QUERY, m.PARSE, m.SYNC, m.READY, m.COMMAND_COMPLETE
+_QUERY, _PARSE, _SYNC, _COMPLETE = m.QUERY, m.PARSE, m.SYNC, m.COMMAND_COMPLETE
+_READY_HEADER = m.ready(m.IDLE)[:-1]
 
 # Longest message of a kind that may come before Sync; 0 for what must be looked at. Parse only in a scanned chunk.
 _STEPS = [0] * 256
@@ -87,7 +88,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
 def is_answer(traffic: Traffic, data: bytes) -> bool:
     """Whether PostgreSQL's chunk is one whole answer that can pass; the oldest batch is then answered."""
     last = len(data) - 6
-    if last < 0 or data[last] != _READY:
+    if last < 0 or data[last:-1] != _READY_HEADER:
         return False
     framer = traffic.backend
     # Whatever else an earlier chunk of the same answer may have left has been counted as seen.

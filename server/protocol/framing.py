@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from server.protocol.messages import HEADER, PARSE, ProtocolViolation, text_at
+from server.protocol.messages import HEADER, PARSE, PASSWORD, READY, ProtocolViolation, text_at
 
 WHOLE = 1 << 20
 """Longest message, in bytes, that is kept together."""
@@ -23,18 +23,24 @@ _LARGE = (1 << 30) - 1
 _SMALL = 10_000
 _AUTHENTICATION = 65_535
 
-# PostgreSQL's own limits (pqcomm.h: PQ_LARGE_MESSAGE_LIMIT, PQ_SMALL_MESSAGE_LIMIT), by type; 0 for an unknown type.
-FRONTEND_LIMITS = [0] * 256
+Lengths = list[range]
+"""The lengths that a message may have, by its type; none for an unknown type."""
+
+_NONE = range(0)
+# PostgreSQL's own limits (pqcomm.h: PQ_LARGE_MESSAGE_LIMIT, PQ_SMALL_MESSAGE_LIMIT).
+FRONTEND_LENGTHS: Lengths = [_NONE] * 256
 for _kind in b"QPBFd":
-    FRONTEND_LIMITS[_kind] = _LARGE
+    FRONTEND_LENGTHS[_kind] = range(4, _LARGE + 1)
 for _kind in b"CDEHSXcf":
-    FRONTEND_LIMITS[_kind] = _SMALL
-FRONTEND_LIMITS[ord("p")] = _AUTHENTICATION
-AUTHENTICATION_LIMITS = [0] * 256
-AUTHENTICATION_LIMITS[ord("p")] = _AUTHENTICATION
-BACKEND_LIMITS = [0] * 256
-for _kind in b"RKvS123TntDCIsGHWENAZVdc":
-    BACKEND_LIMITS[_kind] = (1 << 31) - 1
+    FRONTEND_LENGTHS[_kind] = range(4, _SMALL + 1)
+AUTHENTICATION_LENGTHS: Lengths = [_NONE] * 256
+FRONTEND_LENGTHS[PASSWORD] = AUTHENTICATION_LENGTHS[PASSWORD] = range(4, _AUTHENTICATION + 1)
+# From the shortest that has all its parts: who reads them need not look.
+BACKEND_LENGTHS: Lengths = [_NONE] * 256
+for _kinds, _least in ((b"123nIscd", 4), (b"EN", 5), (b"STtDC", 6), (b"GHW", 7), (b"RKV", 8), (b"A", 10), (b"v", 12)):
+    for _kind in _kinds:
+        BACKEND_LENGTHS[_kind] = range(_least, 1 << 31)
+BACKEND_LENGTHS[READY] = range(5, 6)
 
 
 class Framer:
@@ -44,10 +50,10 @@ class Framer:
     more than one that comes at once.
     """
 
-    __slots__ = ("_at", "_data", "_later", "limits", "size", "skip", "wanted")
+    __slots__ = ("_at", "_data", "_later", "lengths", "size", "skip", "wanted")
 
-    def __init__(self, limits: list[int]):
-        self.limits = limits
+    def __init__(self, lengths: Lengths):
+        self.lengths = lengths
         self.size = 0
         """How many bytes have arrived and not been consumed."""
         self.skip = 0
@@ -82,7 +88,7 @@ class Framer:
     def next(self) -> tuple[int, bytes] | None:
         """The next message or piece with its type, None if more bytes are needed. Raises ProtocolViolation.
 
-        >>> framer = Framer(FRONTEND_LIMITS)
+        >>> framer = Framer(FRONTEND_LENGTHS)
         >>> framer.feed(b"S\\0\\0\\0\\4H\\0")
         >>> framer.next(), framer.next()
         ((83, b'S\\x00\\x00\\x00\\x04'), None)
@@ -97,11 +103,11 @@ class Framer:
         if len(self._data) < self._at + 5:
             data = self.partial
             if len(data) < 5:
-                if not self.limits[data[0]]:
+                if not self.lengths[data[0]]:
                     raise ProtocolViolation(f"invalid message type {data[0]}")
                 return None
         kind, length = HEADER.unpack_from(self._data, self._at)
-        check(self.limits, kind, length)
+        check(self.lengths, kind, length)
         size = length + 1
         if self.size >= size:
             return kind, self._consume(size)
@@ -136,7 +142,7 @@ def begins(raw: bytes, wanted: int, position: int) -> tuple[bool, int]:
     """
     while position + 5 <= len(raw):
         kind, length = HEADER.unpack_from(raw, position)
-        check(FRONTEND_LIMITS, kind, length)
+        check(FRONTEND_LENGTHS, kind, length)
         if kind == wanted:
             return True, position
         position += length + 1
@@ -152,7 +158,7 @@ def kinds(raw: bytes) -> list[int]:
     found, position = [], 0
     while position + 5 <= len(raw):
         kind, length = HEADER.unpack_from(raw, position)
-        check(FRONTEND_LIMITS, kind, length)
+        check(FRONTEND_LENGTHS, kind, length)
         position += length + 1
         if position > len(raw) and length < WHOLE:
             break
@@ -169,16 +175,15 @@ def parsed(raw: bytes) -> Iterator[bytes]:
     position = 0
     while position + 5 <= len(raw):
         kind, length = HEADER.unpack_from(raw, position)
-        check(FRONTEND_LIMITS, kind, length)
+        check(FRONTEND_LENGTHS, kind, length)
         if kind == PARSE:
             yield text_at(raw, raw.find(b"\0", position + 5) + 1)
         position += length + 1
 
 
-def check(limits: list[int], kind: int, length: int) -> None:
+def check(lengths: Lengths, kind: int, length: int) -> None:
     """Raise ProtocolViolation if no message of this type has this length (type byte not counted)."""
-    limit = limits[kind]
-    if not limit:
+    if not lengths[kind]:
         raise ProtocolViolation(f"invalid message type {kind}")
-    if not 4 <= length <= limit:
+    if length not in lengths[kind]:
         raise ProtocolViolation(f'invalid length {length} of message type "{chr(kind)}"')

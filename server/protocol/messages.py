@@ -7,8 +7,7 @@ and length.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 HEADER = struct.Struct(">BI")
 """Type byte and length; the length counts itself but not the type byte."""
@@ -44,15 +43,6 @@ class ProtocolViolation(Exception):
     """The peer broke the protocol; the connection ends with this message and SQLSTATE 08P01."""
 
     sqlstate = "08P01"
-
-
-@contextmanager
-def well_formed() -> Iterator[None]:
-    """Takes a message that ends before its parts do for a breach of the protocol."""
-    try:
-        yield
-    except (IndexError, struct.error, UnicodeError) as error:
-        raise ProtocolViolation("invalid message format") from error
 
 
 def message(kind: int, body: bytes = b"") -> bytes:
@@ -218,3 +208,17 @@ def text_at(body: bytes, start: int = 0) -> bytes:
     if end < 0:
         raise ProtocolViolation("invalid string in message")
     return body[start:end]
+
+
+def int16_at(body: bytes, start: int) -> int:
+    """The 16 bits at ``start``; ProtocolViolation if they are missing."""
+    if start + 2 > len(body):
+        raise ProtocolViolation("insufficient data left in message")
+    return int.from_bytes(body[start : start + 2], "big")
+
+
+def int32_at(body: bytes, start: int) -> int:
+    """The 32 bits at ``start``; ProtocolViolation if they are missing."""
+    if start + 4 > len(body):
+        raise ProtocolViolation("insufficient data left in message")
+    return int.from_bytes(body[start : start + 4], "big")

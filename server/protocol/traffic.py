@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP
-from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, WHOLE, Framer, check
+from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.owed import Copies, Owed
 from server.protocol.shapes import Rows, Shapes
 from server.protocol.watch import Attention, reason
@@ -37,8 +37,8 @@ _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
 
 # How from_backend treats a type: pass it, count it as a completion, or read it.
-_UNKNOWN, _PASS, _COUNT, _READ = 0, 1, 2, 3
-_TREATMENT = [_PASS if limit else _UNKNOWN for limit in BACKEND_LIMITS]
+_PASS, _COUNT, _READ = 0, 1, 2
+_TREATMENT = [_PASS] * 256
 for _kind in b"123TnIs":
     _TREATMENT[_kind] = _COUNT
 for _kind in b"CZENSGWK":
@@ -74,8 +74,8 @@ class Traffic(Owed):
         """Called when a session that sends events to queues has ended a transaction."""
         self.portals_ended = portals_ended
         """Called when a transaction that had portals of ours has ended."""
-        self.client = Framer(FRONTEND_LIMITS)
-        self.backend = Framer(BACKEND_LIMITS)
+        self.client = Framer(FRONTEND_LENGTHS)
+        self.backend = Framer(BACKEND_LENGTHS)
         self.more_from_client = self.more_from_backend = False
         """Whether the chunk had more messages than :data:`MOST_MESSAGES`: the others wait in the framer."""
         self.terminated = False
@@ -105,10 +105,6 @@ class Traffic(Owed):
 
     def from_client(self, data: bytes) -> bytes:
         """The bytes to pass on to the backend. Raises ProtocolViolation."""
-        with m.well_formed():
-            return self._from_client(data)
-
-    def _from_client(self, data: bytes) -> bytes:
         framer = self.client
         self.more_from_client = False
         if framer.size:
@@ -138,8 +134,8 @@ class Traffic(Owed):
                 self.more_from_client = True
                 break
             kind, length = _unpack(data, position)
-            if not 4 <= length <= FRONTEND_LIMITS[kind]:
-                check(FRONTEND_LIMITS, kind, length)
+            if length not in FRONTEND_LENGTHS[kind]:
+                check(FRONTEND_LENGTHS, kind, length)
             following = position + 1 + length
             role = ROLE[kind]
             if role == STEP:
@@ -192,8 +188,8 @@ class Traffic(Owed):
         if position > end:
             framer.skip = position - end
         elif position < end:
-            if end - position < 5 and not FRONTEND_LIMITS[data[position]]:
-                check(FRONTEND_LIMITS, data[position], 4)
+            if end - position < 5 and not FRONTEND_LENGTHS[data[position]]:
+                check(FRONTEND_LENGTHS, data[position], 4)
             framer.partial = data[position:]
             framer.wanted = wanted
             data = data[:position]
@@ -205,10 +201,6 @@ class Traffic(Owed):
 
     def from_backend(self, data: bytes) -> bytes:
         """The bytes to pass on to the client. Raises ProtocolViolation."""
-        with m.well_formed():
-            return self._from_backend(data)
-
-    def _from_backend(self, data: bytes) -> bytes:
         framer = self.backend
         self.more_from_backend = False
         if framer.size:
@@ -237,13 +229,13 @@ class Traffic(Owed):
                 kind, length = _unpack(data, position)
             following = position + 1 + length
             how = _TREATMENT[kind]
-            if how == _COUNT and length >= 4:
+            if length not in BACKEND_LENGTHS[kind]:
+                check(BACKEND_LENGTHS, kind, length)
+            if how == _COUNT:
                 received += 1
                 seen += 1
-            elif how == _PASS and length >= 4:
+            elif how == _PASS:
                 seen += kind != m.NOTIFICATION
-            elif how == _UNKNOWN or length < 4:
-                check(BACKEND_LIMITS, kind, length)
             elif following > end:
                 if length < WHOLE:
                     break

@@ -6,10 +6,12 @@ Only the types of ``catalog.session.Value`` are made; everything else stays text
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from server.protocol.messages import INT16, INT32
+from catalog.session import SqlError
+from server.protocol.messages import INT32, ProtocolViolation, int16_at, int32_at, text_at
 
 Decoder = Callable[[str], Any]
 
@@ -102,23 +104,28 @@ def decoders(row_description: bytes) -> list[Decoder]:
     """A decoder for each column of a RowDescription message (whole, with its header)."""
     found = []
     position = 7
-    for _ in range(INT16.unpack_from(row_description, 5)[0]):
-        position = row_description.index(b"\0", position) + 1
-        found.append(_DECODERS.get(INT32.unpack_from(row_description, position + 6)[0], str))
+    for _ in range(int16_at(row_description, 5)):
+        position += len(text_at(row_description, position)) + 1
+        found.append(_DECODERS.get(int32_at(row_description, position + 6), str))
         position += 18
     return found
 
 
 def row(data_row: bytes, columns: Sequence[Decoder], encoding: str = "utf-8") -> tuple[Any, ...]:
-    """The values of a DataRow message (whole, with its header)."""
+    """The values of a DataRow message (whole, with its header). Raises SqlError 22021, ProtocolViolation."""
     result: list[Any] = []
     position = 7
-    for decode in columns:
-        (length,) = INT32.unpack_from(data_row, position)
-        position += 4
-        if length == 0xFFFFFFFF:
-            result.append(None)
-        else:
-            result.append(decode(data_row[position : position + length].decode(encoding)))
-            position += length
+    try:
+        for decode in columns:
+            (length,) = INT32.unpack_from(data_row, position)
+            position += 4
+            if length == 0xFFFFFFFF:
+                result.append(None)
+            else:
+                result.append(decode(data_row[position : position + length].decode(encoding)))
+                position += length
+    except struct.error:
+        raise ProtocolViolation("insufficient data left in message") from None
+    except UnicodeDecodeError:
+        raise SqlError("22021", f"a value is not valid in encoding {encoding}") from None
     return tuple(result)

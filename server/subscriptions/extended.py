@@ -178,7 +178,7 @@ class ExtendedSubscriptions(Answers):
         name = m.text_at(data, 5)
         if len(data) != 10 + len(name):
             raise m.ProtocolViolation("invalid message format")
-        limit = m.INT32.unpack_from(data, 6 + len(name))[0]
+        limit = m.int32_at(data, 6 + len(name))
         portal = self._portal(name, limit or None)
         if portal is None:
             return False
@@ -207,13 +207,11 @@ async def _refuse_second(name: bytes) -> None:
 def _bound(data: bytes, position: int) -> tuple[bytes, tuple[int, ...]]:
     """What a Bind says of its parameters, as it says it, and the result formats; ``position`` is behind the names."""
     begin = position
-    (count,) = m.INT16.unpack_from(data, position)
-    position += 2 + 2 * count
-    (count,) = m.INT16.unpack_from(data, position)
+    position += 2 + 2 * m.int16_at(data, position)
+    count = m.int16_at(data, position)
     position += 2
     for _ in range(count):
-        (length,) = m.INT32.unpack_from(data, position)
+        length = m.int32_at(data, position)
         position += 4 + (0 if length == 0xFFFFFFFF else length)
-    (count,) = m.INT16.unpack_from(data, position)
-    formats = tuple(m.INT16.unpack_from(data, position + 2 + 2 * n)[0] for n in range(count))
+    formats = tuple(m.int16_at(data, position + 2 + 2 * n) for n in range(m.int16_at(data, position)))
     return data[begin:position], formats

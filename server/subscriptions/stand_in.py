@@ -98,11 +98,11 @@ def columns(row_description: bytes) -> list[Column]:
     if row_description[0] != m.ROW_DESCRIPTION:
         return []
     position = 7
-    for _ in range(m.INT16.unpack_from(row_description, 5)[0]):
+    for _ in range(m.int16_at(row_description, 5)):
         name = m.text_at(row_description, position)
         position += len(name) + 1
         rest = row_description[position : position + 18]
-        found.append(Column(name, m.INT32.unpack_from(rest, 6)[0], rest))
+        found.append(Column(name, m.int32_at(rest, 6), rest))
         position += 18
     return found
 

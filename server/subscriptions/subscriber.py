@@ -343,4 +343,4 @@ def _columns(answers: list[tuple[int, bytes]]) -> tuple[Column, ...]:
 
 def _parameter_types(answers: list[tuple[int, bytes]]) -> tuple[int, ...]:
     described = next(data for kind, data in answers if kind == m.PARAMETER_DESCRIPTION)
-    return tuple(m.INT32.unpack_from(described, 7 + 4 * n)[0] for n in range(m.INT16.unpack_from(described, 5)[0]))
+    return tuple(m.int32_at(described, 7 + 4 * n) for n in range(m.int16_at(described, 5)))

@@ -26,7 +26,7 @@ from server.protocol import cursor_syntax, extensions, lexer, own_statements, su
 from server.protocol import messages as m
 from server.protocol.explanation import explained
 from server.protocol.express import is_batch
-from server.protocol.framing import FRONTEND_LIMITS, Framer
+from server.protocol.framing import FRONTEND_LENGTHS, Framer
 from server.protocol.traffic import Traffic
 from server.protocol.words import LONG, mentions, sends, speaks_of_cursors
 from tests.server.conftest import Engaged
@@ -219,7 +219,7 @@ def test_a_message_that_comes_byte_by_byte_costs_no_more_than_its_bytes() -> Non
 
 def test_many_short_messages_are_read_in_time_in_proportion_to_their_number() -> None:
     def read(number: int) -> float:
-        framer = Framer(FRONTEND_LIMITS)
+        framer = Framer(FRONTEND_LENGTHS)
         framer.feed(m.FLUSH_MESSAGE * number)
 
         def all_of_them() -> None:
@@ -228,7 +228,7 @@ def test_many_short_messages_are_read_in_time_in_proportion_to_their_number() ->
 
         return best(all_of_them, 0)
 
-    framer = Framer(FRONTEND_LIMITS)
+    framer = Framer(FRONTEND_LENGTHS)
     framer.feed(m.FLUSH_MESSAGE * 200_000)
     begun = time.process_time()
     assert sum(1 for _ in iter(framer.next, None)) == 200_000

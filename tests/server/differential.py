@@ -164,7 +164,7 @@ class Speaker:
             return [m.message(m.COPY_FAIL, b"enough\0")]
         if chance.random() < 0.5:
             return [m.message(m.FUNCTION_CALL, struct.pack(">Ihhh", 999999, 0, 0, 0))]
-        return [m.message(m.FUNCTION_CALL, struct.pack(">Ihhhi", INT4LARGER, 0, 2, 1, 1) + b"7\0\0\0\x0212\0\0")]
+        return [m.message(m.FUNCTION_CALL, struct.pack(">Ihhi", INT4LARGER, 0, 2, 1) + b"7\0\0\0\x0212\0\0")]
 
 
 def _with_syncs(steps: Sequence[bytes]) -> Iterator[bytes]:

@@ -33,7 +33,7 @@ class TableEngine:
     def sent(self, database: str) -> None:
         self.sends += 1
 
-    async def release_database(self, database: str) -> None:
+    async def release_database(self, database: str, role: str) -> None:
         self.released.append(database)
 
     async def carry_out(self, session: RequestSession) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from server.protocol import messages as m
 from server.protocol import startup, values
 from server.protocol.express import is_answer, is_batch
-from server.protocol.framing import BACKEND_LIMITS, FRONTEND_LIMITS, Framer
+from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, Framer
 from server.protocol.lexer import Kind, kind_of, split
 from server.protocol.shapes import Rows, Shapes
 from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
@@ -132,7 +132,7 @@ def test_shapes_of_one_length_are_told_apart(answers: list[bytes]) -> None:
     layouts: dict[bytes, list[tuple[int, int]]] = {}
 
     def layout(data: bytes) -> list[tuple[int, int]]:
-        framer = Framer(BACKEND_LIMITS)
+        framer = Framer(BACKEND_LENGTHS)
         framer.feed(data)
         return [(found[0], len(found[1])) for found in iter(framer.next, None)]
 
@@ -219,7 +219,7 @@ def test_garbage_passes_or_is_refused_and_is_never_kept_at_length(garbage: bytes
 
 @given(st.lists(frontend), st.lists(st.integers(0, 10_000)))
 def test_framer_cuts_a_stream_into_its_messages(sent: list[bytes], places: list[int]) -> None:
-    framer = Framer(FRONTEND_LIMITS)
+    framer = Framer(FRONTEND_LENGTHS)
     found = []
     for chunk in cut(b"".join(sent), places):
         framer.feed(chunk)
@@ -229,7 +229,7 @@ def test_framer_cuts_a_stream_into_its_messages(sent: list[bytes], places: list[
 
 
 def test_long_message_comes_in_pieces_and_is_not_collected() -> None:
-    framer = Framer(BACKEND_LIMITS)
+    framer = Framer(BACKEND_LENGTHS)
     framer.feed(m.HEADER.pack(m.DATA_ROW, 3_000_000) + b"x" * 95)
     kind, first = framer.next() or (0, b"")
     assert (kind, len(first), framer.partial) == (m.DATA_ROW, 100, b"")
