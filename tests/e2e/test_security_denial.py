@@ -86,7 +86,7 @@ def test_damage_to_ones_own_stream_tables(alice: Connection, alive: Callable[[],
 
 
 def test_wish_to_drop_a_database(live_db: Any, alice: Connection, alive: Callable[[], None]) -> None:
-    """The engine lets go of a database that is to be dropped; it comes back if it was not."""
+    """The engine stays in a database that somebody wants to drop who may not."""
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         alice.execute(f"DROP DATABASE {live_db.name}")
     alive()

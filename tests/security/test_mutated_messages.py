@@ -251,7 +251,7 @@ def _through_the_framing(seed: int, wanted: int) -> None:
 
 
 def test_mutated_messages_through_the_framing() -> None:
-    _through_the_framing(1, 20_000)
+    _through_the_framing(1, 12_000)
 
 
 @pytest.mark.long
