@@ -103,7 +103,11 @@ class Conversation:
 
 
 class Speaker:
-    """Makes up conversations. One that mentions what is the server's sends no Query in the middle of a batch."""
+    """Makes up conversations. One that mentions what is the server's executes one statement in each batch.
+
+    A batch in which the engine may have work to do runs in a transaction of the server's, in which transaction control
+    by the same batch is answered otherwise.
+    """
 
     def __init__(self, seed: int):
         self.chance = random.Random(seed)
@@ -168,12 +172,14 @@ class Speaker:
 
 
 def _with_syncs(steps: Sequence[bytes]) -> Iterator[bytes]:
-    pending = False
+    pending = executed = False
     for step in steps:
-        if step[0] in b"QF" and pending:
+        if (step[0] in b"QF" and pending) or (step[0] in b"PBDEC" and executed):
             yield m.SYNC_MESSAGE
+            executed = False
         if step[0] in b"PBDECQFS":
             pending = step[0] in b"PBDEC"
+            executed = step[0] == m.EXECUTE
         yield step
 
 
