@@ -117,4 +117,4 @@ def test_random_conversations(relay: RunningRelay, dsn: str) -> None:
 
 @pytest.mark.long
 def test_many_random_conversations(relay: RunningRelay, dsn: str) -> None:
-    _hold_some(relay, dsn, range(1000, 11_000))
+    _hold_some(relay, dsn, range(1000, 6_000))
