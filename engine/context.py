@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
+from engine.ahead import capture_ahead
 from sql import PLAN_FORMAT
 
 
@@ -63,6 +64,8 @@ class RefreshContext:
     """Whether it reads copies of foreign tables, which are to be polled first."""
     executor_costs: dict[str, Any] = field(default_factory=dict)
     """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
+    ungranted: tuple[dict[str, Any], ...] = ()
+    """What its owner has to be granted again of captured changes, in another transaction (`ahead.capture_ahead`)."""
     memory: dict[str, Any] | None = None
     """What the last differential refresh has handed on: ``groups`` for the statement; whether it was ``unusual``."""
 
@@ -83,6 +86,7 @@ class RefreshContext:
             for source in values["sources"]
         )
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
+        values["ungranted"] = tuple(values.get("ungranted", ()))
         values.setdefault("settings", {})
         values.setdefault("executor_costs", {})
         values.setdefault("plan_format", None)
@@ -112,13 +116,20 @@ async def lock(session: SqlSession, pgt_id: int, *, wait: bool = True) -> Refres
     Raises SqlError: 42501 without membership in its owner's role, 55P03 while another refresh of it runs and `wait` is
     false, 40001 if it changed after a REPEATABLE READ session's snapshot.
     """
-    return RefreshContext.from_row(*(await session.fetch(_LOCK.format("$1::bigint"), pgt_id, wait))[0])
+    return await _granted(*(await session.fetch(_LOCK.format("$1::bigint"), pgt_id, wait))[0])
 
 
 async def lock_named(session: SqlSession, name: str, search_path: str) -> RefreshContext:
     """The same by name, waiting. Raises SqlError 42P01, too."""
     rows = await session.fetch(_LOCK.format("pgtrickle._resolve($1::text, $3::text)"), name, True, search_path)
-    return RefreshContext.from_row(*rows[0])
+    return await _granted(*rows[0])
+
+
+async def _granted(text: str, isolation: str) -> RefreshContext:
+    context = RefreshContext.from_row(text, isolation)
+    for source in context.ungranted:
+        await capture_ahead(source)
+    return context
 
 
 _LOCK = "SELECT pgtrickle._begin_refresh({}, $2::boolean)::text, pg_catalog.current_setting('transaction_isolation')"

@@ -166,7 +166,6 @@ class HistoryClock(Candidate):
                 self._troubles.over(str(relid))
         if len(broken) < len(found):
             await session.fetch("SELECT pgtrickle._cleanup_buffers()")
-        await session.fetch("SELECT CASE WHEN pgtrickle._unfollowed() THEN pgtrickle._unsubscribe('{}')::text END")
 
 
 async def note_now(session: PooledSession) -> int:

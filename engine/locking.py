@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession, Value
+from engine.ahead import capture_ahead
 
 LOCK_PATIENCE = 30.0
 """Seconds for which a lock on a source is tried for."""
@@ -18,8 +20,8 @@ async def patiently(
 ) -> dict[str, Any]:
     """The JSON object that a statement returns, as text, once it has had its locks.
 
-    Where it could not have them soon it must have undone everything, and return {"locked": message}. Raises SqlError
-    55P03 if that does not change.
+    Where it could not have them soon it must have undone everything, and return {"locked": message}; or {"ahead": …} if
+    a source must be captured before. Raises SqlError 55P03 if that does not change.
     """
     answer: dict[str, Any] = {}
     async for attempt in AsyncRetrying(
@@ -29,8 +31,19 @@ async def patiently(
         reraise=True,
     ):
         with attempt:
-            ((text,),) = await session.fetch(statement, *args)
-            answer = json.loads(text)
+            answer = await _answer(session, statement, args)
+            captured = []
+            while (wanted := answer.get("ahead")) is not None:
+                if wanted in captured:  # it was ended again already
+                    raise SqlError("55P03", "changes of a table that is being captured are not captured any more")
+                await capture_ahead(wanted)
+                captured.append(wanted)
+                answer = await _answer(session, statement, args)
             if "locked" in answer:
                 raise SqlError("55P03", answer["locked"])
     return answer
+
+
+async def _answer(session: SqlSession, statement: str, args: Sequence[Value]) -> dict[str, Any]:
+    ((text,),) = await session.fetch(statement, *args)
+    return dict(json.loads(text))

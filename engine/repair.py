@@ -96,6 +96,8 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     mode = "FULL" if fallback else context.refresh_mode
     columns = await captured_columns(inputs, tracked, mode, context.engine)
+    explained = await explanation(inputs, definition, context.storage)
+    # As late as possible: what is locked here stays so until the transaction ends.
     await track(session, context.pgt_id, columns, context.engine)
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
@@ -105,7 +107,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
                 "canonical_query": definition.canonical,
                 "functions_used": sorted({use.name for use in definition.functions}),
                 "function_hashes": function_hashes(definition.functions),
-                "explain": await explanation(inputs, definition, context.storage),
+                "explain": explained,
                 "needs_reinit": True,
                 **fallback,
             }

@@ -16,6 +16,9 @@ from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from engine import requests, turns
+from engine.ahead import capturing_in
+from engine.capture_keeper import CaptureKeeper
+from engine.extensions import Installer
 from engine.history import HistoryClock
 from engine.placement import NoSpark, Spark
 from engine.pool import ConnectArguments, DatabasePool, PooledSession
@@ -182,6 +185,8 @@ class Engine:
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
+        captures = CaptureKeeper(pool)
+        tasks.append(asyncio.create_task(captures.run(), name=f"headwater captures {name}"))
         registers = RegisterMaintenance(pool)
         tasks.append(asyncio.create_task(registers.run(), name=f"headwater registers {name}"))
         keeper = self.keeper_for(pool) if self.keeper_for else None
@@ -290,6 +295,17 @@ class Engine:
             entry.sources.expect()
             entry.history.expect()
 
+        with capturing_in(entry.pool.session):
+            await self._carry_out(session, entry.pool, spark, installer, expect)
+
+    async def _carry_out(
+        self,
+        session: RequestSession,
+        pool: DatabasePool,
+        spark: Spark,
+        installer: Installer,
+        expect: Callable[[], None],
+    ) -> None:
         created = await requests.carry_out_all(session, spark, self.loader, installer, expect)
         if not created:
             return
@@ -300,12 +316,12 @@ class Engine:
         except SqlError:
             # Its locks must be gone before another connection can undo the first step.
             await session.abandon()
-            await turns.undo(entry.pool, created)
+            await turns.undo(pool, created)
             raise
         except BaseException:
             # The client is gone or has cancelled: what it created half is not wanted. Its locks go when its session
             # has ended, which waits for this.
-            self._in_background(turns.undo(entry.pool, created))
+            self._in_background(turns.undo(pool, created))
             raise
 
     async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> None:

@@ -6,6 +6,7 @@ import structlog
 
 from catalog.session import SqlError
 from engine import requests
+from engine.ahead import capturing_in
 from engine.context import begin
 from engine.creation import undo_creation
 from engine.decision import Action
@@ -89,6 +90,11 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
 
 async def carry_out_strays(pool: DatabasePool, spark: Spark) -> None:
     """Carry out what was requested on connections that bypass the server, one transaction each."""
+    with capturing_in(pool.session):
+        await _carry_out_strays(pool, spark)
+
+
+async def _carry_out_strays(pool: DatabasePool, spark: Spark) -> None:
     while True:
         async with pool.session() as session:
             request: Request | None = None

@@ -166,10 +166,14 @@ class Queue:
 
 
 class Engine:
-    """The engine's calls of the catalog's functions, on one connection."""
+    """The engine's calls of the catalog's functions, on one connection.
 
-    def __init__(self, connection: Connection):
+    What is to be captured ahead for its role is captured over another one, a superuser's.
+    """
+
+    def __init__(self, connection: Connection, ahead: Connection | None = None):
         self.connection = connection
+        self.ahead = ahead
 
     def value(self, statement: str, *args: Any) -> Any:
         """The one value of a statement."""
@@ -193,9 +197,14 @@ class Engine:
         return pgt_id
 
     def track(self, pgt_id: int, table: str, columns: Sequence[str]) -> dict[str, Any]:
-        return dict(
-            self.value("SELECT pgtrickle._track_source(%s, %s::regclass, %s::text[])", pgt_id, table, list(columns))
-        )
+        call = ("SELECT pgtrickle._track_source(%s, %s::regclass, %s::text[])", pgt_id, table, list(columns))
+        try:
+            return dict(self.value(*call))
+        except psycopg.Error as error:
+            if error.sqlstate != "HW005" or self.ahead is None:
+                raise
+            self.ahead.execute("SELECT pgtrickle._capture_ahead(%s::jsonb)", [error.diag.message_detail])
+            return dict(self.value(*call))
 
     def refresh(self, pgt_id: int, **result: Any) -> dict[str, Any]:
         """A refresh that computes nothing: it takes the present snapshot for the frontier."""

@@ -215,7 +215,7 @@ def test_policies_mark_the_stream_table(table: Engine) -> None:
 
 def test_lost_right_and_row_level_security_deny_the_owner(engine: Engine, connect: Connect) -> None:
     engine.connection.execute("CREATE TABLE t (id int, a text); GRANT SELECT (id, a) ON t TO catalog_alice")
-    alice = Engine(connect("catalog_alice"))
+    alice = Engine(connect("catalog_alice"), ahead=engine.connection)
     pgt_id = alice.create("st", t=["id", "a"])
     assert alice.begin(pgt_id)["denied"] == []
     engine.connection.execute("REVOKE SELECT (a) ON t FROM catalog_alice")

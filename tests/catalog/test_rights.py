@@ -194,7 +194,7 @@ def test_buffer_shows_an_owner_only_the_columns_he_may_read(connect: Connect) ->
     admin = Engine(connect())
     admin.connection.execute("CREATE TABLE t (id int, secret text); GRANT SELECT (id) ON t TO catalog_alice")
     admin.create("all_of_it", t=["id", "secret"])
-    alice = Engine(connect("catalog_alice"))
+    alice = Engine(connect("catalog_alice"), ahead=admin.connection)
     pgt_id = alice.create("st", t=["id"])
     buffer = f"pgtrickle_changes.changes_{admin.oid('t')}"
     alice.connection.execute(f'SELECT "__pgt_change_id", "__pgt_xid", "__pgt_w", id FROM {buffer}')
@@ -235,7 +235,7 @@ def test_what_runs_for_a_role_is_made_by_one_of_those_who_want_it_at_once(connec
     assert as_owner(first, "catalog_alice", "SELECT to_jsonb(current_user)") == "catalog_alice"
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(as_owner, second, "catalog_alice", "SELECT to_jsonb(current_user)")
-        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND NOT granted AND pid = %s)"
+        waits = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid = %s)"
         while watching.execute(waits, [second.info.backend_pid]).fetchone() != (True,):
             assert not waiting.done()
         first.commit()

@@ -87,6 +87,19 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._lock_privileges(oid) FROM PUBLIC;
 
 
+-- The same without waiting: false if somebody else has it.
+CREATE OR REPLACE FUNCTION pgtrickle._try_lock_privileges(source oid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_locks l WHERE l.source_relid = source) THEN
+        INSERT INTO pgtrickle.pgt_source_locks (source_relid) VALUES (source) ON CONFLICT DO NOTHING;
+    END IF;
+    PERFORM FROM pgtrickle.pgt_source_locks l WHERE l.source_relid = source FOR NO KEY UPDATE SKIP LOCKED;
+    RETURN FOUND;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._try_lock_privileges(oid) FROM PUBLIC;
+
+
 -- See to it that captured sources have a row to be locked, and that others have none.
 CREATE OR REPLACE FUNCTION pgtrickle._tidy_source_locks() RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -115,3 +128,20 @@ BEGIN
         DELETE FROM pgtrickle.pgt_name_locks l WHERE l.name = key;
     END IF;
 END $$;
+
+
+-- Whether the session may take locks on a relation that keep others from it until its transaction ends: the engine may,
+-- whose transactions are short, the relation's owner, and whoever could do so by LOCK TABLE. Where somebody else's changes
+-- are to be captured the engine does it, see _capture_ahead. To be called by functions with SECURITY DEFINER.
+CREATE OR REPLACE FUNCTION pgtrickle._may_lock(relation oid) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    caller oid := pgtrickle._caller();
+    rights CONSTANT text := 'UPDATE, DELETE, TRUNCATE'
+        || CASE WHEN current_setting('server_version_num')::int >= 170000 THEN ', MAINTAIN' ELSE '' END;
+BEGIN
+    RETURN caller = to_regrole(quote_ident(current_user))::oid OR coalesce(
+        (SELECT has_table_privilege(caller, c.oid, rights) OR pg_has_role(caller, c.relowner, 'USAGE')
+         FROM pg_class c WHERE c.oid = relation), false);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._may_lock(oid) FROM PUBLIC;

@@ -357,54 +357,78 @@ FROM pgtrickle.pgt_captures c JOIN pg_catalog.pg_class r ON r.oid = c.source_rel
 WHERE to_regclass('pgtrickle_changes.changes_' || c.source_relid) IS NOT NULL;
 
 
+-- Whether a role can read what it needs of a buffer.
+CREATE OR REPLACE FUNCTION pgtrickle._buffer_granted(source oid, owner oid, columns text[]) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM unnest(columns || ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w']) AS name
+        WHERE NOT has_column_privilege(owner, 'pgtrickle_changes.' || quote_ident('changes_' || source), name, 'SELECT'))
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._buffer_granted(oid, oid, text[]) FROM PUBLIC;
+
+
 -- Let a role read what it needs of a buffer. Writers of one relation's grants must not meet: they are put in a queue.
 CREATE OR REPLACE FUNCTION pgtrickle._grant_buffer(source oid, owner oid, columns text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    buffer text := 'pgtrickle_changes.' || quote_ident('changes_' || source);
-    needed text[] := columns || ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w'];
 BEGIN
-    IF EXISTS (SELECT FROM unnest(needed) AS name WHERE NOT has_column_privilege(owner, buffer, name, 'SELECT')) THEN
+    IF NOT pgtrickle._buffer_granted(source, owner, columns) THEN
         PERFORM pgtrickle._lock_privileges(source);
-        EXECUTE format('GRANT SELECT (%s) ON %s TO %I',
-                       (SELECT string_agg(quote_ident(name), ', ') FROM unnest(needed) AS name), buffer,
-                       (SELECT rolname FROM pg_roles WHERE oid = owner));
+        EXECUTE format('GRANT SELECT (%s) ON pgtrickle_changes.%I TO %I',
+                       (SELECT string_agg(quote_ident(name), ', ')
+                        FROM unnest(columns || ARRAY['__pgt_change_id', '__pgt_xid', '__pgt_w']) AS name),
+                       'changes_' || source, (SELECT rolname FROM pg_roles WHERE oid = owner));
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC;
 
 
--- Take buffers from roles that may not read them any more: whoever has no stream table over the source left and does not follow it, or has lost
--- the right to read these columns of it, or has row-level security in the way.
-CREATE OR REPLACE FUNCTION pgtrickle._revoke_buffers() RETURNS void
+
+-- Take buffers from roles that may not read them any more: whoever has no stream table over the source left and does not
+-- follow it, or has lost the right to read these columns of it, or has row-level security in the way. Returns whether
+-- nothing was left for the next time.
+--
+-- Who revokes stands in the way of others until the transaction ends: a session of a client's does so for sources that it
+-- may lock, and where a right was lost; the engine for all, where nobody is just starting to read the buffer.
+DROP FUNCTION IF EXISTS pgtrickle._revoke_buffers();  -- of an earlier version, which returned nothing
+CREATE FUNCTION pgtrickle._revoke_buffers() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    is_engine CONSTANT boolean := pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid;
+    complete boolean := true;
     g record;
 BEGIN
     IF current_setting('pgtrickle.revoking', true) = 'on' THEN
-        RETURN;  -- called by the event trigger of its own REVOKE
+        RETURN true;  -- called by the event trigger of its own REVOKE
     END IF;
     FOR g IN
-        SELECT k.source_relid AS source, r.rolname, string_agg(quote_ident(a.attname), ', ') AS columns
+        SELECT k.source_relid AS source, r.rolname, o.lost, string_agg(quote_ident(a.attname), ', ') AS columns
         FROM pgtrickle.pgt_captures k
         JOIN pg_attribute a ON a.attrelid = to_regclass('pgtrickle_changes.changes_' || k.source_relid)
                            AND NOT a.attisdropped AND a.attacl IS NOT NULL
         CROSS JOIN aclexplode(a.attacl) AS e
         JOIN pg_roles r ON r.oid = e.grantee
-        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
-                          WHERE d.source_relid = k.source_relid AND s.pgt_owner = e.grantee)
+        CROSS JOIN LATERAL (
+            SELECT pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
+                                            THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL AS lost) AS o
+        WHERE o.lost
+           OR is_engine
+              AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                              WHERE d.source_relid = k.source_relid AND s.pgt_owner = e.grantee)
               AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                               WHERE u.source_relid = k.source_relid AND u.reader = e.grantee)
-           OR pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
-                                       THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL
-        GROUP BY k.source_relid, r.rolname
+        GROUP BY k.source_relid, r.rolname, o.lost
         ORDER BY k.source_relid
     LOOP
-        PERFORM pgtrickle._lock_privileges(g.source);
+        CONTINUE WHEN NOT pgtrickle._may_lock(g.source);
+        IF g.lost AND NOT pgtrickle._try_lock_privileges(g.source) OR NOT g.lost AND NOT pgtrickle._own_source(g.source) THEN
+            complete := false;
+            CONTINUE;
+        END IF;
         PERFORM set_config('pgtrickle.revoking', 'on', true);
         EXECUTE format('REVOKE SELECT (%s) ON pgtrickle_changes.%I FROM %I', g.columns, 'changes_' || g.source, g.rolname);
         PERFORM set_config('pgtrickle.revoking', '', true);
     END LOOP;
     PERFORM pgtrickle._revoke_copies();
+    RETURN complete;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._revoke_buffers() FROM PUBLIC;

@@ -3,7 +3,8 @@
 
 -- See to it that these columns of a source are captured, and that a role can read what is. Where that is so already no
 -- table is locked; else the source is locked against writers until the transaction ends (the caller sets lock_timeout and
--- tries again).
+-- tries again). When that is a client decides: so where the session may not lock the source (_may_lock), HW005 is raised,
+-- with what _capture_ahead takes as its detail. After that has been committed this is called again.
 --
 -- "keyed": its key is captured, too, by which a mirror tells rows apart. The role need not be able to read that, and does
 -- not get it.
@@ -26,6 +27,7 @@ DECLARE
     obstacle text;
     missing text;
     relation oid;
+    may_lock boolean := pgtrickle._may_lock(source);
 BEGIN
     columns := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
     obstacle := pgtrickle._capture_obstacle(source);
@@ -56,12 +58,17 @@ BEGIN
                   AND capture.system = pgtrickle._system();
         covered := intact AND capture.captured_columns @> needed
                    AND capture.fingerprint = pgtrickle._fingerprint(source, capture.captured_columns);
-        EXIT WHEN covered OR attempt = 2;
+        EXIT WHEN covered OR attempt = 2 OR NOT may_lock;
         -- Only now is a lock needed. What was found without it is looked at again.
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(source));
     END LOOP;
 
-    IF NOT covered THEN
+    IF NOT may_lock AND NOT (covered AND pgtrickle._buffer_granted(source, owner, columns)) THEN
+        IF NOT covered THEN
+            PERFORM pgtrickle._refuse_own_locks(source, relations, needed);
+        END IF;
+        PERFORM pgtrickle._ask_for_capture(owner, source, columns, keyed, false);
+    ELSIF NOT covered THEN
         IF capture.source_relid IS NULL AND to_regclass('pgtrickle_changes.changes_' || source) IS NOT NULL
            AND current_setting('transaction_isolation') <> 'read committed' THEN
             RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent change capture';
@@ -104,6 +111,62 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._capture_source(oid, oid, text[], boolean, text) FROM PUBLIC;
 
 
+-- Raises HW005, with what is to be captured ahead for a role.
+CREATE OR REPLACE FUNCTION pgtrickle._ask_for_capture(reader oid, source oid, columns text[], keyed boolean, emptying boolean)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'HW005',
+        MESSAGE = format('changes of table "%s" are not captured yet', pgtrickle._qualified(source)),
+        DETAIL = jsonb_build_object('reader', reader::bigint, 'source', source::bigint, 'columns', to_jsonb(columns),
+                                    'keyed', keyed, 'emptying', emptying,
+                                    'one_snapshot', current_setting('transaction_isolation') <> 'read committed'),
+        HINT = 'Connect through the server, which captures them in a transaction of its own.';
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._ask_for_capture(oid, oid, text[], boolean, boolean) FROM PUBLIC;
+
+
+-- Raises 55006 if this transaction has locks, on the relations of a source or on its buffer, behind which another one that
+-- captures these columns would wait for ever.
+CREATE OR REPLACE FUNCTION pgtrickle._refuse_own_locks(source oid, relations oid[], columns text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffer oid := CASE WHEN NOT pgtrickle._buffer_fits(source, columns)
+                       THEN to_regclass('pgtrickle_changes.changes_' || source)::oid END;
+BEGIN
+    IF EXISTS (SELECT FROM pg_locks l
+               WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted
+                 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                 AND (l.relation = ANY (relations) AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
+                      OR l.relation = buffer)) THEN
+        RAISE EXCEPTION USING ERRCODE = '55006',
+            MESSAGE = format('changes of table "%s" cannot be captured while this transaction uses it', pgtrickle._qualified(source)),
+            HINT = 'Do it in a transaction of its own.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_own_locks(oid, oid[], text[]) FROM PUBLIC;
+
+
+-- Capture a source for the transaction of somebody who may not lock it: what _ask_for_capture says. For the engine, in a
+-- transaction of its own. Returns {}, or {"locked": message} where a lock cannot be had soon. Until the other transaction
+-- has the source's lock nothing keeps it captured: whoever asks asks again then. Raises 42501 and 0A000.
+CREATE OR REPLACE FUNCTION pgtrickle._capture_ahead(wanted jsonb) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    source oid := (wanted->>'source')::oid;
+BEGIN
+    PERFORM pgtrickle._capture_source((wanted->>'reader')::oid, source, ARRAY(SELECT jsonb_array_elements_text(wanted->'columns')),
+                                      (wanted->>'keyed')::boolean, NULL);
+    IF (wanted->>'emptying')::boolean THEN
+        PERFORM pgtrickle._capture_emptying(source);
+    END IF;
+    RETURN '{}';
+EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+    RETURN jsonb_build_object('locked', SQLERRM);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._capture_ahead(jsonb) FROM PUBLIC;
+
+
 -- The same for a stream table, with its dependency noted as it is now. Returns what _capture_source does: after
 -- "installed" or "extended" it must be populated from a younger snapshot.
 DROP FUNCTION IF EXISTS pgtrickle._track_source(bigint, oid, text[]);  -- its earlier signature
@@ -144,13 +207,18 @@ END $$;
 
 
 -- The same, as {"fresh": boolean}, without waiting long for a lock: where one cannot be had all of it is undone, all
--- locks are let go, and {"locked": message} is returned.
+-- locks are let go, and {"locked": message} is returned; or {"ahead": what _capture_ahead is to capture before}.
 CREATE OR REPLACE FUNCTION pgtrickle._try_track_sources(pgt_id bigint, sources jsonb) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    wanted text;
 BEGIN
     RETURN jsonb_build_object('fresh', pgtrickle._track_sources(pgt_id, sources));
 EXCEPTION WHEN lock_not_available THEN
     RETURN jsonb_build_object('locked', SQLERRM);
+WHEN SQLSTATE 'HW005' THEN
+    GET STACKED DIAGNOSTICS wanted = PG_EXCEPTION_DETAIL;
+    RETURN jsonb_build_object('ahead', wanted::jsonb);
 END $$;
 
 
@@ -241,7 +309,9 @@ $$;
 
 
 -- End the capture of sources that nobody needs any more; returns how many were ended. A source that somebody
--- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time.
+-- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time; also whatever comes
+-- after one that is busy, since those that were ended stay locked until the transaction ends. A session of a client's ends
+-- what it may lock itself, the engine the rest.
 CREATE OR REPLACE FUNCTION pgtrickle._untrack_sources() RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -250,7 +320,7 @@ DECLARE
 BEGIN
     FOR c IN
         SELECT k.source_relid FROM pgtrickle.pgt_captures k
-        WHERE NOT pgtrickle._is_followed(k.source_relid)
+        WHERE NOT pgtrickle._is_followed(k.source_relid) AND pgtrickle._may_lock(k.source_relid)
         ORDER BY k.source_relid
     LOOP
         CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);
@@ -259,10 +329,12 @@ BEGIN
             PERFORM pgtrickle._drop_capture(c.source_relid);
             ended := ended + 1;
         EXCEPTION WHEN lock_not_available THEN
-            NULL;
+            EXIT WHEN ended > 0;
         END;
     END LOOP;
-    PERFORM pgtrickle._drop_copies();
+    IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
+        PERFORM pgtrickle._drop_copies();
+    END IF;
     PERFORM pgtrickle._revoke_buffers();
     RETURN ended;
 END $$;

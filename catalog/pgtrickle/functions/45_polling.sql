@@ -169,20 +169,26 @@ EXCEPTION WHEN connection_exception THEN
 END $$;
 
 
--- Drop the copies that belong to no stream table.
+-- The copies that belong to no stream table.
+CREATE OR REPLACE FUNCTION pgtrickle._lost_copies() RETURNS SETOF oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT r.oid FROM pg_class r
+    WHERE r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relkind = 'r' AND r.relname ~ '^polled_'
+      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_polls p WHERE p.copy_name = r.relname)
+      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = r.oid)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._lost_copies() FROM PUBLIC;
+
+
+-- Drop them.
 CREATE OR REPLACE FUNCTION pgtrickle._drop_copies() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    c record;
+    copy oid;
 BEGIN
-    FOR c IN
-        SELECT r.oid, r.relname FROM pg_class r
-        WHERE r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relkind = 'r' AND r.relname ~ '^polled_'
-          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_polls p WHERE p.copy_name = r.relname)
-          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = r.oid)
-    LOOP
-        PERFORM pgtrickle._drop_capture(c.oid);
-        EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', c.relname);
+    FOR copy IN SELECT pgtrickle._lost_copies() LOOP
+        PERFORM pgtrickle._drop_capture(copy);
+        EXECUTE format('DROP TABLE IF EXISTS %s', pgtrickle._qualified(copy));
     END LOOP;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_copies() FROM PUBLIC;
@@ -202,8 +208,9 @@ BEGIN
         JOIN pg_roles a ON a.oid = e.grantee AND a.oid <> r.relowner
         LEFT JOIN pg_namespace n ON n.nspname = p.foreign_schema
         LEFT JOIN pg_class f ON f.relnamespace = n.oid AND f.relname = p.foreign_name AND f.relkind = 'f'
-        WHERE f.oid IS NULL OR pgtrickle._read_obstacle(a.oid, f.oid, p.copied_columns) IS NOT NULL
-           OR NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = p.pgt_id AND s.pgt_owner = a.oid)
+        WHERE pgtrickle._may_lock(f.oid)
+          AND (f.oid IS NULL OR pgtrickle._read_obstacle(a.oid, f.oid, p.copied_columns) IS NOT NULL
+               OR NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = p.pgt_id AND s.pgt_owner = a.oid))
     LOOP
         PERFORM set_config('pgtrickle.revoking', 'on', true);
         EXECUTE format('REVOKE ALL ON pgtrickle_changes.%I FROM %I', c.copy_name, c.rolname);

@@ -33,6 +33,7 @@ DECLARE
         SET geqo_effort = 2 $set$;
     -- What its present version has, and earlier ones lacked.
     newest CONSTANT text[] := ARRAY['geqo_effort=2'];
+    superuser CONSTANT boolean := (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user);
     present boolean;
 BEGIN
     IF NOT pgtrickle._may_become(to_regrole(quote_ident(current_user))::oid, owner) THEN
@@ -42,7 +43,8 @@ BEGIN
     END IF;
     SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
     FROM pg_proc p WHERE p.oid = to_regprocedure(signature);
-    IF present IS NOT TRUE THEN
+    IF present IS NOT TRUE AND NOT superuser THEN
+        -- The privileges of the schema are changed below. The lock stays until the transaction ends, which a client decides.
         LOCK TABLE pgtrickle.pgt_role_functions_lock IN EXCLUSIVE MODE;
         -- Somebody else may have made it while this one waited for the lock.
         SELECT p.proowner = owner AND p.proconfig @> newest AND p.prosrc = body INTO present
@@ -55,12 +57,15 @@ BEGIN
         BEGIN
             EXECUTE format('CREATE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE SECURITY DEFINER %s %s AS %L',
                            signature, returns, common, settings, body);
-        EXCEPTION WHEN duplicate_function THEN
-            RETURN name;  -- made after the snapshot of this transaction, or after what is cached of the catalog was read
+        EXCEPTION WHEN duplicate_function OR unique_violation THEN
+            -- Made after the snapshot of this transaction, or after what is cached of the catalog was read, or at the same time.
+            RETURN name;
         END;
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
-        IF role <> current_user THEN
+        IF superuser THEN
+            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
+        ELSIF role <> current_user THEN
             -- A new owner must be able to create in the schema, for the moment of becoming the owner.
             EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
             EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);

@@ -164,6 +164,7 @@ END $$;
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
+--    "ungranted": [what _capture_ahead is to grant the owner before],
 --    "polled" (foreign tables are to be polled first, which can bring changes),
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
 -- pending counts buffer rows that the frontier has not seen, up to most; NULL where nothing is captured or there is no
@@ -175,6 +176,7 @@ DECLARE
     sources jsonb := '[]';
     broken text[] := '{}';
     denied text[] := '{}';
+    ungranted jsonb := '[]';
     reason text;
     d record;
     pending bigint;
@@ -289,8 +291,19 @@ BEGIN
     fresh := fresh AND broken = '{}' AND denied = '{}';
     IF NOT fresh AND broken = '{}' AND denied = '{}' THEN
         -- The owner's rights on the buffers may have been taken away in the meantime (_revoke_buffers).
-        PERFORM pgtrickle._grant_buffer(p.source_relid, st.pgt_owner, p.columns_used)
-        FROM pgtrickle.pgt_dependencies p WHERE p.pgt_id = st.pgt_id AND p.cdc_mode IS NOT NULL;
+        FOR d IN
+            SELECT p.source_relid, p.columns_used FROM pgtrickle.pgt_dependencies p
+            WHERE p.pgt_id = st.pgt_id AND p.cdc_mode IS NOT NULL
+              AND NOT pgtrickle._buffer_granted(p.source_relid, st.pgt_owner, p.columns_used)
+        LOOP
+            IF pgtrickle._may_lock(d.source_relid) THEN
+                PERFORM pgtrickle._grant_buffer(d.source_relid, st.pgt_owner, d.columns_used);
+            ELSE
+                ungranted := ungranted || jsonb_build_object(
+                    'reader', st.pgt_owner::bigint, 'source', d.source_relid::bigint, 'columns', to_jsonb(d.columns_used),
+                    'keyed', false, 'emptying', false);
+            END IF;
+        END LOOP;
     END IF;
     RETURN jsonb_build_object(
         'fresh', fresh, 'pgt_id', st.pgt_id, 'relid', st.pgt_relid::bigint, 'schema', st.pgt_schema, 'name', st.pgt_name,
@@ -303,7 +316,7 @@ BEGIN
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
-        'broken', broken, 'denied', denied, 'sources', sources, 'polled', st.polled)
+        'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled)
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '') ELSE
         (SELECT jsonb_build_object(
              'plan', encode(sha256(convert_to(concat(s.canonical_query, s.explain->'inputs'), 'UTF8')), 'hex'),

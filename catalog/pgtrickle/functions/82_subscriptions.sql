@@ -61,6 +61,17 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_emptied() FROM PUBLIC;
 
 
+-- Whether TRUNCATE of a source, in all its parts, is captured row by row.
+CREATE OR REPLACE FUNCTION pgtrickle._captures_emptying(source oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT EXISTS (
+        SELECT FROM unnest(pgtrickle._relations(source)) AS relation
+        WHERE NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = relation AND t.tgenabled = 'A'
+                          AND t.tgname = ('pg_trickle_cdc_emptied_' || source)::name))
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._captures_emptying(oid) FROM PUBLIC;
+
+
 -- Have TRUNCATE of a source captured row by row. Where it is not yet, the source is locked.
 CREATE OR REPLACE FUNCTION pgtrickle._capture_emptying(source oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -81,7 +92,8 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._capture_emptying(oid) FROM PUBLIC;
 
 -- Register a subscription of a server, {"subscriber", "runs_as" (roles' OIDs), "function_hashes", "sources": [{"relid",
 -- "columns", "readers" (roles who must be allowed to), "captured" (it stores rows)}]}, and have what it reads captured. Must be committed before it takes
--- its first snapshot. Where a lock cannot be had soon all is undone and {"locked": message} is returned, else {"id"}.
+-- its first snapshot. Where a lock cannot be had soon all is undone and {"locked": message} is returned, or {"ahead": what
+-- _capture_ahead is to capture before}, else {"id"}.
 -- Raises 42501 and 0A000 as _capture_source does.
 CREATE OR REPLACE FUNCTION pgtrickle._subscribe(server int, definition jsonb) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
@@ -89,6 +101,7 @@ DECLARE
     id bigint;
     s record;
     generation uuid;
+    wanted text;
 BEGIN
     -- Made here: a snapshot that is older than it would not see it, and could not make it either.
     PERFORM pgtrickle._row_runner((definition->>'runs_as')::oid);
@@ -108,7 +121,11 @@ BEGIN
         IF s.captured THEN
             generation := (pgtrickle._capture_source((definition->>'runs_as')::oid, s.relid, s.columns, false, NULL)
                            ->>'generation')::uuid;
-            PERFORM pgtrickle._capture_emptying(s.relid);
+            IF pgtrickle._may_lock(s.relid) THEN
+                PERFORM pgtrickle._capture_emptying(s.relid);
+            ELSIF NOT pgtrickle._captures_emptying(s.relid) THEN
+                PERFORM pgtrickle._ask_for_capture((definition->>'runs_as')::oid, s.relid, s.columns, false, true);
+            END IF;
             UPDATE pgtrickle.pgt_subscription_sources u SET capture_generation = generation
             WHERE u.subscription_id = id AND u.source_relid = s.relid;
         END IF;
@@ -116,6 +133,9 @@ BEGIN
     RETURN jsonb_build_object('id', id);
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
     RETURN jsonb_build_object('locked', SQLERRM);
+WHEN SQLSTATE 'HW005' THEN
+    GET STACKED DIAGNOSTICS wanted = PG_EXCEPTION_DETAIL;
+    RETURN jsonb_build_object('ahead', wanted::jsonb);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._subscribe(int, jsonb) FROM PUBLIC;
 
@@ -125,6 +145,8 @@ CREATE OR REPLACE FUNCTION pgtrickle._unsubscribe(ids bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
     t record;
+    source oid;
+    ended int;
 BEGIN
     DELETE FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = ANY (ids);
     IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.system <> pgtrickle._system()) THEN
@@ -135,7 +157,7 @@ BEGIN
             RETURN;
         END;
     END IF;
-    PERFORM pgtrickle._untrack_sources();
+    ended := pgtrickle._untrack_sources();
     FOR t IN
         SELECT g.tgrelid, g.tgname FROM pg_trigger g
         WHERE g.tgfoid = 'pgtrickle._on_emptied()'::regprocedure
@@ -143,9 +165,15 @@ BEGIN
                           WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname)
     LOOP
         CONTINUE WHEN pgtrickle._qualified(t.tgrelid) IS NULL; -- the table has been dropped meanwhile
+        source := substr(t.tgname, length('pg_trickle_cdc_emptied_') + 1)::oid;
+        CONTINUE WHEN NOT pgtrickle._own_source(source)  -- somebody is just starting to need it
+                      AND EXISTS (SELECT FROM pgtrickle.pgt_source_locks l WHERE l.source_relid = source);
         BEGIN
             EXECUTE format('DROP TRIGGER %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
-        EXCEPTION WHEN lock_not_available OR deadlock_detected OR undefined_object OR undefined_table THEN
+            ended := ended + 1;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            EXIT WHEN ended > 0;  -- what has been ended is locked until the transaction ends
+        WHEN undefined_object OR undefined_table THEN
             NULL;
         END;
     END LOOP;
@@ -153,7 +181,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unsubscribe(bigint[]) FROM PUBLIC;
 
 
--- Whether captures or triggers are left that no subscription and no stream table needs.
+-- Whether captures, triggers or copies are left that no subscription and no stream table needs.
 CREATE OR REPLACE FUNCTION pgtrickle._unfollowed() RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE NOT pgtrickle._is_followed(k.source_relid))
@@ -161,6 +189,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                    WHERE g.tgfoid = 'pgtrickle._on_emptied()'::regprocedure
                      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                                      WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname))
+        OR EXISTS (SELECT FROM pgtrickle._lost_copies())
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unfollowed() FROM PUBLIC;
 

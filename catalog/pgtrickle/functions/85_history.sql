@@ -95,7 +95,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._history_sources(oid, oid) FROM PUBLIC;
 
 
 -- (Re)start following the sources of a retained relation: what was held is not held any more. {"locked": message} where a
--- lock cannot be had soon. Raises 0A000, 42501 as _capture_source.
+-- lock cannot be had soon, {"ahead": …} as _subscribe. Raises 0A000, 42501 as _capture_source.
 CREATE OR REPLACE FUNCTION pgtrickle._follow_for_history(relation oid) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -107,7 +107,7 @@ BEGIN
     INSERT INTO pgtrickle.pgt_subscription_servers (server) VALUES (number);
     answer := pgtrickle._subscribe(number, jsonb_build_object(
         'subscriber', owner::bigint, 'runs_as', owner::bigint, 'sources', pgtrickle._history_sources(relation, owner)));
-    IF answer ? 'locked' THEN
+    IF answer ?| ARRAY['locked', 'ahead'] THEN
         DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = number;
     ELSE
         UPDATE pgtrickle.pgt_history h
@@ -130,8 +130,8 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._forget_history_sources(oid) FROM PUBLIC;
 
 
--- Retain the history of a relation of the caller's for a period (NULL: no longer). Returns {} or {"locked": message}.
--- Raises 42501, 42809, 22023, 0A000.
+-- Retain the history of a relation of the caller's for a period (NULL: no longer). Returns {}, {"locked": message}, or
+-- {"ahead": …} as _subscribe. Raises 42501, 42809, 22023, 0A000.
 CREATE OR REPLACE FUNCTION pgtrickle._retain_history(relation oid, period interval) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
