@@ -97,13 +97,18 @@ async def create(
 async def undo_creation(session: SqlSession, pgt_id: int) -> None:
     """Take back the first of creation's two steps. Harmless if the stream table is gone."""
     rows = await session.fetch(
-        "SELECT pgt_schema, pgt_name FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint AND NOT is_populated",
+        "SELECT pgt_relid::bigint FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint AND NOT is_populated",
         pgt_id,
     )
-    for schema, name in rows:
+    for (relid,) in rows:
         await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
-        async with local_setting(session, "pgtrickle.maintenance", "on"):
-            await session.fetch(f"DROP TABLE IF EXISTS {quoted(schema)}.{quoted(name)} CASCADE")
+        await drop_storage(session, relid)
+
+
+async def drop_storage(session: SqlSession, relid: int) -> None:
+    """Drop the table of a stream table, with all that depends on it. Raises SqlError 40001 if it was just renamed."""
+    async with local_setting(session, "pgtrickle.maintenance", "on"):
+        await session.fetch("SELECT pgtrickle._drop_table($1::bigint::oid, true)::text", relid)
 
 
 async def notice(session: SqlSession, level: str, message: str, hint: str | None = None) -> None:

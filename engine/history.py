@@ -48,15 +48,14 @@ async def retain_history(
     Raises SqlError 42P01, 42809 if it is not of this kind, 42501, 0A000, 22007, 22023, 55P03.
     """
     written = ".".join(name)
-    found = await find_relation(session, name, search_path)
-    if found is None:
+    relid = await find_relation(session, name, search_path)
+    if relid is None:
         if not guarded:
             raise SqlError("42P01", f'relation "{written}" does not exist')
         await session.fetch(
             "SELECT pgtrickle._notice('NOTICE', $1::text, NULL)::text", f'relation "{written}" does not exist, skipping'
         )
         return
-    relid, _ = found
     ((relkind, is_source, is_stream_table),) = await session.fetch(
         "SELECT c.relkind::text, pgtrickle._is_source(c.oid),"
         " EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = c.oid)"

@@ -11,7 +11,7 @@ import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
 from engine.context import RefreshContext, begin, lock_named, may_be_refreshed
-from engine.creation import create, undo_creation
+from engine.creation import create, drop_storage, undo_creation
 from engine.decision import is_fresh
 from engine.extensions import Installer, carry_out_extension
 from engine.history import retain_history
@@ -21,7 +21,7 @@ from engine.refresh import Initiator, RefreshOutcome, refresh
 from engine.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.statements import carry_out_statement
 from engine.stored import set_refresh_mode
-from engine.transactions import acting_as, local_setting
+from engine.transactions import acting_as
 
 logger = structlog.get_logger(__name__)
 
@@ -207,8 +207,7 @@ async def drop(session: SqlSession, request: Request) -> None:
     pgt_id = context.pgt_id
     await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
     if context.storage:
-        async with local_setting(session, "pgtrickle.maintenance", "on"):
-            await session.fetch(f"DROP TABLE IF EXISTS {context.storage} CASCADE")
+        await drop_storage(session, context.relid)
 
 
 async def resume(session: SqlSession, request: Request) -> None:

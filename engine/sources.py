@@ -65,24 +65,20 @@ async def drop_source(session: RequestSession, statement: DropSource, search_pat
             raise SqlError("42P01", f'source "{written}" does not exist')
         await _notice(session, f'source "{written}" does not exist, skipping')
         return
-    relid, table = found
-    ((is_source,),) = await session.fetch("SELECT pgtrickle._is_source($1::bigint::oid)", relid)
+    ((is_source,),) = await session.fetch("SELECT pgtrickle._is_source($1::bigint::oid)", found)
     if not is_source:
         raise SqlError("42809", f'"{written}" is not a source')
-    await session.execute(f"DROP TABLE {table}{' CASCADE' if statement.cascade else ''}")
+    await session.fetch("SELECT pgtrickle._drop_table($1::bigint::oid, $2::boolean)::text", found, statement.cascade)
 
 
-async def find_relation(session: SqlSession, name: tuple[str, ...], search_path: str) -> tuple[int, str] | None:
-    """The OID and the quoted name of the relation that a name means along a search_path."""
+async def find_relation(session: SqlSession, name: tuple[str, ...], search_path: str) -> int | None:
+    """The OID of the relation that a name means along a search_path."""
     written = ".".join(map(quoted, name))
     async with local_setting(session, "search_path", search_path):
         ((relid,),) = await session.fetch(
             "SELECT pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid::pg_catalog.int8", written
         )
-    if relid is None:
-        return None
-    ((table,),) = await session.fetch("SELECT pgtrickle._qualified($1::bigint::oid)", relid)
-    return int(relid), str(table)
+    return None if relid is None else int(relid)
 
 
 async def _schema(session: SqlSession, name: tuple[str, ...], search_path: str) -> str:

@@ -137,6 +137,35 @@ def test_deferred_triggers_cannot_put_others_off_to_the_commit(
     engine.rollback()
 
 
+def test_deferred_constraint_of_a_query_is_checked_with_its_rights(bob: Connection, connect: Connect) -> None:
+    """Before PostgreSQL 18 a commit would compute its index with the rights of whoever commits."""
+    query = lay_trap(bob, "SET CONSTRAINTS ALL DEFERRED; INSERT INTO public.twice VALUES (1), (1)")
+    bob.execute("CREATE TABLE twice (n int, EXCLUDE USING btree (abs(n) WITH =) DEFERRABLE INITIALLY DEFERRED)")
+    engine = connect(autocommit=False)
+    replaced = "replace(pg_get_functiondef('pgtrickle._deferrable_writes'::regproc), '180000', '990000')"
+    engine.execute(f"DO $$ BEGIN EXECUTE {replaced}; END $$")
+    with pytest.raises(psycopg.errors.ExclusionViolation):
+        as_owner(engine, "catalog_bob", query)
+    engine.rollback()
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "CREATE TEMP TABLE orders (id int)",
+        "CREATE DOMAIN pg_temp.text AS pg_catalog.text",
+        "CREATE TEMP VIEW t AS SELECT 1",
+    ],
+)
+def test_temporary_objects_of_a_query_do_not_stay_in_the_session(bob: Connection, connect: Connect, left: str) -> None:
+    """Names mean the temporary object first."""
+    bob.execute(f"CREATE FUNCTION leave() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {left}; RETURN 1; END $$")
+    engine = connect()
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="temporary objects"):
+        as_owner(engine, "catalog_bob", "SELECT pg_catalog.to_jsonb(public.leave())")
+    as_owner(bob, "catalog_bob", "SELECT pg_catalog.to_jsonb(public.leave())")  # its own session
+
+
 def test_runner_pins_what_a_query_could_see(alice: Engine) -> None:
     alice.connection.execute("SET search_path = public; SET datestyle = 'German'; SET timezone = 'Asia/Tokyo'")
     assert as_owner(

@@ -29,7 +29,7 @@ DECLARE
 BEGIN
     IF owner = accum_internal._me() OR (SELECT a.rolsuper FROM pg_roles AS a WHERE a.rolname = current_user) THEN
         RETURN false;
-    ELSIF NOT pg_has_role(owner, 'USAGE') THEN
+    ELSIF NOT pg_has_role(owner, CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'USAGE' END) THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = format('the server''s role "%s" must be a member of role "%s" to make registers for it', current_user, role),
             HINT = format('GRANT %I TO %I;', role, current_user);
@@ -97,23 +97,24 @@ END $$;
 -- the role's can become the one who runs it.
 --
 -- What they leave behind in a session of somebody else's must not serve them there: a search_path in which names mean something else, a
--- prepared statement, a trigger that has been put off. It is an error, and undone.
+-- prepared statement, a temporary table, a trigger that has been put off. It is an error, and undone.
 CREATE OR REPLACE FUNCTION accum_internal._as_owner(owner oid, statement text, parameters jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     foreign_session CONSTANT boolean := to_regrole(quote_ident(session_user))::oid IS DISTINCT FROM owner;
-    known CONSTANT text[] := CASE WHEN foreign_session THEN accum_internal._prepared() END;
+    known CONSTANT text[] := CASE WHEN foreign_session THEN accum_internal._session_objects() END;
     left_name text;
-    left_behind boolean := false;
+    left_behind boolean;
     result jsonb;
 BEGIN
     EXECUTE format('SELECT %s($1, $2)', accum_internal._role_function(owner)) INTO result USING statement, parameters;
     IF foreign_session THEN
+        left_behind := accum_internal._session_objects() <> known;
         FOR left_name IN
-            SELECT p.name FROM pg_prepared_statements AS p WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+            SELECT p.name FROM pg_prepared_statements AS p
+             WHERE p.from_sql AND NOT format('prepared %s %s', p.name, p.prepare_time) = ANY (known)
         LOOP
             EXECUTE format('DEALLOCATE %I', left_name);
-            left_behind := true;
         END LOOP;
         IF current_setting('search_path') <> 'pg_catalog, pg_temp' OR left_behind THEN
             PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);
@@ -125,11 +126,19 @@ BEGIN
 END $$;
 
 
--- The names and times of the session's prepared statements.
-CREATE OR REPLACE FUNCTION accum_internal._prepared() RETURNS text[]
+-- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
+-- holdable cursors, temporary objects. (The same as pgtrickle's.)
+CREATE OR REPLACE FUNCTION accum_internal._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY(SELECT format('%s %s', p.name, p.prepare_time) FROM pg_prepared_statements AS p WHERE p.from_sql)
+    SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+                 UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
+                 UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
+                 UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
+                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema()
+                 ORDER BY 1)
 $$;
+DROP FUNCTION IF EXISTS accum_internal._prepared();  -- of an earlier version
 
 
 -- The name of the function of a role, for _as_owner alone; made where it is missing.
@@ -150,15 +159,15 @@ BEGIN
     IF accum_internal._is_role_function(to_regprocedure(name || '(text, jsonb)'), owner, body) THEN
         RETURN name;
     END IF;
-    LOCK TABLE accum_internal.ownership_changes IN EXCLUSIVE MODE;
-    IF accum_internal._is_role_function(to_regprocedure(name || '(text, jsonb)'), owner, body) THEN
-        RETURN name;  -- somebody else was faster
-    END IF;
     IF to_regprocedure(name || '(text, jsonb)') IS NOT NULL THEN  -- of a role that had this OID before
         EXECUTE format('DROP FUNCTION %s(text, jsonb)', name);
     END IF;
-    EXECUTE format('CREATE FUNCTION %s(text, jsonb) RETURNS jsonb LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-                    SET search_path = pg_catalog, pg_temp SET row_security = on AS %L', name, body);
+    BEGIN
+        EXECUTE format('CREATE FUNCTION %s(text, jsonb) RETURNS jsonb LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+                        SET search_path = pg_catalog, pg_temp SET row_security = on AS %L', name, body);
+    EXCEPTION WHEN duplicate_function OR unique_violation THEN
+        RETURN name;  -- somebody else was faster
+    END;
     EXECUTE format('REVOKE ALL ON FUNCTION %s(text, jsonb) FROM PUBLIC', name);
     IF owner <> accum_internal._me() THEN
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s(text, jsonb) TO %I', name, current_user);

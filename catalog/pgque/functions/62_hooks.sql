@@ -6,31 +6,35 @@
 -- see _check_hook.
 
 
--- What outlives a call in a session and can hold code: prepared statements, holdable cursors, temporary relations and types.
+-- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
+-- holdable cursors, temporary objects. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION pgque._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
-                 UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r WHERE r.relnamespace = pg_my_temp_schema()
-                 UNION ALL SELECT format('type %s', t.oid) FROM pg_type t WHERE t.typnamespace = pg_my_temp_schema()
+                 UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
+                 UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
+                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema()
                  ORDER BY 1)
 $$;
 
 
 -- How many rows this transaction has written to tables with triggers that can be deferred. Until PostgreSQL 18 such a
--- trigger runs with the rights of whoever commits. Foreign keys, which have rights of their own, do not count.
+-- trigger runs with the rights of whoever commits; also what computes the indexes of deferrable constraints once more.
+-- Foreign keys, which have rights of their own, do not count. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION pgque._deferrable_writes() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF current_setting('server_version_num')::integer >= 180000 THEN
+    IF current_setting('server_version_num')::int >= 180000 THEN
         RETURN 0;
     ELSIF NOT current_setting('track_counts')::boolean THEN
-        RETURN 1;  -- nobody knows
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = 'track_counts must be on: what other roles defer is not known otherwise';
     END IF;
     RETURN (SELECT coalesce(sum(pg_stat_get_xact_tuples_inserted(t.tgrelid) + pg_stat_get_xact_tuples_updated(t.tgrelid)
                                 + pg_stat_get_xact_tuples_deleted(t.tgrelid)), 0)
-              FROM pg_trigger t
-             WHERE t.tgdeferrable AND (NOT t.tgisinternal OR t.tgfoid = 'unique_key_recheck'::regproc));
+            FROM pg_trigger t
+            WHERE t.tgdeferrable AND (NOT t.tgisinternal OR t.tgfoid = 'unique_key_recheck'::regproc));
 END $$;
 
 

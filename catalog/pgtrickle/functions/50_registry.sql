@@ -237,6 +237,21 @@ BEGIN
 END $$;
 
 
+-- Drop a table with the rights of the caller, if there is one. DROP TABLE knows it by its name, which can be another's when
+-- the lock is had: raises 40001 then, which undoes it.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_table(relid oid, and_dependents boolean) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pgtrickle._qualified(relid) IS NULL THEN
+        RETURN;
+    END IF;
+    EXECUTE format('DROP TABLE %s %s', pgtrickle._qualified(relid), CASE WHEN and_dependents THEN 'CASCADE' END);
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = relid) THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('relation with OID %s was renamed meanwhile', relid);
+    END IF;
+END $$;
+
+
 -- Change columns of a stream table's row; keys that are absent stay as they are. Keys: schedule, refresh_mode,
 -- requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain, engine, row_id_salt,
 -- canonical_query, defining_query, functions_used, function_hashes, has_keyless_source, auto_threshold, is_populated,

@@ -141,10 +141,10 @@ BEGIN
         left_behind := 'search_path';
     END IF;
     IF known IS NOT NULL AND pgtrickle._session_objects() <> known THEN
-        left_behind := 'cursors or prepared statements';
+        left_behind := 'cursors, prepared statements or temporary objects';
         FOR left_name IN
             SELECT p.name FROM pg_prepared_statements p
-            WHERE p.from_sql AND NOT format('%s %s', p.name, p.prepare_time) = ANY (known)
+            WHERE p.from_sql AND NOT format('prepared %s %s', p.name, p.prepare_time) = ANY (known)
         LOOP
             EXECUTE format('DEALLOCATE %I', left_name);
         END LOOP;
@@ -229,11 +229,15 @@ BEGIN
 END $$;
 
 
--- What outlives a statement in a session and holds code: prepared statements and holdable cursors.
+-- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
+-- holdable cursors, temporary objects. (The other systems, which can be installed alone, have the same.)
 CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY(SELECT format('%s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
-                 UNION ALL
-                 SELECT format('%s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
+    SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+                 UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
+                 UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
+                 UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
+                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema()
                  ORDER BY 1)
 $$;
