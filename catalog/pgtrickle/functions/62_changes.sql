@@ -23,9 +23,9 @@ BEGIN
 END $$;
 
 
--- Whether a source has changed since a snapshot. NULL if its changes are not captured.
+-- Whether a source has changed since a snapshot. NULL if its changes are not captured. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._changed_since(source oid, snapshot text) RETURNS boolean
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     changed boolean;
 BEGIN
@@ -37,6 +37,7 @@ BEGIN
     INTO changed USING snapshot::pg_snapshot;
     RETURN changed;
 END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._changed_since(oid, text) FROM PUBLIC;
 
 
 -- Where the database's changes stand: the number of the last captured statement, and whether every transaction that

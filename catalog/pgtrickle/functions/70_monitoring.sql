@@ -25,13 +25,25 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Buffer rows of a source that a frontier has not seen; NULL where the source is not captured or there is no frontier.
+-- Whether the caller may know that a source changes: who may read any of it, or has the rights of the owner of a stream table
+-- that does, or of pg_monitor.
+CREATE OR REPLACE FUNCTION pgtrickle._may_see_changes(source oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(has_any_column_privilege(pgtrickle._caller(), source, 'SELECT'), false)
+        OR pg_has_role(pgtrickle._caller(), 'pg_monitor', 'USAGE')
+        OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                   WHERE d.source_relid = source AND pg_has_role(pgtrickle._caller(), s.pgt_owner, 'USAGE'))
+$$;
+
+
+-- Buffer rows of a source that a frontier has not seen; NULL where the source is not captured, there is no frontier, or it is
+-- not the caller's business.
 CREATE OR REPLACE FUNCTION pgtrickle._pending(source oid, frontier jsonb) RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     pending bigint;
 BEGIN
-    IF frontier->>'snapshot' IS NULL
+    IF frontier->>'snapshot' IS NULL OR NOT pgtrickle._may_see_changes(source)
        OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
         RETURN NULL;
     END IF;
@@ -46,13 +58,17 @@ END $$;
 
 
 -- Whether a stream table is older than its schedule allows. One whose sources have not changed since it was refreshed
--- is not, however long ago that was. NULL for cron schedules and before the first refresh.
+-- is not, however long ago that was. NULL for cron schedules, before the first refresh, and where the caller may not know.
 CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp) > pgtrickle._effective_seconds(s.pgt_id)
-           AND (s.needs_reinit OR EXISTS (
-                SELECT FROM pgtrickle.pgt_dependencies d
-                WHERE d.pgt_id = s.pgt_id AND coalesce(pgtrickle._pending(d.source_relid, s.frontier), 1) > 0))
+           AND (s.needs_reinit OR (
+                -- Of three values: true if one is, else NULL if one is not known.
+                SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
+                FROM pgtrickle.pgt_dependencies d,
+                     LATERAL (SELECT CASE WHEN pgtrickle._may_see_changes(d.source_relid)
+                                          THEN coalesce(pgtrickle._pending(d.source_relid, s.frontier), 1) > 0 END) AS c(changed)
+                WHERE d.pgt_id = s.pgt_id))
     FROM pgtrickle.pgt_stream_tables s
     WHERE s.pgt_id = _is_stale.pgt_id
 $$;

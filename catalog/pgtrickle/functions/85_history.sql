@@ -21,7 +21,7 @@ BEGIN
 END $$;
 
 
--- Relations whose history is retained, since when it is held, and where it stands in the way of nothing but disk space.
+-- Relations whose history is retained, since when it is held, and how many changes that are (NULL for who may not know).
 CREATE OR REPLACE FUNCTION pgtrickle.history_status()
 RETURNS TABLE (name text, period interval, held_from bigint, held_since timestamptz, changes bigint, error text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -39,10 +39,10 @@ BEGIN
         held_from := h.held_from;
         held_since := to_timestamp(h.held_from / 1000.0);
         error := h.error;
-        changes := 0;
+        changes := CASE WHEN pgtrickle._may_see_changes(h.relid) THEN 0 END;
         FOR u IN SELECT s.source_relid FROM pgtrickle.pgt_subscription_sources s
                  WHERE s.subscription_id = h.subscription_id AND s.capture_generation IS NOT NULL LOOP
-            IF to_regclass('pgtrickle_changes.changes_' || u.source_relid) IS NOT NULL THEN
+            IF changes IS NOT NULL AND to_regclass('pgtrickle_changes.changes_' || u.source_relid) IS NOT NULL THEN
                 EXECUTE format('SELECT count(*) FROM pgtrickle_changes.%I WHERE "__pgt_w" <> 0', 'changes_' || u.source_relid)
                 INTO found;
                 changes := changes + found;
