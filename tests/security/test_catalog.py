@@ -129,9 +129,8 @@ def test_every_function_with_its_owners_rights_is_pinned(installed: psycopg.Conn
 @pytest.mark.parametrize("name", ["_session_objects", "_deferrable_writes"])
 def test_what_every_system_has_is_the_same_in_all(installed: psycopg.Connection[Any], name: str) -> None:
     """Each can be installed alone. What a query must not leave behind is asked in three places, and mended in all."""
-    found = {
-        f.signature.split(".")[0]: f.source for f in functions(installed) if f.signature.split(".")[1] == f"{name}()"
-    }
+    wanted = [f for f in functions(installed) if f.signature.endswith(f".{name}()")]
+    found = {function.signature.split(".")[0]: function.source for function in wanted}
     assert set(found) == {"pgtrickle", "pgque", "accum_internal"}
     assert len(set(found.values())) == 1
 
