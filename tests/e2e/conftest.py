@@ -358,5 +358,12 @@ def role(db: Database) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
     db.close()
     with psycopg.connect(db.server.dsn(db.name), autocommit=True) as connection:
         for name in made:
-            connection.execute(f"DROP OWNED BY {name} CASCADE")
+            while True:
+                try:
+                    connection.execute(f"DROP OWNED BY {name} CASCADE")
+                    break
+                except (
+                    psycopg.errors.InternalError_
+                ) as error:  # PostgreSQL's REVOKE, here of the engine, waits for none
+                    assert "concurrently" in str(error)
             connection.execute(f"DROP ROLE {name}")

@@ -149,7 +149,9 @@ def test_only_one_statement_is_a_defining_query(db: Any) -> None:
     assert db.rows("SELECT to_regclass('planted'), to_regclass('t')::text") == [(None, "t")]
 
 
-def test_change_buffer_is_taken_away_with_the_right_to_read_the_source(db: Any, alice: Connection) -> None:
+def test_change_buffer_is_taken_away_with_the_right_to_read_the_source(
+    db: Any, alice: Connection, eventually: Callable[..., Any]
+) -> None:
     db.run(f"CREATE TABLE secret (id int PRIMARY KEY, hidden text); GRANT SELECT ON secret TO {user(alice)}")
     alice.execute("SELECT pgtrickle.create_stream_table('seen', 'SELECT id, hidden FROM public.secret')")
     db.create("others", "SELECT id, hidden FROM secret")
@@ -176,6 +178,10 @@ def test_change_buffer_is_taken_away_with_the_right_to_read_the_source(db: Any, 
     alice.execute("SELECT pgtrickle.refresh_stream_table('seen')")
     assert alice.execute("SELECT count(*) FROM seen").fetchone() == (2,)
     alice.execute("SELECT pgtrickle.drop_stream_table('seen')")
+    granted = (
+        "SELECT count(*) FROM information_schema.column_privileges WHERE grantee = %s AND table_name LIKE 'changes%%'"
+    )
+    eventually(lambda: db.value(granted, user(alice)) == 0, what="the loss of the right")
     assert_closed()
     db.assert_refreshed("others")
 

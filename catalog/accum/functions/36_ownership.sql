@@ -127,15 +127,15 @@ END $$;
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary objects. (The same as pgtrickle's.)
+-- holdable cursors, temporary relations (but for those whose names are the server's own) and types. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION accum_internal._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
-                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema() AND r.relname !~ '^__pgt_'
                  UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
-                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema()
+                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema() AND t.typtype NOT IN ('b', 'c')
                  ORDER BY 1)
 $$;
 DROP FUNCTION IF EXISTS accum_internal._prepared();  -- of an earlier version

@@ -385,12 +385,13 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC
 
 -- Take buffers from roles that may not read them any more: whoever has no stream table over the source left and does not
 -- follow it, or has lost the right to read these columns of it, or has row-level security in the way. Returns whether
--- nothing was left for the next time.
+-- nothing was left for the next time, since somebody is just starting to read the buffer or, unless it `waits`, since somebody
+-- else is changing the privileges.
 --
 -- Who revokes stands in the way of others until the transaction ends: a session of a client's does so for sources that it
 -- may lock, and where a right was lost; the engine for all, where nobody is just starting to read the buffer.
-DROP FUNCTION IF EXISTS pgtrickle._revoke_buffers();  -- of an earlier version, which returned nothing
-CREATE FUNCTION pgtrickle._revoke_buffers() RETURNS boolean
+DROP FUNCTION IF EXISTS pgtrickle._revoke_buffers();  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._revoke_buffers(waits boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     is_engine CONSTANT boolean := pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid;
@@ -420,7 +421,9 @@ BEGIN
         ORDER BY k.source_relid
     LOOP
         CONTINUE WHEN NOT pgtrickle._may_lock(g.source);
-        IF g.lost AND NOT pgtrickle._try_lock_privileges(g.source) OR NOT g.lost AND NOT pgtrickle._own_source(g.source) THEN
+        IF g.lost AND waits THEN
+            PERFORM pgtrickle._lock_privileges(g.source);
+        ELSIF g.lost AND NOT pgtrickle._try_lock_privileges(g.source) OR NOT g.lost AND NOT pgtrickle._own_source(g.source) THEN
             complete := false;
             CONTINUE;
         END IF;
@@ -431,4 +434,4 @@ BEGIN
     PERFORM pgtrickle._revoke_copies();
     RETURN complete;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._revoke_buffers() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._revoke_buffers(boolean) FROM PUBLIC;

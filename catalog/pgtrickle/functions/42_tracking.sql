@@ -335,6 +335,6 @@ BEGIN
     IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._drop_copies();
     END IF;
-    PERFORM pgtrickle._revoke_buffers();
+    PERFORM pgtrickle._revoke_buffers(false);
     RETURN ended;
 END $$;

@@ -230,14 +230,14 @@ END $$;
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary objects. (The other systems, which can be installed alone, have the same.)
+-- holdable cursors, temporary relations (but for those whose names are the server's own) and types. (The other systems, which can be installed alone, have the same.)
 CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
-                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema() AND r.relname !~ '^__pgt_'
                  UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
-                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema()
+                           WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema() AND t.typtype NOT IN ('b', 'c')
                  ORDER BY 1)
 $$;

@@ -146,7 +146,7 @@ BEGIN
     PERFORM pgtrickle._remove_lost_leases();
     PERFORM pgtrickle._tidy_source_locks();
     PERFORM pgtrickle._drop_copies();
-    PERFORM pgtrickle._revoke_buffers();  -- of roles that left a group: no event trigger sees that
+    PERFORM pgtrickle._revoke_buffers(false);  -- of roles that left a group: no event trigger sees that
     IF days > 0 THEN
         DELETE FROM pgtrickle.pgt_refresh_history h
         WHERE h.start_time < now() - make_interval(days => days)

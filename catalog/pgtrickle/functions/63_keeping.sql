@@ -30,7 +30,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout
 DECLARE
     state text := pgtrickle._rights_state();
 BEGIN
-    IF state IS DISTINCT FROM seen AND NOT pgtrickle._revoke_buffers() THEN
+    IF state IS DISTINCT FROM seen AND NOT pgtrickle._revoke_buffers(false) THEN
         state := NULL;
     END IF;
     RETURN state;

@@ -50,7 +50,7 @@ BEGIN
                WHERE e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
                   OR e.command_tag = 'ALTER TABLE'
                      AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
-        PERFORM pgtrickle._revoke_buffers();
+        PERFORM pgtrickle._revoke_buffers(true);
     END IF;
     -- A table's partitions, columns or policies: reinitialise what reads it.
     UPDATE pgtrickle.pgt_stream_tables s
@@ -183,7 +183,7 @@ BEGIN
     WHERE d.pgt_id = s.pgt_id AND d.source_relid = ANY (gone);
     PERFORM pgtrickle._drop_capture(c.source_relid)
     FROM pgtrickle.pgt_captures c WHERE c.source_relid = ANY (gone);
-    PERFORM pgtrickle._revoke_buffers();
+    PERFORM pgtrickle._revoke_buffers(true);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
