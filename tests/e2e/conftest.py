@@ -362,8 +362,6 @@ def role(db: Database) -> Iterator[Callable[..., psycopg.Connection[Any]]]:
                 try:
                     connection.execute(f"DROP OWNED BY {name} CASCADE")
                     break
-                except (
-                    psycopg.errors.InternalError_
-                ) as error:  # PostgreSQL's REVOKE, here of the engine, waits for none
+                except psycopg.errors.InternalError_ as error:  # a REVOKE of the engine's at the same time
                     assert "concurrently" in str(error)
             connection.execute(f"DROP ROLE {name}")

@@ -178,10 +178,8 @@ def test_change_buffer_is_taken_away_with_the_right_to_read_the_source(
     alice.execute("SELECT pgtrickle.refresh_stream_table('seen')")
     assert alice.execute("SELECT count(*) FROM seen").fetchone() == (2,)
     alice.execute("SELECT pgtrickle.drop_stream_table('seen')")
-    granted = (
-        "SELECT count(*) FROM information_schema.column_privileges WHERE grantee = %s AND table_name LIKE 'changes%%'"
-    )
-    eventually(lambda: db.value(granted, user(alice)) == 0, what="the loss of the right")
+    granted = "SELECT count(*) FROM information_schema.column_privileges WHERE grantee = %s AND table_name = %s"
+    eventually(lambda: db.value(granted, user(alice), buffer.split(".")[1]) == 0, what="the loss of the right")
     assert_closed()
     db.assert_refreshed("others")
 
