@@ -110,6 +110,7 @@ def test_right_that_is_given_back(db: Database, role: Role, eventually: Eventual
     eventually(lambda: not may_read(mallory, buffer), 30.0, what="the loss")
 
 
+@pytest.mark.long
 def test_who_may_not_read_a_table_does_not_learn_whether_it_changes(db: Database, role: Role) -> None:
     mallory, reader = role("mallory"), role("reader")
     db.run(f"CREATE TABLE t (id int PRIMARY KEY); GRANT SELECT ON t TO {reader.info.user}")
