@@ -409,7 +409,7 @@ BEGIN
         CROSS JOIN aclexplode(a.attacl) AS e
         JOIN pg_roles r ON r.oid = e.grantee
         CROSS JOIN LATERAL (
-            SELECT pgtrickle._read_obstacle(e.grantee, k.source_relid, CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
+            SELECT pgtrickle._read_obstacle(e.grantee, coalesce(pgtrickle._copied_from(k.source_relid), k.source_relid), CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
                                             THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL AS lost) AS o
         WHERE o.lost
            OR is_engine

@@ -169,6 +169,20 @@ EXCEPTION WHEN connection_exception THEN
 END $$;
 
 
+-- The foreign table that a copy is of; NULL for other tables, and where it is gone.
+CREATE OR REPLACE FUNCTION pgtrickle._copied_from(copy oid) RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT f.oid
+    FROM pg_class r
+    JOIN pgtrickle.pgt_polls p ON p.copy_name = r.relname
+    JOIN pg_namespace n ON n.nspname = p.foreign_schema
+    JOIN pg_class f ON f.relnamespace = n.oid AND f.relname = p.foreign_name AND f.relkind = 'f'
+    WHERE r.oid = copy AND r.relnamespace = 'pgtrickle_changes'::regnamespace
+    LIMIT 1
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._copied_from(oid) FROM PUBLIC;
+
+
 -- The copies that belong to no stream table.
 CREATE OR REPLACE FUNCTION pgtrickle._lost_copies() RETURNS SETOF oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$

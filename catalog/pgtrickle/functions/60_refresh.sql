@@ -296,7 +296,7 @@ BEGIN
             WHERE p.pgt_id = st.pgt_id AND p.cdc_mode IS NOT NULL
               AND NOT pgtrickle._buffer_granted(p.source_relid, st.pgt_owner, p.columns_used)
         LOOP
-            IF pgtrickle._may_lock(d.source_relid) THEN
+            IF pgtrickle._may_lock(d.source_relid) OR pgtrickle._copied_from(d.source_relid) IS NOT NULL THEN
                 PERFORM pgtrickle._grant_buffer(d.source_relid, st.pgt_owner, d.columns_used);
             ELSE
                 ungranted := ungranted || jsonb_build_object(
