@@ -382,6 +382,15 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._grant_buffer(oid, oid, text[]) FROM PUBLIC;
 
 
+-- Whether a role has a stream table over a source, or follows it.
+CREATE OR REPLACE FUNCTION pgtrickle._is_reader(role oid, source oid) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                   WHERE d.source_relid = source AND s.pgt_owner = role)
+        OR EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u WHERE u.source_relid = source AND u.reader = role)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._is_reader(oid, oid) FROM PUBLIC;
+
 
 -- Take buffers from roles that may not read them any more: whoever has no stream table over the source left and does not
 -- follow it, or has lost the right to read these columns of it, or has row-level security in the way. Returns whether
@@ -402,7 +411,7 @@ BEGIN
         RETURN true;  -- called by the event trigger of its own REVOKE
     END IF;
     FOR g IN
-        SELECT k.source_relid AS source, r.rolname, o.lost, string_agg(quote_ident(a.attname), ', ') AS columns
+        SELECT k.source_relid AS source, r.oid AS role, r.rolname, o.lost, string_agg(quote_ident(a.attname), ', ') AS columns
         FROM pgtrickle.pgt_captures k
         JOIN pg_attribute a ON a.attrelid = to_regclass('pgtrickle_changes.changes_' || k.source_relid)
                            AND NOT a.attisdropped AND a.attacl IS NOT NULL
@@ -412,12 +421,8 @@ BEGIN
             SELECT pgtrickle._read_obstacle(e.grantee, coalesce(pgtrickle._copied_from(k.source_relid), k.source_relid), CASE WHEN a.attname ~ '^__pgt_(change_id|xid|w)$'
                                             THEN '{}' ELSE ARRAY[a.attname::text] END) IS NOT NULL AS lost) AS o
         WHERE o.lost
-           OR is_engine
-              AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
-                              WHERE d.source_relid = k.source_relid AND s.pgt_owner = e.grantee)
-              AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
-                              WHERE u.source_relid = k.source_relid AND u.reader = e.grantee)
-        GROUP BY k.source_relid, r.rolname, o.lost
+           OR is_engine AND NOT pgtrickle._is_reader(e.grantee, k.source_relid)
+        GROUP BY k.source_relid, r.oid, r.rolname, o.lost
         ORDER BY k.source_relid
     LOOP
         CONTINUE WHEN NOT pgtrickle._may_lock(g.source);
@@ -427,6 +432,7 @@ BEGIN
             complete := false;
             CONTINUE;
         END IF;
+        CONTINUE WHEN NOT g.lost AND pgtrickle._is_reader(g.role, g.source);  -- since it was looked at
         PERFORM set_config('pgtrickle.revoking', 'on', true);
         EXECUTE format('REVOKE SELECT (%s) ON pgtrickle_changes.%I FROM %I', g.columns, 'changes_' || g.source, g.rolname);
         PERFORM set_config('pgtrickle.revoking', '', true);
