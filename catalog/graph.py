@@ -32,9 +32,9 @@ class DependencyGraph:
         generations = nx.topological_generations(self._graph)
         return [[self._tables[pgt_id] for pgt_id in sorted(generation)] for generation in generations]
 
-    def upstream(self, pgt_id: int) -> frozenset[int]:
-        """The stream tables that one reads, directly or through others."""
-        return frozenset(nx.ancestors(self._graph, pgt_id))
+    def reads(self, pgt_id: int) -> list[int]:
+        """The stream tables that one reads directly."""
+        return list(self._graph.predecessors(pgt_id))
 
     def downstream(self, pgt_id: int) -> frozenset[int]:
         """The stream tables that read one, directly or through others."""

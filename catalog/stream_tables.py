@@ -16,6 +16,8 @@ class StreamTable:
     name: str
     relid: int
     """OID of its storage table, by which others depend on it."""
+    owner: int
+    """OID of the role with whose rights it is refreshed."""
     status: str
     refresh_mode: str
     is_populated: bool
@@ -35,8 +37,8 @@ class StreamTable:
 
 
 _STREAM_TABLES = """
-SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.status, s.refresh_mode, s.is_populated,
-       s.needs_reinit,
+SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::bigint, s.status, s.refresh_mode,
+       s.is_populated, s.needs_reinit,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.created_at)::double precision,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,

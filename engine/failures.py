@@ -14,6 +14,8 @@ from engine.refresh import Initiator
 
 logger = structlog.get_logger(__name__)
 
+LOCK_TIMEOUT = "10s"
+"""Nobody waits longer than this only to write down that something has failed."""
 
 LASTING = frozenset({"0A000", "42P01", "42703", "42704", "42883", "3F000"})
 """Errors that trying again does not mend: something the query needs is gone, or is not what it was."""
@@ -38,6 +40,8 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
         result |= {"executor": "spark", "alert": {"event": "spark_failed", "reason": error.alert}}
     try:
         async with session.transaction("read_committed"):
+            # Another refresh of it may run, by hand.
+            await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             await session.fetch(
                 "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(result)
             )

@@ -3,6 +3,10 @@
 Any number of server processes may run one; one of them is elected (`engine.election`). All it must remember stands
 in the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or
 it is time to look for changes that did not come through this server.
+
+It waits for no refresh: workers refresh what a look has found due (`engine.workers`), and meanwhile it looks again. A
+stream table waits for those it reads, directly or through others, that were due or under way when it was found due,
+and for nobody else.
 """
 
 from __future__ import annotations
@@ -10,10 +14,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import chain
 
 import structlog
 
@@ -22,6 +28,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from engine.election import elected
 from engine.pool import DatabasePool, PooledSession
+from engine.workers import Workers
 
 logger = structlog.get_logger(__name__)
 
@@ -42,6 +49,12 @@ PRUNING_INTERVAL = 3600.0
 POPULATION_GRACE = 5.0
 """Seconds after its creation for which an empty stream table is left to the session that creates it."""
 
+MOST_WORKERS = 32
+"""The largest `pg_trickle.max_concurrent_refreshes`."""
+
+NO_LIMIT = 1e7
+"""Seconds from which on a time limit is none."""
+
 
 class Turn(Enum):
     """How a stream table's turn went."""
@@ -51,8 +64,11 @@ class Turn(Enum):
     AGAIN = "it is busy elsewhere: look again"
 
 
-Refresh = Callable[[PooledSession, StreamTable], Awaitable[Turn]]
-"""Refresh one stream table in a transaction of its own. Raises SqlError if that fails."""
+Refresh = Callable[[StreamTable, float | None], Awaitable[Turn]]
+"""Refresh one stream table in a transaction of its own, within so many seconds. Raises SqlError if that fails."""
+
+CarryOut = Callable[[int, float | None], Awaitable[bool]]
+"""Carry out the oldest request that a role has made past the server, within so many seconds; False if there is none."""
 
 
 @dataclass(slots=True)
@@ -62,8 +78,26 @@ class _Pace:
     seen: int | None = None
     """Position of the database's changes at which it was last found up to date."""
     failures: int = 0
+    busy: int = 0
+    """How often in a row it was found busy elsewhere."""
     retry: float = -math.inf
     """When it may be tried again after a failure, on the monotonic clock."""
+
+
+@dataclass(slots=True, eq=False)
+class _Due:
+    """A stream table that is to be refreshed, or just is."""
+
+    table: StreamTable
+    pace: _Pace
+    schedule: float
+    position: int | None
+    """That of the database's changes when it was found due."""
+    changed: bool
+    """Whether it may have changes already; otherwise it may have if one of those that it waits for is refreshed."""
+    waits_for: set[int]
+    """Upstream stream tables that are still to be refreshed before."""
+    begun: bool = False
 
 
 @dataclass(slots=True)
@@ -72,14 +106,22 @@ class Scheduler:
 
     pool: DatabasePool
     refresh: Refresh
-    strays: Callable[[], Awaitable[None]]
-    """Carries out the requests of connections that bypass the server."""
-    max_concurrent: int = 4
+    carry_out: CarryOut
     clock: Callable[[], float] = time.monotonic
     leading: bool = False
-    last_cycle: float | None = None
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _workers: Workers = field(default_factory=Workers)
+    _limit: float | None = None
+    """Seconds that a refresh or a request may take."""
+    _due: dict[int, _Due] = field(default_factory=dict)
+    _asking: set[int] = field(default_factory=set)
+    """Roles whose requests past the server are being carried out."""
     _paces: dict[int, _Pace] = field(default_factory=dict)
+    _next_look: float = math.inf
+    _worked: bool = False
+    """Whether anything was refreshed since the last cleanup began."""
+    _tidying: asyncio.Task[None] | None = None
+    _position: int | None = None
     _cleaned_at: float = -math.inf
     _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
@@ -109,55 +151,49 @@ class Scheduler:
             logger.info("scheduler elected", database=self.pool.database)
             self.leading = True
             self._paces.clear()
+            self._workers = Workers()
             session = PooledSession(connection)
-            while True:
-                self._woken.clear()
-                pause = await self._cycle(session)
-                self.last_cycle = self.clock()
-                await asyncio.sleep(min(REST, pause))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._woken.wait()
+            try:
+                while True:
+                    self._woken.clear()
+                    pause = await self._look(session)
+                    await asyncio.sleep(min(REST, pause))
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._woken.wait()
+            finally:
+                await self._give_up()
 
-    async def _cycle(self, session: SqlSession) -> float:
-        """Refresh what is due and may have changes; returns the seconds until the next look."""
-        await self.strays()
-        if not await self._enabled(session):
+    async def _give_up(self) -> None:
+        """End what is under way."""
+        self._due.clear()
+        self._asking.clear()
+        await self._workers.stop()
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+
+    async def _look(self, session: SqlSession) -> float:
+        """Have refreshed what is due and may have changes; returns the seconds until the next look."""
+        ((enabled, workers, limit, roles),) = await session.fetch(_SETTINGS)
+        self._workers.resize(max(1, min(MOST_WORKERS, int(workers))))
+        self._limit = float(limit) if 0 < limit < NO_LIMIT else None
+        for role in roles:
+            self._ask(role)
+        if not await self._enabled(enabled):
+            self._keep(())
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
         ((position, settled),) = await session.fetch(
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
-        position = position if settled else None
-        tables = await stream_tables(session)
-        now = self.clock()
-        next_look = now + LOOK_INTERVAL
-        graph = DependencyGraph(tables)
-        schedules = graph.effective_schedules()
-        self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
-        worked = False
-        for generation in graph.generations():
-            due: list[StreamTable] = []
-            for table in generation:
-                # What an upstream stream table has just changed moves the position, too.
-                if table.status == "SUSPENDED" or (self._is_idle(table, position) and not worked):
-                    continue
-                wait = self._seconds_to_wait(table, schedules[table.pgt_id], now)
-                if wait > 0:
-                    next_look = min(next_look, now + wait)
-                else:
-                    due.append(table)
-            for start in range(0, len(due), self.max_concurrent):
-                batch = due[start : start + self.max_concurrent]
-                turns = await asyncio.gather(*(self._turn(table, schedules[table.pgt_id], position) for table in batch))
-                worked = worked or Turn.WORKED in turns
-                if Turn.AGAIN in turns:
-                    next_look = min(next_look, self.clock() + REST)
-        await self._tidy(session, position, worked)
-        return max(0.0, next_look - self.clock())
+        self._position = position if settled else None
+        self._next_look = self._find_due(await stream_tables(session), self._position)
+        self._tidy()
+        return max(0.0, self._next_look - self.clock())
 
-    async def _enabled(self, session: SqlSession) -> bool:
-        if await _is_on(session):
+    async def _enabled(self, setting: str) -> bool:
+        if _is_on(setting):
             return True
         # A session keeps the setting it began with, even if ALTER DATABASE ... RESET has taken that back.
         if self.clock() - self._asked_at < LOOK_INTERVAL:
@@ -165,9 +201,42 @@ class Scheduler:
         self._asked_at = self.clock()
         connection = await self.pool.connect()
         try:
-            return await _is_on(PooledSession(connection))
+            ((setting, *_),) = await PooledSession(connection).fetch(_SETTINGS)
+            return _is_on(setting)
         finally:
             connection.terminate()
+
+    # -- what is due ------------------------------------------------------------------------------------------------
+
+    def _find_due(self, tables: list[StreamTable], position: int | None) -> float:
+        """Have refreshed what is due, each after what it reads; returns when to look again."""
+        now = self.clock()
+        next_look = now + LOOK_INTERVAL
+        graph = DependencyGraph(tables)
+        schedules = graph.effective_schedules()
+        self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
+        self._keep({table.pgt_id for table in tables if table.status != "SUSPENDED"})
+        nearest: dict[int, set[int]] = {}
+        """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
+        for table in chain.from_iterable(graph.generations()):
+            pgt_id = table.pgt_id
+            upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
+            due = self._due.get(pgt_id)
+            changed = not self._is_idle(table, position)
+            if due is not None:
+                due.changed = due.changed or changed
+            elif table.status != "SUSPENDED" and (changed or upstream):
+                wait = self._seconds_to_wait(table, schedules[pgt_id], now)
+                if wait > 0:
+                    next_look = min(next_look, now + wait)
+                else:
+                    due = self._due[pgt_id] = _Due(
+                        table, self._paces[pgt_id], schedules[pgt_id], position, changed, upstream
+                    )
+                    if not upstream:
+                        self._begin(due)
+            nearest[pgt_id] = upstream if due is None else {pgt_id}
+        return next_look
 
     def _is_idle(self, table: StreamTable, position: int | None) -> bool:
         """Nothing at all has been captured since the stream table was found up to date."""
@@ -179,38 +248,117 @@ class Scheduler:
         rest = POPULATION_GRACE - table.age_seconds if table.staleness is None else schedule - table.staleness
         return max(rest, self._paces[table.pgt_id].retry - now)
 
-    async def _tidy(self, session: SqlSession, position: int | None, worked: bool) -> None:
-        """Remove changes that everybody has seen, and old history."""
-        now = self.clock()
-        moved = position is None or position != self._cleaned_position
-        if worked or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL):
-            await session.fetch("SELECT pgtrickle._cleanup_buffers()")
-            self._cleaned_at, self._cleaned_position = now, position
-        if now - self._pruned_at >= PRUNING_INTERVAL:
-            await session.fetch("SELECT pgtrickle._prune_history()")
-            self._pruned_at = now
+    def _keep(self, wanted: Container[int]) -> None:
+        """Of those whose turn has not begun, refresh these only."""
+        for due in tuple(self._due.values()):
+            if not due.begun and due.table.pgt_id not in wanted:
+                self._end(due, worked=False)
 
-    async def _turn(self, table: StreamTable, schedule: float, position: int | None) -> Turn:
-        """Refresh one table in a connection of its own. Afterwards it has all changes up to `position`."""
-        pace = self._paces[table.pgt_id]
+    def _begin(self, due: _Due) -> None:
+        self._workers.add(due.table.owner, partial(self._take_turn, due))
+
+    def _end(self, ended: _Due, *, worked: bool) -> None:
+        """A stream table's turn is over: those that have waited for it alone go on."""
+        over = [(ended, worked)]
+        while over:
+            due, changes = over.pop()
+            pgt_id = due.table.pgt_id
+            if self._due.get(pgt_id) is not due:
+                continue
+            del self._due[pgt_id]
+            for reader in (each for each in tuple(self._due.values()) if pgt_id in each.waits_for):
+                reader.waits_for.discard(pgt_id)
+                reader.changed = reader.changed or changes
+                if not reader.waits_for and reader.changed:
+                    self._begin(reader)
+                elif not reader.waits_for:
+                    over.append((reader, False))
+
+    # -- what workers do --------------------------------------------------------------------------------------------
+
+    async def _take_turn(self, due: _Due) -> None:
+        if self._due.get(due.table.pgt_id) is not due:  # it was suspended or dropped while it waited
+            return
+        due.begun = True
+        began = self.clock()
+        turn = Turn.NOTHING
         try:
-            async with self.pool.session() as session:
-                turn = await self.refresh(session, table)
-        except SqlError as error:
+            turn = await self._refreshed(due)
+        finally:
+            self._worked = self._worked or turn is Turn.WORKED
+            self._end(due, worked=turn is Turn.WORKED)
+        # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
+        again = due.pace.retry if turn is Turn.AGAIN else began + due.schedule
+        if again < self._next_look:
+            asyncio.get_running_loop().call_later(max(0.0, again - self.clock()), self.wake)
+        self._tidy()
+
+    async def _refreshed(self, due: _Due) -> Turn:
+        """Refresh one table. Afterwards it has all changes up to the position at which it was found due."""
+        table, pace = due.table, due.pace
+        try:
+            turn = await self.refresh(table, self._limit)
+        except (SqlError, OSError) as error:
             pace.failures += 1
-            pace.retry = self.clock() + max(schedule, min(60.0, 2.0 ** min(pace.failures, 6)))
+            pace.retry = self.clock() + max(due.schedule, min(60.0, 2.0 ** min(pace.failures, 6)))
             logger.warning(
                 "refresh failed",
                 stream_table=f"{table.schema}.{table.name}",
-                sqlstate=error.sqlstate,
-                error=error.message,
+                sqlstate=getattr(error, "sqlstate", None),
+                error=str(error),
             )
             return Turn.NOTHING
-        if turn is not Turn.AGAIN:
-            pace.failures, pace.retry, pace.seen = 0, -math.inf, position
+        if turn is Turn.AGAIN:
+            pace.retry = self.clock() + min(LOOK_INTERVAL, REST * 2.0 ** min(pace.busy, 6))
+            pace.busy += 1
+        else:
+            pace.failures, pace.busy, pace.retry, pace.seen = 0, 0, -math.inf, due.position
         return turn
 
+    def _ask(self, role: int) -> None:
+        """Have the oldest request of a role carried out, one at a time."""
+        if role not in self._asking:
+            self._asking.add(role)
+            self._workers.add(role, partial(self._carry_out, role))
 
-async def _is_on(session: SqlSession) -> bool:
-    ((enabled,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.enabled', 'on')")
-    return str(enabled).lower() not in ("off", "false", "0", "no")
+    async def _carry_out(self, role: int) -> None:
+        more = False
+        try:
+            more = await self.carry_out(role, self._limit)
+        except (SqlError, OSError) as error:
+            logger.warning("requests wait", database=self.pool.database, role=role, error=str(error))
+        finally:
+            self._asking.discard(role)
+        if more:
+            self._ask(role)
+
+    def _tidy(self) -> None:
+        """Have what everybody has seen removed, after a round of refreshes and now and then, and old history."""
+        if self._tidying is not None and not self._tidying.done():
+            return
+        now = self.clock()
+        moved = self._worked or self._position is None or self._position != self._cleaned_position
+        if (self._worked and not self._due) or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL):
+            self._worked = False
+            self._cleaned_at, self._cleaned_position = now, self._position
+            self._tidying = asyncio.create_task(self._cleanup(), name="headwater cleanup")
+
+    async def _cleanup(self) -> None:
+        try:
+            async with self.pool.session() as session:
+                await session.fetch("SELECT pgtrickle._cleanup_buffers()")
+                if self.clock() - self._pruned_at >= PRUNING_INTERVAL:
+                    self._pruned_at = self.clock()
+                    await session.fetch("SELECT pgtrickle._prune_history()")
+        except (SqlError, OSError) as error:
+            logger.warning("cleanup failed", database=self.pool.database, error=str(error))
+
+
+_SETTINGS = """
+SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4),
+       pgtrickle._seconds('pg_trickle.refresh_timeout', 3600), pgtrickle._stray_roles()
+"""
+
+
+def _is_on(setting: str) -> bool:
+    return setting.lower() not in ("off", "false", "0", "no")

@@ -26,7 +26,7 @@ from engine.queue_clock import QueueClock
 from engine.refresh import Initiator
 from engine.register_maintenance import RegisterMaintenance
 from engine.requests import Loader
-from engine.scheduler import Scheduler, Turn
+from engine.scheduler import MOST_WORKERS, Scheduler, Turn
 from engine.sources import SourceClock
 from engine.subscribe import SubscriptionHub
 from engine.subscribe.hub import Hub
@@ -34,6 +34,9 @@ from engine.subscribe.hub import Hub
 logger = structlog.get_logger(__name__)
 
 DISCOVERY_INTERVAL = 30.0
+
+OTHER_CONNECTIONS = 8
+"""So many connections of a database's pool are for other things than the scheduler's workers."""
 
 RELEASE_SECONDS = 2.0
 
@@ -132,7 +135,7 @@ class Engine:
         async with self._opened(database):
             if database in self._databases:
                 return None
-            pool = DatabasePool(database, self.connect_arguments)
+            pool = DatabasePool(database, self.connect_arguments, max_size=MOST_WORKERS + OTHER_CONNECTIONS)
             try:
                 async with pool.session() as session:
                     result = await install(session)
@@ -169,14 +172,14 @@ class Engine:
     def _take_up(self, name: str, pool: DatabasePool) -> None:
         spark = self.spark_for(pool)
 
-        async def refresh(session: PooledSession, table: StreamTable) -> Turn:
+        async def refresh(table: StreamTable, limit: float | None) -> Turn:
             initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
-            return await turns.refresh(session, table.pgt_id, initiator, spark)
+            return await turns.refresh_within(pool, table.pgt_id, initiator, spark, limit)
 
-        async def strays() -> None:
-            await turns.carry_out_strays(pool, spark)
+        async def stray(role: int, limit: float | None) -> bool:
+            return await turns.carry_out_stray(pool, role, spark, limit)
 
-        scheduler = Scheduler(pool, refresh, strays)
+        scheduler = Scheduler(pool, refresh, stray)
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
         clock = QueueClock(pool)
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
 import structlog
 
 from catalog.session import SqlError
@@ -21,6 +25,8 @@ from engine.scheduler import Turn
 from engine.transactions import acting_as
 
 logger = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
 
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
@@ -88,38 +94,83 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
         raise
 
 
-async def carry_out_strays(pool: DatabasePool, spark: Spark) -> None:
-    """Carry out what was requested on connections that bypass the server, one transaction each."""
-    with capturing_in(pool.session):
-        await _carry_out_strays(pool, spark)
-
-
-async def _carry_out_strays(pool: DatabasePool, spark: Spark) -> None:
-    while True:
+async def refresh_within(
+    pool: DatabasePool, pgt_id: int, initiator: Initiator, spark: Spark, limit: float | None
+) -> Turn:
+    """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError."""
+    try:
         async with pool.session() as session:
-            request: Request | None = None
+            return await _within(limit, pool, session, refresh(session, pgt_id, initiator, spark))
+    except OutOfTime as error:
+        async with pool.session() as own:
+            await record_failure(own, pgt_id, initiator, error)
+        raise
+
+
+async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: float | None) -> bool:
+    """Carry out the oldest request that a role, given by OID, has made on connections that bypass the server.
+
+    Each of its transactions may take so many seconds. False if there is none. Raises SqlError if its connection is
+    lost; then the request is there as before.
+    """
+    claimed: list[Request] = []
+
+    async def carry_out(session: PooledSession) -> int | None:
+        async with session.transaction("read_committed"):
+            rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request($1::bigint::oid)", role)
+            if not rows:
+                return None
+            request = Request.from_row(rows[0])
+            claimed.append(request)
+            await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
+            async with acting_as(session, request.requested_by):
+                with capturing_in(pool.session):
+                    return await requests.carry_out(session, request, spark, in_two_steps=True)
+
+    lost = False
+    try:
+        async with pool.session() as session:
             try:
-                async with session.transaction("read_committed"):
-                    rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request()")
-                    if not rows:
-                        return
-                    request = Request.from_row(rows[0])
-                    await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
-                    async with acting_as(session, request.requested_by):
-                        created = await requests.carry_out(session, request, spark, in_two_steps=True)
-                if created is not None:
-                    await refresh(session, created, Initiator.INITIAL, spark)
-            except SqlError as error:
-                if request is None or error.is_of_connection:
-                    raise
-                logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
-                await _fail(session, request, error)
-            except Exception as error:
-                if request is None:
-                    raise
-                # It must not come up again and again, in front of all others.
-                logger.exception("request failed", kind=request.kind)
-                await _fail(session, request, SqlError("XX000", f"internal error of the engine: {error}"))
+                created = await _within(limit, pool, session, carry_out(session))
+            finally:
+                lost = session.lost
+        if created is not None:
+            await refresh_within(pool, created, Initiator.INITIAL, spark, limit)
+    except OutOfTime as error:
+        await _fail(pool, claimed, error)
+    except SqlError as error:
+        if lost:  # not by its SQLSTATE, which can be anything that a function of a user's says
+            raise
+        await _fail(pool, claimed, error)
+    except Exception as error:
+        logger.exception("request failed")
+        await _fail(pool, claimed, SqlError("XX000", f"internal error of the engine: {error}"))
+    return bool(claimed)
+
+
+class OutOfTime(SqlError):
+    """Work of the engine's was ended, since it has taken too long: 57014."""
+
+    def __init__(self, limit: float):
+        super().__init__("57014", f"it takes longer than {limit:g} s, the limit of pg_trickle.refresh_timeout")
+
+
+async def _within(
+    limit: float | None, pool: DatabasePool, session: PooledSession, work: Coroutine[Any, Any, Result]
+) -> Result:
+    """What is done in a session, which is ended after so many seconds, whatever goes on in it. Raises OutOfTime."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=limit)
+        if task.done() or limit is None:
+            return task.result()
+        await pool.end(session)  # a function of a user's can refuse to be cancelled
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if task.cancelled() or task.exception() is not None:
+        raise OutOfTime(limit)
+    return task.result()
 
 
 async def undo(pool: DatabasePool, created: list[int]) -> None:
@@ -132,11 +183,16 @@ async def undo(pool: DatabasePool, created: list[int]) -> None:
         logger.warning("creation not undone", pgt_ids=created, sqlstate=error.sqlstate, error=error.message)
 
 
-async def _fail(session: PooledSession, request: Request, error: SqlError) -> None:
-    """Note on a request that it has failed."""
-    await session.fetch(
-        "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
-        request.request_id,
-        error.sqlstate,
-        error.message,
-    )
+async def _fail(pool: DatabasePool, claimed: list[Request], error: SqlError) -> None:
+    """Note on a request that it has failed: it must not come up again. Raises the error where there is none."""
+    if not claimed:
+        raise error
+    (request,) = claimed
+    logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
+    async with pool.session() as own:
+        await own.fetch(
+            "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
+            request.request_id,
+            error.sqlstate,
+            error.message,
+        )

@@ -18,6 +18,7 @@ def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> Str
         schema="public",
         name=f"st{pgt_id}",
         relid=100 + pgt_id,
+        owner=10,
         status="ACTIVE",
         refresh_mode="DIFFERENTIAL",
         is_populated=True,
@@ -34,7 +35,7 @@ def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> Str
 def test_generations_follow_what_is_read() -> None:
     graph = DependencyGraph([stream_table(1, 3, 2), stream_table(2, 3), stream_table(3, BASE), stream_table(4, BASE)])
     assert [[table.pgt_id for table in generation] for generation in graph.generations()] == [[3, 4], [2], [1]]
-    assert graph.upstream(1) == {2, 3}
+    assert sorted(graph.reads(1)) == [2, 3] and graph.reads(3) == []
     assert graph.downstream(3) == {1, 2}
 
 

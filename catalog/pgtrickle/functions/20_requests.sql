@@ -99,43 +99,74 @@ BEGIN
 END $$;
 
 
--- The oldest request that a transaction left behind by bypassing the server, locked for this transaction. For the
--- engine alone. Another server's claims are skipped.
-CREATE OR REPLACE FUNCTION pgtrickle._claim_stray_request()
+-- The roles with requests that transactions have left behind by bypassing the server, who has waited longest first. For
+-- the engine alone.
+CREATE OR REPLACE FUNCTION pgtrickle._stray_roles() RETURNS bigint[]
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(w.requested_by::bigint ORDER BY w.first), '{}')
+    FROM (SELECT q.requested_by, min(q.request_id) AS first
+          FROM pgtrickle.pgt_requests q WHERE q.error IS NULL GROUP BY q.requested_by) AS w
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._stray_roles() FROM PUBLIC;
+
+
+-- The oldest such request of a role, locked for this transaction. For the engine alone. Another server's claims are
+-- skipped.
+DROP FUNCTION IF EXISTS pgtrickle._claim_stray_request();  -- its earlier signature
+CREATE OR REPLACE FUNCTION pgtrickle._claim_stray_request(role oid)
 RETURNS TABLE (request_id bigint, kind text, arguments text, search_path text, requested_by text)
 LANGUAGE sql VOLATILE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
     SELECT q.request_id, q.kind, q.arguments::text, q.search_path,
            (SELECT a.rolname::text FROM pg_roles a WHERE a.oid = q.requested_by)
     FROM pgtrickle.pgt_requests q
-    WHERE q.error IS NULL AND q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
+    WHERE q.requested_by = _claim_stray_request.role AND q.error IS NULL
+      AND q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
     ORDER BY q.request_id
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._claim_stray_request() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._claim_stray_request(oid) FROM PUBLIC;
 
 
--- Note that a claimed request failed; it is not tried again. For the engine alone.
+-- Note that a claimed request failed; it is not tried again. Of each role the last hundred that have failed are kept. For
+-- the engine alone.
 CREATE OR REPLACE FUNCTION pgtrickle._fail_request(request_id bigint, sqlstate text, message text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role oid;
 BEGIN
     UPDATE pgtrickle.pgt_requests q
     SET attempts = q.attempts + 1, error_state = _fail_request.sqlstate, error = _fail_request.message
-    WHERE q.request_id = _fail_request.request_id;
+    WHERE q.request_id = _fail_request.request_id
+    RETURNING q.requested_by INTO role;
+    DELETE FROM pgtrickle.pgt_requests q
+    WHERE q.requested_by = role AND q.error IS NOT NULL AND q.request_id <= (
+        SELECT l.request_id FROM pgtrickle.pgt_requests l
+        WHERE l.requested_by = role AND l.error IS NOT NULL ORDER BY l.request_id DESC OFFSET 100 LIMIT 1);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._fail_request(bigint, text, text) FROM PUBLIC;
 
 
 -- Fires at commit. Through the server every request must have been carried out by then; the relay answers HW002 by
--- running the statement again inside a transaction of its own.
+-- running the statement again inside a transaction of its own. Of those that bypass the server a thousand of each role
+-- may wait: 53400. (Transactions that commit at the same moment do not count each other's.)
 CREATE OR REPLACE FUNCTION pgtrickle._request_left() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most CONSTANT int := 1000;
 BEGIN
-    IF current_setting('headwater.relay', true) = 'on'
-       AND EXISTS (SELECT FROM pgtrickle.pgt_requests q WHERE q.request_id = NEW.request_id) THEN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_requests q WHERE q.request_id = NEW.request_id) THEN
+        RETURN NULL;
+    ELSIF current_setting('headwater.relay', true) = 'on' THEN
         RAISE EXCEPTION USING ERRCODE = 'HW002',
             MESSAGE = 'about to commit without the request carried out',
             HINT = 'Run the statement inside a transaction block.';
+    ELSIF EXISTS (SELECT FROM pgtrickle.pgt_requests q
+                  WHERE q.requested_by = NEW.requested_by AND q.error IS NULL OFFSET most) THEN
+        RAISE EXCEPTION USING ERRCODE = '53400',
+            MESSAGE = format('more than %s requests of role "%s" wait for the Headwater server', most,
+                             pg_get_userbyid(NEW.requested_by)),
+            HINT = 'Connect through the server to have requests carried out at once.';
     END IF;
     RETURN NULL;
 END $$;

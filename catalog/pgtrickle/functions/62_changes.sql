@@ -135,7 +135,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
 
 
 -- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
--- refresh of each stream table stays. For the engine, now and then.
+-- refresh of each stream table stays. Requests that have failed go after a week. For the engine, now and then.
 CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -147,6 +147,7 @@ BEGIN
     PERFORM pgtrickle._tidy_source_locks();
     PERFORM pgtrickle._drop_copies();
     PERFORM pgtrickle._revoke_buffers(false);  -- of roles that left a group: no event trigger sees that
+    DELETE FROM pgtrickle.pgt_requests q WHERE q.error IS NOT NULL AND q.requested_at < now() - interval '7 days';
     IF days > 0 THEN
         DELETE FROM pgtrickle.pgt_refresh_history h
         WHERE h.start_time < now() - make_interval(days => days)
