@@ -134,8 +134,6 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
                 created = await _within(limit, pool, session, carry_out(session))
             finally:
                 lost = session.lost
-        if created is not None:
-            await refresh_within(pool, created, Initiator.INITIAL, spark, limit)
     except OutOfTime as error:
         await _fail(pool, claimed, error)
     except SqlError as error:
@@ -145,6 +143,12 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
     except Exception as error:
         logger.exception("request failed")
         await _fail(pool, claimed, SqlError("XX000", f"internal error of the engine: {error}"))
+    else:
+        if created is not None:
+            try:
+                await refresh_within(pool, created, Initiator.INITIAL, spark, limit)
+            except SqlError as error:  # it is in the history of the stream table, which the scheduler populates
+                logger.warning("not populated", pgt_id=created, sqlstate=error.sqlstate, error=error.message)
     return bool(claimed)
 
 

@@ -61,7 +61,9 @@ class Workers:
             if not self._waiting[role]:
                 del self._waiting[role]
             self._busy[role] += 1
-            self._tasks.add(asyncio.create_task(self._do(role, work), name="headwater worker"))
+            task = asyncio.create_task(self._do(role, work), name="headwater worker")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _do(self, role: int, work: Work) -> None:
         try:
@@ -69,7 +71,6 @@ class Workers:
         except Exception:
             logger.exception("work failed")
         finally:
-            self._tasks.discard(asyncio.current_task())
             self._busy[role] -= 1
             if not self._busy[role]:
                 del self._busy[role]

@@ -163,6 +163,29 @@ def test_requests_of_bypassing_connections_are_claimed_once_in_order(connect: Co
     assert connect("catalog_bob").execute(errors).fetchall() == []
 
 
+def test_of_failed_requests_the_last_hundred_of_a_role_stay_for_a_week(connect: Connect, engine: Engine) -> None:
+    bob, alice = connect("catalog_bob"), connect("catalog_alice")
+    make = (
+        "INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path)"
+        " SELECT 'refresh', '{}', '' FROM generate_series(1, %s)"
+    )
+    bob.execute(make, [1])
+    alice.execute(make, [105])
+    fail = "SELECT pgtrickle._fail_request(request_id, '42P01', 'gone') FROM pgtrickle.pgt_requests ORDER BY request_id"
+    engine.connection.execute(fail)
+    errors = "SELECT count(*), max(request_id) - min(request_id) FROM pgtrickle.pgt_request_errors"
+    assert alice.execute(errors).fetchone() == (100, 99)
+    assert bob.execute(errors).fetchone() == (1, 0)
+    engine.connection.execute(
+        "UPDATE pgtrickle.pgt_requests SET requested_at = now() - interval '8 days'"
+        " WHERE request_id < (SELECT max(request_id) FROM pgtrickle.pgt_requests)"
+    )
+    alice.execute(make, [1])
+    engine.connection.execute("SELECT pgtrickle._prune_history()")
+    assert alice.execute(errors).fetchone() == (1, 0)
+    assert alice.execute("SELECT count(*) FROM pgtrickle.pgt_requests WHERE error IS NULL").fetchone() == (1,)
+
+
 def test_requests_are_private(connect: Connect) -> None:
     alice, bob = connect("catalog_alice"), connect("catalog_bob")
     alice.execute("SELECT pgtrickle.refresh_stream_table('x')")
