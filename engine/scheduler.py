@@ -44,6 +44,9 @@ REST = 0.05
 
 CLEANUP_INTERVAL = 1.0
 
+BUSY_CLEANUP_INTERVAL = 5.0
+"""The same while stream tables are being refreshed: most often they soon are, and it is better done then."""
+
 PRUNING_INTERVAL = 3600.0
 
 POPULATION_GRACE = 5.0
@@ -123,6 +126,8 @@ class Scheduler:
     _tidying: asyncio.Task[None] | None = None
     _position: int | None = None
     _cleaned_at: float = -math.inf
+    _calm_at: float = -math.inf
+    """When nothing was last being refreshed."""
     _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
     _asked_at: float = -math.inf
@@ -338,7 +343,12 @@ class Scheduler:
             return
         now = self.clock()
         moved = self._worked or self._position is None or self._position != self._cleaned_position
-        if (self._worked and not self._due) or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL):
+        if self._due:
+            wanted = moved and now - max(self._cleaned_at, self._calm_at) >= BUSY_CLEANUP_INTERVAL
+        else:
+            self._calm_at = now
+            wanted = self._worked or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL)
+        if wanted:
             self._worked = False
             self._cleaned_at, self._cleaned_position = now, self._position
             self._tidying = asyncio.create_task(self._cleanup(), name="headwater cleanup")
@@ -356,7 +366,7 @@ class Scheduler:
 
 _SETTINGS = """
 SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4),
-       pgtrickle._seconds('pg_trickle.refresh_timeout', 3600), pgtrickle._stray_roles()
+       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._stray_roles()
 """
 
 

@@ -185,3 +185,54 @@ def test_concurrent_branches_and_a_diamond(live_db: Any, eventually: Eventually)
         eventually(lambda n=n: live_db.value("SELECT count(*) FROM bottom") == 11 + n)
     live_db.run("UPDATE t SET v = 3")
     eventually(lambda: live_db.difference("bottom") == [] and live_db.value("SELECT min(v) FROM bottom") == 3)
+
+
+def test_slow_table_delays_only_those_that_read_it(live_db: Any, eventually: Eventually) -> None:
+    live_db.run(
+        "CREATE FUNCTION gate(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " IF v = 1000 THEN PERFORM pg_catalog.pg_advisory_xact_lock_shared(1); END IF; RETURN v; END $$"
+    )
+    live_db.create("slow", "SELECT id, gate(v) AS v FROM t", schedule="1s")
+    live_db.create("middle", "SELECT id, v FROM slow WHERE v > 2", schedule="calculated")
+    live_db.create("after", "SELECT (SELECT sum(v) FROM middle) AS s, (SELECT count(*) FROM t) AS n", schedule="1s")
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.create("beside", "SELECT s + 1 AS s FROM total", schedule="1s")
+    before = {name: len(live_db.history(name)) for name in ("slow", "middle", "after")}
+    gate = live_db.connect(autocommit=False)
+    gate.execute("SELECT pg_advisory_xact_lock(1)")
+    live_db.run("INSERT INTO t VALUES (100, 1000)")
+    waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    eventually(lambda: live_db.value(waits) == 1, what="the slow refresh")
+    for n in range(2):
+        live_db.run("INSERT INTO t VALUES (%s, 1)", 200 + n)
+        eventually(lambda n=n: live_db.value("SELECT s FROM beside") == 1056 + n + 1)
+    assert {name: len(live_db.history(name)) for name in before} == before
+    gate.rollback()
+    eventually(lambda: live_db.rows("SELECT s::int, n::int FROM after") == [(1052, 13)])
+    live_db.assert_current("slow", "middle", "after", "total", "beside")
+    first = [live_db.history(name)[count] for name, count in before.items()]
+    assert first[0]["end_time"] <= first[1]["start_time"] and first[1]["end_time"] <= first[2]["start_time"]
+
+
+def test_suspending_a_table_that_waits_for_a_slow_one(live_db: Any, eventually: Eventually) -> None:
+    live_db.run(
+        "CREATE FUNCTION gate(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN"
+        " IF v = 1000 THEN PERFORM pg_catalog.pg_advisory_xact_lock_shared(1); END IF; RETURN v; END $$"
+    )
+    live_db.create("slow", "SELECT id, gate(v) AS v FROM t", schedule="1s")
+    live_db.create("after", "SELECT sum(v) AS s FROM slow", schedule="1s")
+    live_db.create("marker", "SELECT count(*) AS n FROM t", schedule="1s")
+    gate = live_db.connect(autocommit=False)
+    gate.execute("SELECT pg_advisory_xact_lock(1)")
+    live_db.run("INSERT INTO t VALUES (100, 1000)")
+    eventually(lambda: live_db.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted") == 1)
+    live_db.run("SELECT pgtrickle.alter_stream_table('after', status => 'SUSPENDED')")
+    live_db.run("INSERT INTO t VALUES (101, 1)")
+    eventually(lambda: live_db.value("SELECT n FROM marker") == 12, what="a look after the suspension")
+    gate.rollback()
+    eventually(lambda: live_db.value("SELECT count(*) FROM slow") == 12)
+    live_db.run("INSERT INTO t VALUES (102, 1)")
+    eventually(lambda: live_db.value("SELECT n FROM marker") == 13)
+    assert {row["status"] for row in live_db.history("after")} == {"COMPLETED"}
+    live_db.run("SELECT pgtrickle.resume_stream_table('after')")
+    eventually(lambda: live_db.value("SELECT s FROM after") == 55 + 1000 + 2)
