@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,15 @@ class Database:
     def traces(self) -> list[str]:
         """Everything that stream tables have left in the database, and the user's relations."""
         return [text for (text,) in self.rows(TRACES)]
+
+
+def drop_role(db: Database, name: str) -> None:
+    """Drop a role with all that it owns. The engine may just be refreshing that, and one of the two gives way."""
+    for _ in range(20):
+        with suppress(psycopg.errors.DeadlockDetected):
+            db.run(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+            return
+    raise AssertionError(f"role {name} cannot be dropped")
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import drop_role
+
 Connection = psycopg.Connection[Any]
 
 
@@ -34,7 +36,7 @@ def alice(live_db: Any) -> Any:
     connection = live_db.connect(user=name, password="secret")
     connection.execute("CREATE TABLE mine (id int PRIMARY KEY); INSERT INTO mine VALUES (1)")
     yield connection
-    live_db.run(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+    drop_role(live_db, name)
 
 
 MALFORMED: list[tuple[str, Any]] = [

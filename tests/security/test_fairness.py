@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import drop_role
+
 Connection = psycopg.Connection[Any]
 Eventually = Callable[..., Any]
 
@@ -44,8 +46,10 @@ def mallory(live_db: Any) -> Iterator[Connection]:
     connection = live_db.connect(user=name, password="secret")
     connection.execute(NAP)
     yield connection
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
+    live_db.run("DELETE FROM pgtrickle.pgt_requests")
     live_db.run(WAKE)
-    live_db.run(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+    drop_role(live_db, name)
 
 
 @pytest.fixture
@@ -160,7 +164,6 @@ def test_many_requests_of_one_role_do_not_delay_anothers(
     eventually(lambda: live_db.value("SELECT to_regclass('mine')") is not None, what="the other role's request")
     assert live_db.value("SELECT count(*) FROM pgtrickle.pgt_requests WHERE error IS NULL") > 100
     follows()
-    past.execute("DELETE FROM pgtrickle.pgt_requests")
 
 
 def test_request_that_says_the_connection_is_lost_has_failed(
