@@ -58,6 +58,32 @@ def test_a_primary_key_that_goes_is_noticed(db: Any) -> None:
     db.assert_current("copy")
 
 
+@pytest.mark.parametrize("key", ["PRIMARY KEY DEFERRABLE", "PRIMARY KEY DEFERRABLE INITIALLY DEFERRED"])
+@pytest.mark.parametrize("mode", ["DIFFERENTIAL", "FULL"])
+def test_a_key_that_need_not_hold_yet_tells_no_rows_apart(db: Any, key: str, mode: str) -> None:
+    """Not even where a unique constraint that can be deferred could take its place."""
+    db.run(
+        f"CREATE TABLE t (id int {key}, v int NOT NULL UNIQUE DEFERRABLE); INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)"
+    )
+    db.create("copy", "SELECT id, v FROM t WHERE v > 1", refresh_mode=mode)
+    db.create("self_join", "SELECT a.id, b.v FROM t a JOIN t b USING (id)", refresh_mode=mode)
+    both = ("copy", "self_join")
+    with db.connect(autocommit=False) as connection:
+        connection.execute("SET CONSTRAINTS ALL DEFERRED")
+        connection.execute("INSERT INTO t VALUES (2, 5), (3, 3), (4, 2)")
+        for table in both:
+            connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [table])
+        found = connection.execute("SELECT id, v FROM copy ORDER BY 1, 2").fetchall()
+        assert found == [(2, 2), (2, 5), (3, 3), (3, 3), (4, 2)]
+        connection.execute("DELETE FROM t WHERE ctid IN (SELECT max(ctid) FROM t WHERE id = 3)")
+        connection.execute("DELETE FROM t WHERE id = 2 AND v = 2")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('copy')")
+        assert connection.execute("SELECT id, v FROM copy ORDER BY 1").fetchall() == [(2, 5), (3, 3), (4, 2)]
+    db.assert_refreshed(*both)
+    db.run("UPDATE t SET id = 9 - id, v = v + 1")
+    db.assert_refreshed(*both)
+
+
 def test_a_primary_key_that_comes_and_goes_again_does_no_harm(db: Any) -> None:
     db.run("CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     db.create("copy", "SELECT id, v FROM t")
