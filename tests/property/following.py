@@ -39,18 +39,21 @@ SELECT pgtrickle._hold_sources(
 class Witness(Ticker):
     """Asks, at each tick and in its snapshot, for the rows of a query."""
 
-    __slots__ = ("query", "reads", "seen")
+    __slots__ = ("query", "reads", "seen", "session")
     query: str
     reads: list[str]
     """The tables that it reads, and names of its own."""
     seen: dict[int, Counter[Row]]
+    session: PooledSession
 
-    async def _evaluated(
-        self, session: PooledSession, tick: Tick, working: list[asyncio.Task[None]], live: set[int]
-    ) -> set[int]:
-        behind = await Ticker._evaluated(self, session, tick, working, live)
+    async def _take(self, session: PooledSession, target: int | None) -> Tick:
+        self.session = session
+        return await Ticker._take(self, session, target)
+
+    async def _evaluated(self, tick: Tick, live: set[int]) -> set[int]:
+        behind = await Ticker._evaluated(self, tick, live)
         if self.query and not behind:
-            await self._ask(session, tick.timestamp)
+            await self._ask(self.session, tick.timestamp)
         return behind
 
     async def _ask(self, session: PooledSession, timestamp: int) -> None:
