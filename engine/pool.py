@@ -204,7 +204,9 @@ class PooledSession:
             raise failure
 
     @asynccontextmanager
-    async def transaction(self, isolation: str = "repeatable_read") -> AsyncIterator[None]:
+    async def transaction(
+        self, isolation: str = "repeatable_read", *, lock_timeout: str | None = None
+    ) -> AsyncIterator[None]:
         """A transaction around the block; `repeatable_read` gives every statement in it one snapshot.
 
         Raises SqlError 25P02 where the block ends without an error although a statement in it has failed.
@@ -214,7 +216,8 @@ class PooledSession:
         """
         try:
             with self.as_sql_errors():
-                await self._connection.execute(_BEGIN[isolation])
+                patience = f"; SET LOCAL lock_timeout = '{lock_timeout}'" if lock_timeout else ""
+                await self._connection.execute(_BEGIN[isolation] + patience)
             yield
             with self.as_sql_errors():
                 answer = await self._connection.execute("COMMIT")

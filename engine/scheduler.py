@@ -55,6 +55,12 @@ POPULATION_GRACE = 5.0
 MOST_WORKERS = 32
 """The largest `pg_trickle.max_concurrent_refreshes`."""
 
+MOST_BUSY = 5.0
+"""Most seconds until what was found busy elsewhere is tried again."""
+
+TOLD_BUSY = 4
+"""After so many times in a row that is logged."""
+
 NO_LIMIT = 1e7
 """Seconds from which on a time limit is none."""
 
@@ -314,8 +320,14 @@ class Scheduler:
             )
             return Turn.NOTHING
         if turn is Turn.AGAIN:
-            pace.retry = self.clock() + min(LOOK_INTERVAL, REST * 2.0 ** min(pace.busy, 6))
+            pace.retry = self.clock() + min(MOST_BUSY, REST * 2.0 ** min(pace.busy, 8))
             pace.busy += 1
+            if pace.busy == TOLD_BUSY:
+                logger.info(
+                    "refresh waits",
+                    stream_table=f"{table.schema}.{table.name}",
+                    reason="it, or what it reads, is locked",
+                )
         else:
             pace.failures, pace.busy, pace.retry, pace.seen = 0, 0, -math.inf, due.position
         return turn

@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
+LOCK_TIMEOUT = "1s"
+"""What somebody holds locked for longer than this is left to a later look: meanwhile others can be refreshed."""
+
 
 def contended(error: SqlError) -> bool:
     """Whether it is enough to try again.
@@ -50,7 +53,7 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
         repaired = polled = False
         while True:
             try:
-                async with session.transaction("repeatable_read"):
+                async with session.transaction("repeatable_read", lock_timeout=LOCK_TIMEOUT):
                     outcome = await requests.refresh_scheduled(
                         session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
                     )
@@ -60,7 +63,7 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
                 await _repair(session, pgt_id)
                 repaired = True
             except NotPolled:
-                async with session.transaction("read_committed"):
+                async with session.transaction("read_committed", lock_timeout=LOCK_TIMEOUT):
                     await requests.poll_scheduled(session, pgt_id, spark)
                 polled = True
     except SqlError as error:

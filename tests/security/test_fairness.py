@@ -46,6 +46,7 @@ def mallory(live_db: Any) -> Iterator[Connection]:
     connection = live_db.connect(user=name, password="secret")
     connection.execute(NAP)
     yield connection
+    connection.close()
     live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
     live_db.run("DELETE FROM pgtrickle.pgt_requests")
     live_db.run(WAKE)
@@ -93,6 +94,20 @@ def test_slow_refreshes_of_one_role_leave_room_for_others(
     follows()
     follows()
     assert live_db.value(SLEEPERS) == slow
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLE bait", "DROP TABLE bait"])
+def test_a_source_that_its_owner_keeps_locked_stops_nobody_who_does_not_read_it(
+    live_db: Any, mallory: Connection, follows: Callable[[], float], eventually: Eventually, lock: str
+) -> None:
+    """All workers would wait for it."""
+    for n in range(5):
+        live_db.create(f"reader{n}", "SELECT id, v FROM bait", schedule="1s")
+    mallory.execute(f"BEGIN; INSERT INTO bait VALUES (2, 1); COMMIT; BEGIN; {lock}")
+    follows()
+    follows()
+    mallory.execute("ROLLBACK")
+    eventually(lambda: live_db.value("SELECT count(*) FROM reader4") == 2, what="the readers' refreshes")
 
 
 @pytest.mark.long
