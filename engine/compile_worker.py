@@ -11,9 +11,11 @@ A message is its length (8 bytes, network order) and a pickle: of a job ``(funct
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import pickle
+import platform
 import queue
 import resource
 import struct
@@ -27,6 +29,18 @@ from typing import IO
 DONE, RAISED, TOO_DEEP, TOO_LARGE, FAILED = "done", "raised", "too deep", "too large", "failed"
 
 LENGTH = struct.Struct("!Q")
+
+LOWEST = 19
+"""The priority of what others need not wait for, as `nice` counts."""
+
+SLICE = 100_000
+"""Nanoseconds on the CPU after which another process can have it; the least that Linux takes."""
+
+SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+"""The number of the system call, which Python has no function for."""
+
+SCHED_ATTR = struct.Struct("=IIQiIQQQ")
+"""Its argument, see sched_setattr(2): size, policy, flags, nice, priority, runtime, deadline, period."""
 
 STACK = 256 << 20
 """Bytes of the stack of the thread that compiles; only what is used of it is memory."""
@@ -99,10 +113,19 @@ def _described(error: Exception) -> tuple[str, object]:
 
 
 def _yield_to_others() -> None:
-    """Have the lowest priority: who only relays goes first. Linux may weigh whole sessions, of which this is one."""
-    os.nice(19)
-    with suppress(OSError):  # not every kernel does
-        Path("/proc/self/autogroup").write_text("19")
+    """Have the lowest priority, and be interrupted soon: who only relays goes first.
+
+    Linux may weigh whole sessions first, of which this process has its own; and who wakes up waits for whoever is at
+    work until that one's slice is over, 3 ms by default.
+    """
+    os.nice(LOWEST)
+    with suppress(OSError):  # not every kernel weighs sessions
+        Path("/proc/self/autogroup").write_text(str(LOWEST))
+    call = SCHED_SETATTR.get(platform.machine()) if sys.platform == "linux" else None
+    if call is not None:
+        normal, flags, priority = 0, 0, 0
+        attributes = SCHED_ATTR.pack(SCHED_ATTR.size, normal, flags, LOWEST, priority, SLICE, 0, 0)
+        ctypes.CDLL(None).syscall(call, 0, attributes, 0)  # a kernel before 6.12 leaves the slice as it is
 
 
 def _limit(what: int, value: int) -> None:
