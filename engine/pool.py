@@ -67,6 +67,13 @@ _BEGIN = {
     for isolation in ("read_committed", "repeatable_read", "serializable")
 }
 
+LOCK_TIMEOUT = "1s"
+"""How long a transaction that is `impatient` waits for somebody's lock."""
+
+_BEGIN_IMPATIENT = {
+    isolation: f"{begin}; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'" for isolation, begin in _BEGIN.items()
+}
+
 DEADLOCK_TIMEOUT = "100ms"
 """Where the role may set it, so that of the engine and a user who wait for each other the engine gives way, and tries
 again: PostgreSQL aborts whoever looks for a deadlock first, after 1 s by default."""
@@ -204,9 +211,7 @@ class PooledSession:
             raise failure
 
     @asynccontextmanager
-    async def transaction(
-        self, isolation: str = "repeatable_read", *, lock_timeout: str | None = None
-    ) -> AsyncIterator[None]:
+    async def transaction(self, isolation: str = "repeatable_read", *, impatient: bool = False) -> AsyncIterator[None]:
         """A transaction around the block; `repeatable_read` gives every statement in it one snapshot.
 
         Raises SqlError 25P02 where the block ends without an error although a statement in it has failed.
@@ -216,8 +221,7 @@ class PooledSession:
         """
         try:
             with self.as_sql_errors():
-                patience = f"; SET LOCAL lock_timeout = '{lock_timeout}'" if lock_timeout else ""
-                await self._connection.execute(_BEGIN[isolation] + patience)
+                await self._connection.execute((_BEGIN_IMPATIENT if impatient else _BEGIN)[isolation])
             yield
             with self.as_sql_errors():
                 answer = await self._connection.execute("COMMIT")

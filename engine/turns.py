@@ -31,9 +31,6 @@ Result = TypeVar("Result")
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
-LOCK_TIMEOUT = "1s"
-"""What somebody holds locked for longer than this is left to a later look: meanwhile others can be refreshed."""
-
 
 def contended(error: SqlError) -> bool:
     """Whether it is enough to try again.
@@ -48,12 +45,15 @@ def contended(error: SqlError) -> bool:
 
 
 async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
-    """Refresh in a transaction of its own; a failure is written down. Raises SqlError."""
+    """Refresh in a transaction of its own; a failure is written down. Raises SqlError.
+
+    What somebody keeps locked is left to a later look: meanwhile others can be refreshed.
+    """
     try:
         repaired = polled = False
         while True:
             try:
-                async with session.transaction("repeatable_read", lock_timeout=LOCK_TIMEOUT):
+                async with session.transaction("repeatable_read", impatient=True):
                     outcome = await requests.refresh_scheduled(
                         session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
                     )
@@ -63,7 +63,7 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
                 await _repair(session, pgt_id)
                 repaired = True
             except NotPolled:
-                async with session.transaction("read_committed", lock_timeout=LOCK_TIMEOUT):
+                async with session.transaction("read_committed", impatient=True):
                     await requests.poll_scheduled(session, pgt_id, spark)
                 polled = True
     except SqlError as error:
