@@ -102,17 +102,17 @@ class CompiledQuery:
         """Statements that create the empty storage table with its primary key and index. Raises SqlError."""
         return await self._kept(jobs.create_storage, self.query, storage)
 
-    async def populate_sql(self, storage: str) -> str:
-        """Fill the empty storage table. Raises SqlError."""
-        return await self._kept(jobs.populate, self.query, storage)
+    async def populate_sql(self, storage: str, uncaptured: frozenset[int]) -> str:
+        """Fill the empty storage table. The changes of `uncaptured` sources are not captured. Raises SqlError."""
+        return await self._kept(jobs.populate, self.query, storage, uncaptured)
 
-    async def full_sql(self, storage: str) -> str:
-        """Make the storage equal to the query, touching only rows that differ. Raises SqlError."""
-        return await self._kept(jobs.full, self.query, storage)
+    async def full_sql(self, storage: str, uncaptured: frozenset[int]) -> str:
+        """Make the storage equal to the query, touching only rows that differ; see `populate_sql`. Raises SqlError."""
+        return await self._kept(jobs.full, self.query, storage, uncaptured)
 
-    async def staged_sql(self, storage: str, staging: str) -> str:
+    async def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int]) -> str:
         """As `full_sql`, from a staging table that holds the rows of `core`. Raises SqlError."""
-        return await compilers().run(jobs.staged, self.query, storage, staging)
+        return await compilers().run(jobs.staged, self.query, storage, staging, uncaptured)
 
     async def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
         """See `sql.Compiled.refresh_sql`. Raises SqlError."""

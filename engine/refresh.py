@@ -273,12 +273,13 @@ async def _differential(
 async def _full(
     session: SqlSession, context: RefreshContext, plan: CompiledQuery, salt: int, rows: SparkRows | None = None
 ) -> dict[str, Any]:
+    uncaptured = frozenset(source.oid for source in context.sources if not source.captured)
     if rows is not None:
-        statement = await plan.staged_sql(context.storage, rows.staging)
+        statement = await plan.staged_sql(context.storage, rows.staging, uncaptured)
     elif context.is_populated:
-        statement = await plan.full_sql(context.storage)
+        statement = await plan.full_sql(context.storage, uncaptured)
     else:
-        statement = await plan.populate_sql(context.storage)
+        statement = await plan.populate_sql(context.storage, uncaptured)
     result = await _apply(session, context, statement, {"salt": salt}, changes=False)
     if result.get("failed"):
         raise _RowIdCollision

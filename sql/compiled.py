@@ -126,25 +126,26 @@ class Compiled:
         """Statements that create the empty storage table with its primary key and index."""
         return self.shape.create(storage)
 
-    def populate_sql(self, storage: str) -> str:
-        """Fill the empty storage table."""
+    def populate_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
+        """Fill the empty storage table. The changes of `uncaptured` sources are not captured."""
         plan = Plan(frozenset())
-        return self._finished(plan, self.shape.populate(plan, storage))
+        return self._finished(plan, self.shape.populate(plan, storage), uncaptured)
 
-    def full_sql(self, storage: str) -> str:
-        """Make the storage equal to the query, touching only rows that differ."""
-        return self._full(storage, self.shape.rows)
+    def full_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
+        """Make the storage equal to the query, touching only rows that differ; see `populate_sql`."""
+        return self._full(storage, self.shape.rows, uncaptured)
 
-    def staged_sql(self, storage: str, staging: str) -> str:
+    def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int] = frozenset()) -> str:
         """As `full_sql`, from a staging table that holds the rows of `core`."""
-        return self._full(storage, self._staged.replace("$staging$", staging))
+        return self._full(storage, self._staged.replace("$staging$", staging), uncaptured)
 
-    def _full(self, storage: str, rows: str) -> str:
+    def _full(self, storage: str, rows: str, uncaptured: frozenset[int]) -> str:
         plan = Plan(frozenset())
-        return self._finished(plan, self.shape.apply_full(plan, storage, rows))
+        return self._finished(plan, self.shape.apply_full(plan, storage, rows), uncaptured)
 
-    def _finished(self, plan: Plan, done: Mapping[str, str]) -> str:
-        return plan.statement(report(plan, done, [source.oid for source in self.sources], changes=False))
+    def _finished(self, plan: Plan, done: Mapping[str, str], uncaptured: frozenset[int]) -> str:
+        captured = [source.oid for source in self.sources if source.oid not in uncaptured]
+        return plan.statement(report(plan, done, captured, changes=False))
 
     def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
         """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.

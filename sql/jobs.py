@@ -131,19 +131,19 @@ def create_storage(query: Query, storage: str) -> tuple[str, ...]:
     return _compiled(query).create_storage_sql(storage)
 
 
-def populate(query: Query, storage: str) -> str:
+def populate(query: Query, storage: str, uncaptured: frozenset[int]) -> str:
     """See `Compiled.populate_sql`."""
-    return _compiled(query).populate_sql(storage)
+    return _compiled(query).populate_sql(storage, uncaptured)
 
 
-def full(query: Query, storage: str) -> str:
+def full(query: Query, storage: str, uncaptured: frozenset[int]) -> str:
     """See `Compiled.full_sql`."""
-    return _compiled(query).full_sql(storage)
+    return _compiled(query).full_sql(storage, uncaptured)
 
 
-def staged(query: Query, storage: str, staging: str) -> str:
+def staged(query: Query, storage: str, staging: str, uncaptured: frozenset[int]) -> str:
     """See `Compiled.staged_sql`."""
-    return _compiled(query).staged_sql(storage, staging)
+    return _compiled(query).staged_sql(storage, staging, uncaptured)
 
 
 def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool) -> str:
