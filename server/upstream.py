@@ -58,7 +58,7 @@ async def connect(backend: Backend, factory: Callable[[], P]) -> tuple[asyncio.T
             raise ConnectionError("PostgreSQL closed the connection during the TLS handshake")
         protocol.connection_made(secured)
         return secured, protocol, True
-    except (OSError, ssl.SSLError):
+    except BaseException:  # also where the client has gone meanwhile
         first.abort()
         raise
 

@@ -22,8 +22,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from server.hooks import Backend
+from server.relay import Limits
 from server.tls import server_context
 from tests.server.conftest import RunningRelay, cancel_when_active, through
+from tests.server.wire import startup
 
 SSL_REQUEST = struct.pack(">II", 8, 80877103)
 GSSENC_REQUEST = struct.pack(">II", 8, 80877104)
@@ -240,3 +242,21 @@ def test_backend_without_tls(
         assert connection.execute("select 1").fetchone() == (1,)
     with pytest.raises(psycopg.OperationalError, match="PostgreSQL does not support TLS"):
         psycopg.connect(through(start_relay(backend=tls_backend(tls=False, sslmode="require")), dsn))
+
+
+def test_connection_to_postgresql_ends_with_a_session_whose_tls_has_not_begun(
+    start_relay: Callable[..., RunningRelay],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        backend = Backend(host="127.0.0.1", port=silent.getsockname()[1], sslmode="require")
+        relay = start_relay(backend=backend, limits=Limits(startup_seconds=1))
+        with dial(relay) as client:
+            client.sendall(startup("user", "postgres"))
+            accepted, _ = silent.accept()
+            assert accepted.recv(100) == SSL_REQUEST
+            assert b"due to timeout" in client.recv(1000)
+        with accepted:
+            accepted.settimeout(30)
+            with suppress(ConnectionResetError):
+                assert accepted.recv(100) == b""
