@@ -75,9 +75,10 @@ class ExtendedConductor(Conductor):
             if kind == m.SYNC:
                 await self._finish()
                 return
-            if kind in (m.QUERY, m.FUNCTION_CALL):
-                await self._end_by_query(kind, data)
-                return
+            if kind in (m.QUERY, m.FUNCTION_CALL) and not self.skipping:  # else ignored, as everything up to Sync
+                if await self._end_by_query(kind, data):
+                    return
+                continue
             if kind == m.TERMINATE:
                 self.traffic.terminated = True
                 await self.send(data)
@@ -229,19 +230,16 @@ class ExtendedConductor(Conductor):
             await self.release()
             await self.give(kind, data)
 
-    async def _end_by_query(self, kind: int, data: bytes) -> None:
-        """A Query or FunctionCall without a Sync before it ends the batch as well."""
-        if self.skipping:
-            await self.run_batch()  # ignored, as everything up to Sync
-            return
+    async def _end_by_query(self, kind: int, data: bytes) -> bool:
+        """A Query or FunctionCall without a Sync before it ends the batch as well, unless what was ours has failed."""
         if self.own:
             error: SqlError | None = await self.commit()
             if error is not None:
                 await self.report(error)
                 self.skipping = True
-                await self.run_batch()
-                return
+                return False
         await self.release()
         self.own = False
         self.traffic.batch = None
         await self.pass_one(kind, data)
+        return True

@@ -260,7 +260,7 @@ class RelaySession:
 
     def _attend(self, attention: Attention) -> None:
         self.traffic.attention = None
-        self.client.release(Hold.ANSWERS)  # all of them are waited for first
+        self.client.release(Hold.ANSWERS | Hold.TURN)  # all answers are waited for first, and then goes on what is left
         self.move(Event.ATTENTION)
         self.dialogue = Dialogue(self)
         self.client.receive = self.dialogue.from_client

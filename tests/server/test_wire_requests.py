@@ -219,3 +219,20 @@ def test_options_of_the_startup_packet_do_not_reach_injected_work(engaged: Engag
         client.execute(CREATE)
         assert client.execute("show search_path").fetchone() == ("pg_temp,public,pg_catalog",)
     assert engaged.tables() == {"t"}
+
+
+def test_any_number_of_queries_behind_an_error_is_ignored(requesting: Wire) -> None:
+    requesting.send(statement(CREATE.replace("'t'", "'refused'")), m.FLUSH_MESSAGE)
+    assert requesting.kinds("E") == "12DE"
+    requesting.send(m.query(b"select 1") * 3000, m.SYNC_MESSAGE)
+    assert requesting.until() == [("Z", b"I")]
+
+
+def test_session_goes_on_after_a_request_before_more_batches_than_are_passed_on(requesting: Wire) -> None:
+    """The request is noticed while the client is not read: it has sent too many batches, and many at once."""
+    count = 11_500
+    requesting.send(m.query(b"select make('t', 'select 1') from pg_sleep(1)"), m.SYNC_MESSAGE * count)
+    for _ in range(count + 1):
+        requesting.until()
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
