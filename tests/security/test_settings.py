@@ -121,3 +121,23 @@ def test_settings_of_a_transaction_are_undone_by_its_rollback(db: Database, lair
     admin.execute("ROLLBACK")
     assert changed(admin, before) == set()
     db.run("DROP SCHEMA lair CASCADE")
+
+
+def test_nothing_is_left_in_the_schema_of_temporary_objects(db: Database, lair: psycopg.Connection[Any]) -> None:
+    """A function there is preferred to one of the session's own whose arguments fit less well."""
+    lair.execute(
+        "CREATE FUNCTION lair.lay(n int) RETURNS void LANGUAGE plpgsql AS $$ BEGIN"
+        " IF session_user <> current_user THEN"
+        "     EXECUTE 'CREATE OR REPLACE FUNCTION pg_temp.trap(int) RETURNS int LANGUAGE sql RETURN 666';"
+        " END IF; END $$;"
+        "CREATE FUNCTION lair.laying(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS"
+        " $$ BEGIN PERFORM lair.lay(n); RETURN n; END $$"
+    )
+    admin = db.connect()
+    lair.execute("SELECT pgtrickle.create_stream_table('lair.st', 'SELECT id, lair.laying(v) AS v FROM t', '1h')")
+    admin.execute("CREATE FUNCTION pg_temp.trap(bigint) RETURNS int LANGUAGE sql RETURN 1")
+    db.run("UPDATE t SET v = v + 1")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="temporary objects"):
+        admin.execute("SELECT pgtrickle.refresh_stream_table('lair.st')")
+    assert admin.execute("SELECT pg_temp.trap(1)").fetchone() == (1,)
+    db.run("DROP SCHEMA lair CASCADE")

@@ -7,7 +7,7 @@
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary relations (but for those whose names are the server's own) and types. (The same as pgtrickle's.)
+-- holdable cursors, temporary relations (but for those whose names are the server's own), types, functions and whatever else. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION pgque._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
@@ -16,6 +16,9 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
                            WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema() AND r.relname !~ '^__pgt_'
                  UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
                            WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema() AND t.typtype NOT IN ('b', 'c')
+                 UNION ALL SELECT format('other %s %s', d.classid, d.objid) FROM pg_depend d
+                           WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = pg_my_temp_schema()
+                             AND d.classid NOT IN ('pg_class'::regclass, 'pg_type'::regclass)
                  ORDER BY 1)
 $$;
 
