@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -36,12 +36,14 @@ _TAKEN = "SELECT pgtrickle._lease_holder($1::text) IS NOT NULL"
 
 
 @asynccontextmanager
-async def elected(pool: DatabasePool, lease: str) -> AsyncIterator[asyncpg.Connection | None]:
+async def elected(
+    pool: DatabasePool, lease: str, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncpg.Connection | None]:
     """A connection that holds a lease, for the time of the block; None if another session holds it.
 
     What asyncpg raises in the block is raised as SqlError.
     """
-    connection = await pool.connect()
+    connection = await pool.connect(settings)
     session = PooledSession(connection)
     try:
         with session.as_sql_errors():
@@ -62,6 +64,8 @@ class Candidate(ABC):
     """What it is called in the log: "queue clock"."""
     lease: ClassVar[str]
     """What whoever is elected holds."""
+    settings: ClassVar[Mapping[str, str]] = {}
+    """Of the connection that holds it."""
 
     pool: DatabasePool
     leading: bool = False
@@ -112,7 +116,7 @@ class Candidate(ABC):
                 return min(self._look_within, DISCOVERY_SECONDS)
             ((taken,),) = await session.fetch(_TAKEN, self.lease)
         if not taken:
-            async with elected(self.pool, self.lease) as connection:
+            async with elected(self.pool, self.lease, self.settings) as connection:
                 if connection is not None:
                     logger.info(f"{self.title} elected", database=self.pool.database)
                     self.leading = True

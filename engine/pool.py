@@ -283,14 +283,14 @@ class DatabasePool:
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
 
-    async def connect(self) -> asyncpg.Connection:
-        """A new connection outside the pool, for the scheduler's lock and for exported snapshots."""
+    async def connect(self, settings: Mapping[str, str] | None = None) -> asyncpg.Connection:
+        """A new connection outside the pool, with `settings` of its own, to which a reset brings it back, too."""
         try:
             return await patiently(
                 lambda: asyncpg.connect(
                     **self._arguments(self.database),
                     database=self.database,
-                    server_settings=SESSION_SETTINGS,
+                    server_settings={**SESSION_SETTINGS, **(settings or {})},
                     statement_cache_size=STATEMENT_CACHE_SIZE,
                     connection_class=EngineConnection,
                 )

@@ -66,10 +66,20 @@ _PARTITIONS = (
     "SELECT pg_catalog.jsonb_build_object('made', "
     "accum_internal._maintain_partitions($1->>'register', ($1->>'ahead')::pg_catalog.int4))"
 )
+_AT_PARTITIONS = "SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text || ': partitions', false)"
 _NOTE = (
     "SELECT accum_internal._note_maintenance('partitions', $1::pg_catalog.text::pg_catalog.timestamptz)"
     "::pg_catalog.text"
 )
+
+
+def _worker(number: int) -> dict[str, str]:
+    """The settings of a worker's session."""
+    return {
+        "application_name": f"{WORKER} {number}",
+        "lock_timeout": LOCK_TIMEOUT,
+        "statement_timeout": f"{STATEMENT_SECONDS}s",
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +120,7 @@ class RegisterMaintenance(Candidate):
 
     title = "register maintenance"
     lease = LEASE
+    settings = _worker(0)
 
     clock: Callable[[], float] = time.monotonic
     _schema: str = ""
@@ -152,7 +163,6 @@ class RegisterMaintenance(Candidate):
         self._buffers.clear()
         async with AsyncExitStack() as opened:
             workers = [PooledSession(connection)]
-            await _take_up(workers[0], 0)
             while True:
                 session = workers[0]
                 if not await self._has_work(session):
@@ -160,10 +170,9 @@ class RegisterMaintenance(Candidate):
                 await self._read_settings(session)
                 registers = [Register(*row) for row in await session.fetch(self._of_schema(_REGISTERS))]
                 for number in range(len(workers), self._settings["background_workers"]):
-                    extra = await self.pool.connect()
+                    extra = await self.pool.connect(_worker(number))
                     opened.callback(extra.terminate)
                     workers.append(PooledSession(extra))
-                    await _take_up(workers[-1], number)
                 if self._partitions_due:
                     await self._make_partitions(session, registers)
                 if not any(register.high_write for register in registers):
@@ -236,11 +245,11 @@ class RegisterMaintenance(Candidate):
     async def _make_partitions(self, session: PooledSession, registers: list[Register]) -> None:
         """Partitions of all registers, and a note that it was done."""
         ((started,),) = await session.fetch("SELECT pg_catalog.clock_timestamp()::pg_catalog.text")
-        await _take_up(session, 0, "partitions")
         for register in registers:
             if self._troubles.waits(_partitions_of(register.name), self.clock()):
                 continue
             parameters = {"register": register.name, "ahead": self._settings["partitions_ahead"]}
+            await session.fetch(_AT_PARTITIONS, _worker(0)["application_name"])
             try:
                 await self._turn(session, register, _PARTITIONS, parameters)
             except SqlError as error:
@@ -248,7 +257,6 @@ class RegisterMaintenance(Candidate):
             else:
                 self._troubles.over(_partitions_of(register.name))
         await session.fetch(self._of_schema(_NOTE), started)
-        await _take_up(session, 0)
 
     async def _turn(
         self,
@@ -258,9 +266,18 @@ class RegisterMaintenance(Candidate):
         parameters: dict[str, object],
         isolation: str = "read_committed",
     ) -> dict[str, Any]:
-        """One statement with the rights of the register's owner, in a transaction of its own. Raises SqlError."""
-        async with self.pool.at_most(session, STATEMENT_SECONDS + 5), session.transaction(isolation):
-            result: dict[str, Any] = await run_as_owner(session, register.owner, self._of_schema(statement), parameters)
+        """One statement with the rights of the register's owner, in a transaction of its own. Raises SqlError.
+
+        What code of the owner's has set or locked in the session is undone: the next turn is another owner's.
+        """
+        try:
+            async with self.pool.at_most(session, STATEMENT_SECONDS + 5), session.transaction(isolation):
+                result: dict[str, Any] = await run_as_owner(
+                    session, register.owner, self._of_schema(statement), parameters
+                )
+        finally:
+            if not session.lost:
+                await session.reset()
         return result
 
     def _failed(self, name: str, what: str, error: SqlError) -> None:
@@ -280,16 +297,3 @@ class RegisterMaintenance(Candidate):
 
 def _partitions_of(register: str) -> str:
     return f"partitions of {register}"
-
-
-async def _take_up(session: SqlSession, number: int, task: str = "") -> None:
-    """Have the session say which worker it is, and what it is at."""
-    name = f"{WORKER} {number}" + (f": {task}" if task else "")
-    await session.fetch(
-        "SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false), "
-        "pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, false), "
-        "pg_catalog.set_config('statement_timeout', $3::pg_catalog.text, false)",
-        name,
-        LOCK_TIMEOUT,
-        f"{STATEMENT_SECONDS}s",
-    )

@@ -130,6 +130,21 @@ def test_rows_of_a_long_transaction_are_merged_too(registers: Database, eventual
     eventually(lambda: registers.rows(STORED.format(name="late")) == [("a", 3)])
 
 
+def test_what_a_trigger_does_to_the_workers_session_is_undone(registers: Database, eventually: Eventually) -> None:
+    """The next turn is another owner's: neither locks nor settings of this one's may concern that one."""
+    make(registers, "lurking")
+    registers.run(
+        "CREATE FUNCTION lurk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF current_setting('application_name') LIKE 'pg_accumulator maintenance%' THEN"
+        "     PERFORM pg_advisory_lock(4711), set_config('work_mem', '77MB', false);"
+        " END IF; RETURN NEW; END $$;"
+        "CREATE TRIGGER lurk BEFORE INSERT ON accum.lurking_balance_cache_stored FOR EACH ROW EXECUTE FUNCTION lurk()"
+    )
+    post(registers, viewed("a", 3), register="lurking")
+    eventually(lambda: registers.rows(STORED.format(name="lurking")) == [("a", 3)])
+    eventually(lambda: registers.value("SELECT pg_try_advisory_xact_lock(4711)"), what="the lock's release")
+
+
 def test_the_worker_shows_what_it_is_and_what_it_does(registers: Database, eventually: Eventually) -> None:
     make(registers, "shown")
     (row,) = eventually(
