@@ -102,7 +102,7 @@ def scripts(text: str) -> Iterator[str]:
         if "connection" not in receiver or len(node.args) > 1 or any(k.arg == "binary" for k in node.keywords):
             continue
         names = {n.id for n in ast.walk(node.args[0]) if isinstance(n, ast.Name)}
-        if any(not name.isupper() for name in names - {"_BEGIN", "isolation"}):
+        if any(not name.isupper() for name in names - {"isolation", "impatient"}):
             yield ast.unparse(node)
 
 
