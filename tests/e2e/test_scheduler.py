@@ -219,6 +219,7 @@ def test_slow_table_delays_only_those_that_read_it(live_db: Any, eventually: Eve
     assert {name: len(live_db.history(name)) for name in before} == before
     gate.rollback()
     eventually(lambda: live_db.rows("SELECT s::int, n::int FROM after") == [(1052, 13)])
+    eventually(lambda: live_db.difference("slow") == [], what="what was written while slow was refreshed")
     live_db.assert_current("slow", "middle", "after", "total", "beside")
     first = [live_db.history(name)[count] for name, count in before.items()]
     assert first[0]["end_time"] <= first[1]["start_time"] and first[1]["end_time"] <= first[2]["start_time"]
