@@ -5,6 +5,9 @@ WORKERS ?= 3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Without its byte code each server that a test starts would compile the whole program.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install quickstart test test-long bench lock clean
 
 help:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib
+import os
 import pkgutil
 import re
 import threading
@@ -32,8 +33,12 @@ from server.protocol.words import LONG, mentions, sends, speaks_of_cursors
 from tests.server.conftest import Engaged
 
 MEGABYTE = (1 << 20) - 100  # longer messages are not looked at
-SECONDS = 0.05
-STEP_SECONDS = 0.02  # 10 ms, on a machine that does something else, too
+BESIDE = "PYTEST_XDIST_WORKER" in os.environ
+"""Whether other tests run at the same time; then less is tried."""
+PATIENCE = 5 if BESIDE else 1
+"""How much longer anything may take then. What is not linear takes hundreds of times as long."""
+SECONDS = 0.05 * PATIENCE
+STEP_SECONDS = 0.02 * PATIENCE  # 10 ms, on a machine that does something else, too
 
 SHAPES = {
     "comments": b"create /**//**/",
@@ -95,7 +100,9 @@ BEGINNINGS = {
 }
 
 SOME = ("all words", "a copy")
-"""Those of them that `make test` tries."""
+"""Those of them that `make test` tries with everything."""
+SPLIT = ("comments", "literals that do not end", "dollar quotes", "backslashes", "escape strings", "short statements")
+"""The shapes that `make test` splits into statements."""
 
 
 def _traffic(message: Callable[[bytes], bytes], text: bytes) -> None:
@@ -170,7 +177,7 @@ def test_a_megabyte_is_read_in_50_milliseconds(reader: str, beginning: str) -> N
 @pytest.mark.parametrize("reader", READERS)
 def test_short_texts_are_read_in_time_in_proportion_to_their_length(reader: str) -> None:
     """The texts that are looked at most closely."""
-    for beginning in BEGINNINGS.values():
+    for beginning in (BEGINNINGS[each] for each in (SOME if BESIDE else BEGINNINGS)):
         for part in SHAPES.values():
             text = filled(beginning, part, LONG)
             assert best(lambda: READERS[reader](text), STEP_SECONDS) <= STEP_SECONDS, (beginning, part)  # noqa: B023
@@ -179,10 +186,8 @@ def test_short_texts_are_read_in_time_in_proportion_to_their_length(reader: str)
 @pytest.mark.parametrize(
     ("shape", "encoding"),
     [
-        pytest.param(
-            shape, encoding, marks=() if encoding == "UTF8" or "\\" in part.decode("latin-1") else pytest.mark.long
-        )
-        for shape, part in SHAPES.items()
+        pytest.param(shape, encoding, marks=() if shape in SPLIT and encoding in ("UTF8", "SJIS") else pytest.mark.long)
+        for shape in SHAPES
         for encoding in ("UTF8", "SJIS", "GB18030")
     ],
 )
@@ -197,9 +202,10 @@ def test_a_query_string_is_split_in_short_steps(shape: str, encoding: str) -> No
                 begun = time.process_time()
         yield time.process_time() - begun
 
-    tries = [list(steps(MEGABYTE)) for _ in range(2)]
+    size = MEGABYTE // (4 if BESIDE else 1)
+    tries = [list(steps(size)) for _ in range(2)]
     assert min(map(max, tries)) <= SECONDS  # a single token that is as long as the text
-    whole, part = min(map(sum, tries)), min(sum(steps(MEGABYTE // 4)) for _ in range(3))
+    whole, part = min(map(sum, tries)), min(sum(steps(size // 4)) for _ in range(3))
     assert whole <= 8 * part + SECONDS
 
 
@@ -342,4 +348,4 @@ def test_others_are_served_while_a_hostile_text_is_read(engaged: Engaged, shape:
     thread.start()
     engaged.relay.run(beat())
     thread.join()
-    assert longest < 0.5  # seconds for all of it before; a busy machine may take the processor away for a while
+    assert longest < 0.3 * PATIENCE  # seconds for all of it before; a busy machine takes the processor away
