@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,12 @@ from tests.clusters import new_database, started_cluster
 # A cluster that does not wait for the disk (the tests stop processes, never the machine), and whose autovacuum does not
 # take locks that a test with a lock_timeout would meet.
 SETTINGS = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "256MB", "autovacuum": "off"}
+
+MEMORY = Path("/dev/shm")
+"""Files here are in memory. Most tests make a database, a thousand files: 0.02 s here, on a disk 0.1 to 0.3."""
+
+ROOM = 12 * 2**30
+"""Bytes that must be free there, and of memory."""
 
 # Where the tests run in several processes, these files are begun first: what takes longest must not come last.
 LONGEST = (
@@ -32,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell that runs the tests in the background has SIGINT ignored; what is tested must not inherit that.
     """
+    if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _has_room(MEMORY):
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
     same = "not long" in config.getoption("markexpr")
     settings.register_profile(
         "patient",
@@ -45,6 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _has_room(directory: Path) -> bool:
+    try:
+        available = next(line for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+        return shutil.disk_usage(directory).free >= ROOM and int(available.split()[1]) * 1024 >= ROOM
+    except (OSError, StopIteration):
+        return False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

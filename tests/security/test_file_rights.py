@@ -204,7 +204,7 @@ def test_cluster_of_roots_is_taken_over_with_its_tablespaces(closed: Path, opene
         connection.execute("CREATE TABLE kept TABLESPACE elsewhere AS SELECT generate_series(1, 100) AS n")
     cluster.stop()
     # Earlier versions could have one below a closed directory.
-    space = space.rename(closed / "space")
+    space = Path(shutil.move(space, closed / "space"))
     (link,) = (data.postgres / "pg_tblspc").iterdir()
     link.unlink()
     link.symlink_to(space)
