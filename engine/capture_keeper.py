@@ -8,6 +8,7 @@ ends captures that nobody needs any more, of tables that those who needed them m
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 import asyncpg
@@ -18,6 +19,9 @@ from engine.pool import PooledSession
 
 LOOK_INTERVAL = 1.0
 """Seconds for which a right that was lost can outlive its loss."""
+
+EASE = 40
+"""How much longer than an attempt to end captures is the time before the next: writers of a busy table wait for it."""
 
 
 @dataclass(slots=True)
@@ -39,7 +43,14 @@ class CaptureKeeper(Candidate):
         """Look until nothing is captured."""
         session = PooledSession(connection)
         state: str | None = None
+        again = 0.0
         while await self._has_work(session):
             ((state,),) = await session.fetch("SELECT pgtrickle._keep_captures($1::text)", state)
-            await session.fetch("SELECT CASE WHEN pgtrickle._unfollowed() THEN pgtrickle._unsubscribe('{}')::text END")
+            if time.monotonic() >= again:
+                began = time.monotonic()
+                await session.fetch(_END)
+                again = time.monotonic() + EASE * (time.monotonic() - began)
             await asyncio.sleep(LOOK_INTERVAL)
+
+
+_END = "SELECT CASE WHEN pgtrickle._unfollowed() THEN pgtrickle._end_captures()::text END"

@@ -187,7 +187,7 @@ class Scheduler:
     async def _look(self, session: SqlSession) -> float:
         """Have refreshed what is due and may have changes; returns the seconds until the next look."""
         ((enabled, workers, limit, roles),) = await session.fetch(_SETTINGS)
-        self._workers.resize(max(1, min(MOST_WORKERS, int(workers))))
+        self._workers.resize(int(max(1, min(MOST_WORKERS, workers))))
         self._limit = float(limit) if 0 < limit < NO_LIMIT else None
         for role in roles:
             self._ask(role)

@@ -39,6 +39,7 @@ OTHER_CONNECTIONS = 8
 """So many connections of a database's pool are for other things than the scheduler's workers."""
 
 RELEASE_SECONDS = 2.0
+"""How long the engine stays away from a database that somebody wants to drop, rename or copy."""
 
 _MAY_TAKE = """
 SELECT EXISTS (
@@ -47,7 +48,6 @@ SELECT EXISTS (
       AND (r.rolsuper OR pg_catalog.pg_has_role(r.oid, d.datdba, 'MEMBER') OR r.rolcreatedb AND d.datistemplate)
 )
 """
-"""How long the engine stays away from a database that somebody wants to drop, rename or copy."""
 
 IN_TRANSACTION = "inside a transaction block"
 

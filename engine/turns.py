@@ -183,7 +183,7 @@ async def _within(
 async def undo(pool: DatabasePool, created: list[int]) -> None:
     """Undo creations whose first step has been committed."""
     try:
-        async with pool.session() as own, own.transaction("read_committed"):
+        async with pool.session() as own, own.transaction("read_committed", impatient=True):
             for pgt_id in created:
                 await undo_creation(own, pgt_id)
     except SqlError as error:

@@ -86,8 +86,9 @@ class Evaluation:
         return self.group is not None and self.group.busy
 
     def has_moved(self, timestamp: int, snapshot: str) -> None:
-        """Its feeds have everything up to a snapshot."""
-        self.timestamp, self.frontier = timestamp, snapshot
+        """Its feeds have everything up to a snapshot, which is no news where others have joined at a later one."""
+        if timestamp >= self.timestamp:
+            self.timestamp, self.frontier = timestamp, snapshot
         self.waits_since = self.obstacle = None
 
     @property

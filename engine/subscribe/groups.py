@@ -167,7 +167,7 @@ class Group:
         await session.fetch("SELECT pg_catalog.set_config('role', $1::text, true)", self.runs_as)
         await session.run_script("SAVEPOINT __pgt_evaluation")
         for evaluation in evaluations:
-            if not evaluation.is_live:
+            if not _wants(evaluation, tick):
                 continue
             sources = changed.get(evaluation.subscription_id)
             if sources is None:
@@ -201,7 +201,7 @@ class Group:
         """Give one evaluation's feeds what has changed; False if the session is lost in it."""
         failure: SqlError | None = None
         try:
-            with Limit(self.sessions, session, seconds, lambda: evaluation.is_live) as limit:
+            with Limit(self.sessions, session, seconds, lambda: _wants(evaluation, tick)) as limit:
                 await evaluation.changes(
                     session,
                     tick.timestamp,
@@ -221,7 +221,7 @@ class Group:
             evaluation.losses += 1
             if failure is None:
                 evaluation.has_moved(tick.timestamp, tick.snapshot)
-            elif not evaluation.is_live:
+            elif not _wants(evaluation, tick):
                 evaluation.given_in_part = False
             elif not failure.is_of_connection:
                 evaluation.fail(failure)
@@ -231,6 +231,8 @@ class Group:
         if failure is None:
             evaluation.losses = 0
             evaluation.has_moved(tick.timestamp, tick.snapshot)
+        elif not _wants(evaluation, tick):
+            evaluation.given_in_part = False
         elif failure.sqlstate in CONTENTION and not evaluation.given_in_part:
             evaluation.obstacle = failure
         else:
@@ -252,6 +254,11 @@ class Group:
         evaluation = self.members.get(id_)
         if evaluation is not None:
             evaluation.fail(SqlError(code, message, hint="Subscribe again." if code == "55000" else None))
+
+
+def _wants(evaluation: Evaluation, tick: Tick) -> bool:
+    """Whether anybody still waits for what a tick brings: all may have gone, and others have joined at a later one."""
+    return evaluation.is_live and evaluation.timestamp < tick.timestamp
 
 
 _NEWS = """

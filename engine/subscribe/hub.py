@@ -31,8 +31,8 @@ logger = structlog.get_logger(__name__)
 LINGER = 2.0
 """Seconds for which a subscription is kept that nobody reads any more: somebody may come again at once."""
 
-TIDY_INTERVAL = 5.0
-"""Seconds between two attempts to end captures that nobody needs and whose tables were locked."""
+FORGET_INTERVAL = 5.0
+"""Seconds between two attempts to remove a subscription that nobody reads."""
 
 PATIENCE = 10.0
 """Seconds for which a subscription that is interrupted before its first row is begun again."""
@@ -45,6 +45,8 @@ NUMBERS = frozenset({"smallint", "integer", "bigint", "numeric", "real", "double
 
 AHEAD = 0.25
 """Seconds before the time that a client asks for when a session is looked for."""
+
+_FORGET = "DELETE FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = $1::bigint"
 
 Key = tuple[object, ...]
 
@@ -241,7 +243,7 @@ class Hub:
         task.add_done_callback(self._leaving.discard)
 
     async def _retire(self, evaluation: Evaluation) -> None:
-        """Forget a subscription that nobody reads."""
+        """Forget a subscription that nobody reads; the keeper of captures ends what it alone needed."""
         await asyncio.sleep(LINGER)
         if evaluation.feeds or evaluation.joining or evaluation.subscription_id not in self._ticker.evaluations:
             return
@@ -252,17 +254,14 @@ class Hub:
         known = self._known.get(evaluation.key)
         if known is not None and known.done() and not known.exception() and known.result() is evaluation:
             del self._known[evaluation.key]
-        ids = [evaluation.subscription_id]
         while True:
             try:
                 async with self._pool.session() as own:
-                    await own.fetch("SELECT pgtrickle._unsubscribe($1::bigint[])::text", ids)
-                    ((left,),) = await own.fetch("SELECT pgtrickle._unfollowed()")
-                if not left:
-                    return
+                    await own.fetch(_FORGET, evaluation.subscription_id)
+                return
             except SqlError as error:
                 logger.warning("subscription not removed", database=self._pool.database, error=error.message)
-            await asyncio.sleep(TIDY_INTERVAL)
+            await asyncio.sleep(FORGET_INTERVAL)
 
 
 async def milliseconds(session: SqlSession, expression: str, path: str, clause: str) -> int:

@@ -170,3 +170,20 @@ def test_what_a_source_is(engine: Engine) -> None:
         "f": (True, False),
     }  # fmt: skip
     assert parent["key"] == []  # children need not keep to it
+
+
+@pytest.mark.parametrize(
+    ("setting", "seconds"),
+    [
+        ("5", 5.0),
+        ("-1", 0.0),
+        ("-Infinity", 0.0),
+        ("Infinity", float("inf")),
+        ("NaN", 60.0),
+        ("1e999", 60.0),
+        ("x", 60.0),
+    ],
+)
+def test_time_limit_is_a_number_whatever_it_is_set_to(engine: Engine, setting: str, seconds: float) -> None:
+    engine.value("SELECT set_config('pg_trickle.subscription_timeout', %s, false)", setting)
+    assert engine.value("SELECT pgtrickle._seconds('pg_trickle.subscription_timeout', 60)") == seconds

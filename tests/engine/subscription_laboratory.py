@@ -1,4 +1,7 @@
-"""A database with the catalog and a hub in this process, whose subscribers are sessions of PostgreSQL's own."""
+"""A database with the catalog, a hub and a keeper of captures in this process.
+
+Its subscribers are sessions of PostgreSQL's own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import pytest
 
 from catalog.install import install
 from catalog.session import SqlError
+from engine.capture_keeper import CaptureKeeper
 from engine.pool import DatabasePool, PooledSession
 from engine.subscribe import AsOf, Batch, Envelope, EnvelopeKind, Output, RowOutput, Subscribe
 from engine.subscribe.feed import LiveFeed
@@ -126,11 +130,14 @@ class Subscriptions:
         async with self.pool.session() as session:
             await install(session)
         self.hub = self.another_hub()
+        self._keeper = asyncio.create_task(CaptureKeeper(self.pool).run())
         self.admin = await self.connect()
         self.client = await self.connect()
 
     async def _close(self) -> None:
         await self.hub.close()
+        self._keeper.cancel()
+        await asyncio.gather(self._keeper, return_exceptions=True)
         await self.admin.close()
         await self.client.close()
         await self.pool.close()

@@ -425,21 +425,47 @@ def test_stream_tables_and_their_sources_together(subscriptions: Subscriptions) 
     lab.do(run())
 
 
-def test_cleanup_goes_on_where_a_capture_ends_meanwhile(subscriptions: Subscriptions) -> None:
+def test_cleanup_waits_for_no_lock_and_does_the_others(subscriptions: Subscriptions) -> None:
     lab = subscriptions
 
     async def run() -> None:
-        await lab.run("CREATE TABLE passing (a int)")
-        s = await lab.subscribe("TABLE passing")
-        ending, cleaning = await lab.connect(), await lab.connect()
-        pid = cleaning.get_server_pid()
-        async with ending.transaction():
-            await ending.execute("SELECT pgtrickle._drop_capture('passing'::regclass)")
-            cleanup = asyncio.create_task(cleaning.fetchval("SELECT pgtrickle._cleanup_buffers()"))
-            await lab.becomes(f"SELECT cardinality(pg_blocking_pids({pid}))", 1)
-        assert await cleanup is not None
-        await s.feed.close()
+        for name in ("held", "free"):
+            await lab.run(f"CREATE TABLE {name} (a int)")
+            s = await lab.subscribe(f"TABLE {name}")
+            await lab.run(f"INSERT INTO {name} VALUES (1)")
+            await s.until(1)
+        ending, other = await lab.connect(), await lab.connect()
+        await other.execute("SET statement_timeout = '5s'")
+        cleaned = "SELECT pgtrickle._cleanup_buffers()"
+        transaction = ending.transaction()
+        await transaction.start()
+        await ending.execute("SELECT pgtrickle._drop_capture('held'::regclass)")
+        async with asyncio.timeout(PATIENCE):
+            while not await other.fetchval(cleaned):  # noqa: ASYNC110 - until it is known how far they have read
+                await asyncio.sleep(0.05)
+        relid = await lab.value("SELECT 'free'::regclass::oid::bigint")
+        assert not await lab.value(f"SELECT EXISTS (SELECT FROM pgtrickle_changes.changes_{relid})")
+        await transaction.rollback()
+        await lab.becomes(cleaned, 1)
         await ending.close()
-        await cleaning.close()
+        await other.close()
+
+    lab.do(run())
+
+
+def test_what_was_evaluated_for_those_who_have_gone_takes_back_nobody_who_came_later(
+    subscriptions: Subscriptions,
+) -> None:
+    lab = subscriptions
+
+    async def run() -> None:
+        await lab.run("CREATE TABLE later (a int)", "INSERT INTO later VALUES (1)")
+        s = await lab.subscribe("TABLE later")
+        await s.until(1)
+        (evaluation,) = (e for e in lab.hub._ticker.evaluations.values() if s.feed in e.feeds)
+        at = evaluation.timestamp, evaluation.frontier
+        evaluation.has_moved(at[0] - 1, "1:1:")
+        assert (evaluation.timestamp, evaluation.frontier) == at
+        await s.feed.close()
 
     lab.do(run())

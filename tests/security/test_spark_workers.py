@@ -283,3 +283,16 @@ def explained(frame: Any) -> str:
     if hasattr(frame, "_explain_string"):
         return str(frame._explain_string(extended=True))
     return str(frame._jdf.queryExecution().toString())
+
+
+async def test_role_that_is_called_nearly_like_a_writer_is_left_alone(dsn: str) -> None:
+    async with engine_as(dsn):
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            (found,) = admin.execute("SELECT pgtrickle._staging_writer(0)").fetchone() or ("",)
+            like = f"{found}7"  # with the number "07"
+            admin.execute(f"CREATE ROLE {like}".encode())
+            try:
+                admin.execute("SELECT pgtrickle._remove_staging_leftovers()")
+                assert admin.execute("SELECT count(*) FROM pg_roles WHERE rolname = %s", [like]).fetchone() == (1,)
+            finally:
+                admin.execute(f"DROP ROLE {like}".encode())

@@ -309,11 +309,11 @@ $$;
 
 
 -- End the capture of sources that nobody needs any more; returns how many were ended. A source that somebody
--- is just starting to use, or that is busy for longer than lock_timeout, is left for the next time; also whatever comes
+-- is just starting to use, or that is busy for half a second, is left for the next time; also whatever comes
 -- after one that is busy, since those that were ended stay locked until the transaction ends. A session of a client's ends
 -- what it may lock itself, the engine the rest.
 CREATE OR REPLACE FUNCTION pgtrickle._untrack_sources() RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
     c record;
     ended int := 0;

@@ -60,9 +60,9 @@ END $$;
 -- Remove changes that every stream table, subscription and mirror has seen; returns how many buffers lost rows. Nothing is removed from a
 -- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
 -- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.
--- For the engine, in a READ COMMITTED transaction of its own.
+-- What somebody has locked is left for the next call. For the engine, in a READ COMMITTED transaction of its own.
 CREATE OR REPLACE FUNCTION pgtrickle._cleanup_buffers() RETURNS int
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     c record;
     seen text;
@@ -77,9 +77,10 @@ BEGIN
     FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
              FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
         BEGIN
+            EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS SHARE MODE NOWAIT', c.buffer);
             EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I)', c.buffer) INTO found;
-        EXCEPTION WHEN undefined_table THEN
-            found := false;  -- its last consumer has gone meanwhile
+        EXCEPTION WHEN undefined_table OR lock_not_available THEN
+            found := false;  -- its last consumer has gone or is going
         END;
         CONTINUE WHEN NOT found;
         CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);
@@ -107,7 +108,7 @@ BEGIN
         IF use_truncate THEN
             EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen) INTO emptied;
             IF emptied THEN
-                BEGIN
+                BEGIN  -- its locks are given back where it does not come to that
                     EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS EXCLUSIVE MODE NOWAIT', c.buffer);
                     -- Writers are gone and kept out: look again before all is thrown away.
                     EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen)
@@ -120,14 +121,18 @@ BEGIN
                 END;
             END IF;
         END IF;
-        IF NOT emptied THEN
-            EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE %s', c.buffer, seen);
-            GET DIAGNOSTICS removed = ROW_COUNT;
-            CONTINUE WHEN removed = 0;
-        END IF;
-        UPDATE pgtrickle.pgt_captures k SET last_cleaned_xid = pg_snapshot_xmin(pg_current_snapshot())
-        WHERE k.source_relid = c.source_relid;
-        cleaned := cleaned + 1;
+        BEGIN
+            IF NOT emptied THEN
+                EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE %s', c.buffer, seen);
+                GET DIAGNOSTICS removed = ROW_COUNT;
+                CONTINUE WHEN removed = 0;
+            END IF;
+            UPDATE pgtrickle.pgt_captures k SET last_cleaned_xid = pg_snapshot_xmin(pg_current_snapshot())
+            WHERE k.source_relid = c.source_relid;
+            cleaned := cleaned + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
     END LOOP;
     RETURN cleaned;
 END $$;

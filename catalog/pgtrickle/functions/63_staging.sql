@@ -116,7 +116,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._remove_staging_leftovers() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    own_writers text := '^' || regexp_replace(pgtrickle._staging_writer(0), '0$', '([0-9]{1,9})$');
+    own_writers text := '^' || regexp_replace(pgtrickle._staging_writer(0), '0$', '([1-9][0-9]{0,8})$');
     leftover record;
 BEGIN
     FOR leftover IN

@@ -140,15 +140,15 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._subscribe(int, jsonb) FROM PUBLIC;
 
 
--- Forget subscriptions of a server, and end captures that nobody needs any more. What is locked is left for the next call.
-CREATE OR REPLACE FUNCTION pgtrickle._unsubscribe(ids bigint[]) RETURNS void
+-- End captures that nobody needs any more. What is locked is left for the next call.
+DROP FUNCTION IF EXISTS pgtrickle._unsubscribe(bigint[]);  -- its earlier name
+CREATE OR REPLACE FUNCTION pgtrickle._end_captures() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
     t record;
     source oid;
     ended int;
 BEGIN
-    DELETE FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = ANY (ids);
     IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.system <> pgtrickle._system()) THEN
         -- After a restore what captures changes is of tables that have other OIDs now.
         BEGIN
@@ -178,7 +178,7 @@ BEGIN
         END;
     END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._unsubscribe(bigint[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._end_captures() FROM PUBLIC;
 
 
 -- Whether captures, triggers or copies are left that no subscription and no stream table needs.
@@ -207,7 +207,7 @@ BEGIN
     END IF;
     DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = ANY (gone);
     DELETE FROM pgtrickle.pgt_leases l WHERE l.name IN (SELECT 'subscriptions ' || v FROM unnest(gone) AS v);
-    PERFORM pgtrickle._unsubscribe('{}');
+    PERFORM pgtrickle._end_captures();
     RETURN cardinality(gone);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._remove_lost_subscriptions() FROM PUBLIC;
@@ -352,8 +352,11 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._changed_sources(bigint[], pg_snapshot) FRO
 -- A number of seconds that is a setting (_setting), or the given default where that cannot be read.
 CREATE OR REPLACE FUNCTION pgtrickle._seconds(name text, fallback double precision) RETURNS double precision
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    seconds double precision;
 BEGIN
-    RETURN greatest(0, pgtrickle._setting(name, fallback::text)::double precision);
+    seconds := pgtrickle._setting(name, fallback::text)::double precision;
+    RETURN CASE WHEN seconds = 'NaN' THEN fallback ELSE greatest(0, seconds) END;
 EXCEPTION WHEN invalid_text_representation OR numeric_value_out_of_range THEN
     RETURN fallback;
 END $$;
