@@ -159,12 +159,20 @@ def test_capture_that_came_from_another_cluster_is_begun_anew(table: Engine) -> 
     assert table.changes("t") == []
 
 
-def test_unlogged_source_is_void_after_a_restart(engine: Engine) -> None:
-    engine.connection.execute("CREATE UNLOGGED TABLE t (id int)")
+@pytest.mark.parametrize(
+    "source",
+    ["CREATE UNLOGGED TABLE t (id int)",
+     "CREATE TABLE t (id int) PARTITION BY LIST (id); CREATE UNLOGGED TABLE t1 PARTITION OF t DEFAULT"],
+)  # fmt: skip
+def test_unlogged_source_is_void_after_a_crash(engine: Engine, source: str) -> None:
+    engine.connection.execute(source)
     engine.refresh(engine.create("st", t=["id"]))
     assert engine.begin(1)["broken"] == []
-    engine.connection.execute('UPDATE pgtrickle.pgt_stream_tables SET frontier = frontier || \'{"started": "1"}\'')
-    assert engine.begin(1)["broken"] == ["unlogged table public.t may have lost rows when the server was restarted"]
+    # What PostgreSQL does to all unlogged tables when it recovers.
+    engine.connection.execute("TRUNCATE pgtrickle.pgt_crash_witnesses")
+    assert engine.begin(1)["broken"] == ["unlogged table public.t may have lost rows in a crash of PostgreSQL"]
+    assert engine.track(1, "t", ["id"])["installed"] is True
+    assert engine.begin(1)["broken"] == []
 
 
 def test_unknown_state_is_refused(table: Engine) -> None:

@@ -150,6 +150,7 @@ def kill(server: Headwater, what: str, rng: random.Random) -> None:
                 if " postgres " in " ".join(child.cmdline()):
                     clients.append(child)
         rng.choice(clients or children).kill()
+        psutil.wait_procs(clients, timeout=60)  # until PostgreSQL has noticed
         return
     if what in ("headwater", "both"):
         server.kill()

@@ -18,17 +18,46 @@ $$;
 
 
 -- Identity of the triggers that are in force on some relations of a source. A trigger that was disabled and enabled
--- again has a new row version, and so another identity: what happened in between was not captured.
+-- again has a new row version, and so another identity: what happened in between was not captured. Where one of the
+-- relations is unlogged, "@" and the witness that PostgreSQL has not emptied it since (_witness) follow.
 CREATE OR REPLACE FUNCTION pgtrickle._trigger_state(source oid, relations oid[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state text;
 BEGIN
-    RETURN (SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
+    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
+    INTO state
     FROM pg_trigger t
     WHERE t.tgrelid = ANY (relations)
       AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
                                 'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source,
-                                'pg_trickle_updates_' || source, '~pg_trickle_count_' || source]::name[]));
+                                'pg_trickle_updates_' || source, '~pg_trickle_count_' || source]::name[]);
+    IF NOT pgtrickle._any_unlogged(relations) THEN
+        RETURN state;
+    ELSIF pg_is_in_recovery() THEN
+        RETURN state || '@';  -- a standby has nothing of unlogged tables
+    END IF;
+    RETURN state || '@' || coalesce((SELECT w.witness::text FROM pgtrickle.pgt_crash_witnesses w WHERE w.source_relid = source), '');
 END $$;
+
+
+-- Whether PostgreSQL empties any of some relations when it recovers from a crash.
+CREATE OR REPLACE FUNCTION pgtrickle._any_unlogged(relations oid[]) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (relations) AND c.relpersistence = 'u')
+$$;
+
+
+-- Write down that a source, which is just locked, has not been emptied by PostgreSQL since now.
+CREATE OR REPLACE FUNCTION pgtrickle._witness(source oid, relations oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pgtrickle._any_unlogged(relations) THEN
+        INSERT INTO pgtrickle.pgt_crash_witnesses (source_relid) VALUES (source)
+        ON CONFLICT (source_relid) DO UPDATE SET witness = excluded.witness;
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._witness(oid, oid[]) FROM PUBLIC;
 
 
 -- How a captured column is read from a transition table with the given alias. A virtual generated column is NULL there:

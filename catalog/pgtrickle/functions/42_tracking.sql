@@ -87,6 +87,7 @@ BEGIN
         PERFORM pgtrickle._write_capture_functions(source, all_columns);
         PERFORM pgtrickle._pin_columns(source, all_columns);
         IF NOT intact THEN
+            PERFORM pgtrickle._witness(source, relations);
             FOREACH relation IN ARRAY relations LOOP
                 PERFORM pgtrickle._write_capture_triggers(source, relation);
             END LOOP;
@@ -294,6 +295,7 @@ BEGIN
     IF to_regclass('pgtrickle_changes.changes_' || source) IS NOT NULL THEN
         EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'changes_' || source);
     END IF;
+    DELETE FROM pgtrickle.pgt_crash_witnesses w WHERE w.source_relid = source;
     DELETE FROM pgtrickle.pgt_captures c WHERE c.source_relid = source;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_capture(oid) FROM PUBLIC;

@@ -1,15 +1,14 @@
 -- The first bracket of a refresh: what it finds. The other one is in 61_finishing.sql.
 
 
--- A frontier as it is stored: with the system its transaction ids belong to, and the start of the server, by which
--- a crash that emptied unlogged sources is noticed.
+-- A frontier as it is stored: with the system its transaction ids belong to.
 CREATE OR REPLACE FUNCTION pgtrickle._stamped(frontier jsonb) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN frontier->>'snapshot' IS NOT NULL THEN jsonb_build_object(
         -- Read as what they are: all tables' changes are cleaned up together, by everybody's frontiers.
         'snapshot', (frontier->>'snapshot')::pg_snapshot::text, 'xid', (frontier->>'xid')::xid8::text,
         'change_id', (frontier->>'change_id')::bigint) END || jsonb_build_object(
-        'system', pgtrickle._system(), 'started', extract(epoch FROM pg_postmaster_start_time())::text)
+        'system', pgtrickle._system())
 $$;
 
 
@@ -182,7 +181,6 @@ DECLARE
     pending bigint;
     truncated boolean;
     fresh boolean;
-    started text := extract(epoch FROM pg_postmaster_start_time())::text;
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
@@ -205,7 +203,7 @@ BEGIN
     END IF;
     FOR d IN
         SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
-               p.capture_generation, n.nspname, c.relname, c.relpersistence, c.reltuples, c.relhassubclass,
+               p.capture_generation, n.nspname, c.relname, c.reltuples, c.relhassubclass,
                quote_ident(p.column_snapshot->>'schema') || '.' || quote_ident(p.column_snapshot->>'name') AS named,
                quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified,
                k.generation, k.relations, k.trigger_state,
@@ -268,9 +266,6 @@ BEGIN
             reason := CASE WHEN d.intact IS NOT TRUE THEN
                 pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
                                        d.relations, d.trigger_state, d.relhassubclass) END;
-            IF reason IS NULL AND d.relpersistence = 'u' AND st.frontier->>'started' <> started THEN
-                reason := format('unlogged table %s may have lost rows when the server was restarted', d.qualified);
-            END IF;
             IF reason IS NOT NULL THEN
                 broken := broken || reason;
                 pending := NULL;

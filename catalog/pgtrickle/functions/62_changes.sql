@@ -6,6 +6,8 @@ CREATE OR REPLACE FUNCTION pgtrickle._capture_gap(
     source oid, same_generation boolean, relations oid[], trigger_state text, has_children boolean
 ) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state text;
 BEGIN
     IF relations IS NULL THEN
         RETURN format('changes of %s are not captured', pgtrickle._qualified(source));
@@ -13,8 +15,12 @@ BEGIN
         RETURN format('capture of %s was interrupted', pgtrickle._qualified(source));
     ELSIF (has_children OR cardinality(relations) > 1) AND relations <> pgtrickle._relations(source) THEN
         RETURN format('partitions of %s were added or removed', pgtrickle._qualified(source));
-    ELSIF trigger_state <> pgtrickle._trigger_state(source, relations) THEN
+    END IF;
+    state := pgtrickle._trigger_state(source, relations);
+    IF split_part(trigger_state, '@', 1) <> split_part(state, '@', 1) THEN
         RETURN format('capture triggers of %s were dropped or disabled', pgtrickle._qualified(source));
+    ELSIF trigger_state <> state THEN
+        RETURN format('unlogged table %s may have lost rows in a crash of PostgreSQL', pgtrickle._qualified(source));
     ELSIF EXISTS (SELECT FROM pg_inherits h
                   WHERE h.inhrelid = ANY (relations) AND NOT h.inhparent = ANY (relations)) THEN
         RETURN format('%s became a partition or child of another table', pgtrickle._qualified(source));

@@ -284,8 +284,10 @@ BEGIN
                ON x.source_relid = s.source_relid AND x.capture_generation = s.capture_generation
               AND x.columns_used @> s.columns_used
               AND x.schema_fingerprint = pgtrickle._reading(x.source_relid, x.columns_used)
-              AND EXISTS (SELECT FROM pgtrickle.pgt_captures k
-                          WHERE k.source_relid = x.source_relid AND k.generation = x.capture_generation)
+              AND EXISTS (SELECT FROM pgtrickle.pgt_captures k JOIN pg_class c ON c.oid = k.source_relid
+                          WHERE k.source_relid = x.source_relid
+                            AND pgtrickle._capture_gap(k.source_relid, k.generation = x.capture_generation, k.relations,
+                                                       k.trigger_state, c.relhassubclass) IS NULL)
         -- One that is just beginning holds nothing, of which greatest() would take no notice.
         LEFT JOIN pgtrickle.pgt_history h
                ON h.subscription_id = x.subscription_id AND h.error IS NULL AND h.held_from IS NOT NULL
