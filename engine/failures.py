@@ -24,7 +24,7 @@ LASTING = frozenset({"0A000", "42P01", "42703", "42704", "42883", "3F000"})
 async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
     """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended.
 
-    Where its connection was lost nothing can be written, and whoever called says what happened.
+    Where its connection was lost nothing can be written: whoever called does that in another session.
     """
     if session.lost:
         return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError
 from engine import requests
@@ -27,6 +29,16 @@ from engine.transactions import acting_as
 logger = structlog.get_logger(__name__)
 
 Result = TypeVar("Result")
+
+LOST = SqlError("08006", "the connection to PostgreSQL was lost in it")
+ORDERLY = "57P01"
+"""Somebody has ended the session, or PostgreSQL: it is no fault of what was done in it."""
+
+MOST_LOSSES = 3
+"""So often a request may lose its connection: it could be what ends it."""
+
+RECOVERY_SECONDS = 120.0
+"""How long a connection to PostgreSQL, which recovers from a crash, is tried for."""
 
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
@@ -100,13 +112,25 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
 async def refresh_within(
     pool: DatabasePool, pgt_id: int, initiator: Initiator, spark: Spark, limit: float | None
 ) -> Turn:
-    """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError."""
+    """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError.
+
+    Also where the connection is lost: what ends PostgreSQL's process must not be tried for ever.
+    """
+    lost = False
     try:
         async with pool.session() as session:
-            return await _within(limit, pool, session, refresh(session, pgt_id, initiator, spark))
+            try:
+                return await _within(limit, pool, session, refresh(session, pgt_id, initiator, spark))
+            finally:
+                lost = session.lost
     except OutOfTime as error:
         async with pool.session() as own:
             await record_failure(own, pgt_id, initiator, error)
+        raise
+    except SqlError as error:
+        if lost and error.sqlstate != ORDERLY:
+            async with _connected_again(pool) as own:
+                await record_failure(own, pgt_id, initiator, LOST)
         raise
 
 
@@ -114,7 +138,7 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
     """Carry out the oldest request that a role, given by OID, has made on connections that bypass the server.
 
     Each of its transactions may take so many seconds. False if there is none. Raises SqlError if its connection is
-    lost; then the request is there as before.
+    lost; then the request is there as before, unless it has lost too many.
     """
     claimed: list[Request] = []
 
@@ -141,6 +165,8 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
         await _fail(pool, claimed, error)
     except SqlError as error:
         if lost:  # not by its SQLSTATE, which can be anything that a function of a user's says
+            if claimed and error.sqlstate != ORDERLY:
+                await _note_loss(pool, claimed)
             raise
         await _fail(pool, claimed, error)
     except Exception as error:
@@ -188,6 +214,34 @@ async def undo(pool: DatabasePool, created: list[int]) -> None:
                 await undo_creation(own, pgt_id)
     except SqlError as error:
         logger.warning("creation not undone", pgt_ids=created, sqlstate=error.sqlstate, error=error.message)
+
+
+@asynccontextmanager
+async def _connected_again(pool: DatabasePool) -> AsyncIterator[PooledSession]:
+    """A session as soon as PostgreSQL answers again. Raises SqlError or OSError where that takes too long."""
+    async with AsyncExitStack() as stack:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type((SqlError, OSError)),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(RECOVERY_SECONDS),
+            reraise=True,
+        ):
+            with attempt:
+                session = await stack.enter_async_context(pool.session())
+        yield session
+
+
+async def _note_loss(pool: DatabasePool, claimed: list[Request]) -> None:
+    """Note on a request that its connection was lost. After a few times it has failed."""
+    (request,) = claimed
+    async with _connected_again(pool) as own:
+        rows = await own.fetch(
+            "UPDATE pgtrickle.pgt_requests q SET attempts = q.attempts + 1 WHERE q.request_id = $1::bigint"
+            " RETURNING q.attempts",
+            request.request_id,
+        )
+    if any(int(attempts) >= MOST_LOSSES for (attempts,) in rows):
+        await _fail(pool, claimed, LOST)
 
 
 async def _fail(pool: DatabasePool, claimed: list[Request], error: SqlError) -> None:

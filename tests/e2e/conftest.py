@@ -23,6 +23,8 @@ from tests.e2e.registers import INVENTORY
 
 START_SECONDS = 400.0
 TEMPLATE = "e2e_template"
+BLOCKED = 20
+"""Milliseconds of CPU time for which nothing may keep the loop: twice what is meant, since the machine is busy."""
 _numbers = count(1)
 
 # What creating a stream table leaves in a database, apart from the functions that run queries with a role's rights.
@@ -248,8 +250,9 @@ def drop_role(db: Database, name: str) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
-    """One server for the whole run."""
-    running = Headwater(tmp_path_factory.mktemp("server") / "data").start()
+    """One server for the whole run, whose event loop nothing blocks from its start on."""
+    running = Headwater(tmp_path_factory.mktemp("server") / "data", "--warn-blocked", str(BLOCKED)).start()
+    starting = len(running.log)
     try:
         with psycopg.connect(running.dsn(), autocommit=True) as connection:
             for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nobody pulls the plug
@@ -263,6 +266,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
     finally:
         status = running.stop()
     assert status == 0
+    assert [line for line in running.log[starting:].splitlines() if "event loop blocked" in line] == []
 
 
 @pytest.fixture
