@@ -281,6 +281,8 @@ class RelaySession:
         dialogue.leave()
         self.move(Event.ATTENTION_DONE)
         self.pass_bytes()
+        if dialogue.backend_gone:  # without that anybody has read so far
+            self.backend_lost()
 
     def _committed(self) -> None:
         self.relay.hooks.committed(self.database)
