@@ -166,6 +166,8 @@ class PostgresUrl:
                 number = connection.info.server_version
                 row = connection.execute("SHOW server_version").fetchone()
                 may = connection.execute(_MAY_CREATE_ROLES).fetchone() == (True,)
+                direct = connection.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+                pooled = direct != (connection.info.backend_pid,)
         except psycopg.Error as error:
             asked = error.pgconn is not None and error.pgconn.used_password
             raise StartupError(
@@ -173,6 +175,11 @@ class PostgresUrl:
                 "A password can be given in HEADWATER_POSTGRES, in PGPASSWORD or in a PGPASSFILE." if asked else None,
             ) from error
         version = str(row[0]) if row else str(number)
+        if pooled:  # it made up a process id and a cancel key of its own
+            raise StartupError(
+                f"there is a connection pooler between the server and the PostgreSQL at {shown}",
+                "Let the server connect to PostgreSQL itself. Clients may come to the server through a pooler.",
+            )
         if creates_roles and not may:
             raise StartupError(
                 f'the role "{self.user}" may not create roles, as which Spark\'s executors log in',

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,30 +18,19 @@ import pytest
 from psycopg import conninfo
 
 from server.embedded import binaries
+from tests.clients import packages
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.documentation import page
 
 PROGRAM = re.compile(r"<!-- program: (\S+) -->\n```\w+\n(.*?)```\n", re.DOTALL)
 QUERY = "SELECT customer, amount FROM orders WHERE amount > 0"
 JDBC = "jdbc:postgresql://{host}:{port}/{dbname}?user={user}&password={password}"
-DRIVER = "https://repo1.maven.org/maven2/org/postgresql/postgresql/42.7.4/postgresql-42.7.4.jar"
-DRIVER_SHA256 = "188976721ead8e8627eb6d8389d500dccc0c9bebd885268a3047180274a6031e"
 
 
 @pytest.fixture(scope="module")
-def driver(request: pytest.FixtureRequest) -> Path:
-    """PostgreSQL's JDBC driver, downloaded once."""
-    if shutil.which("java") is None:
-        pytest.skip("there is no java")
-    path = Path(request.config.cache.mkdir("drivers")) / Path(DRIVER).name
-    if not path.exists() or hashlib.sha256(path.read_bytes()).hexdigest() != DRIVER_SHA256:
-        try:
-            with urllib.request.urlopen(DRIVER, timeout=30) as answer:
-                path.write_bytes(answer.read())
-        except OSError as error:
-            pytest.skip(f"the JDBC driver cannot be downloaded: {error}")
-    assert hashlib.sha256(path.read_bytes()).hexdigest() == DRIVER_SHA256
-    return path
+def java(request: pytest.FixtureRequest) -> list[str]:
+    """java with PostgreSQL's JDBC driver."""
+    return packages.java(Path(request.config.cache.mkdir("client-jdbc")))
 
 
 class Program:
@@ -90,7 +76,7 @@ class Program:
 
 
 @pytest.mark.long
-def test_programs_survive_restarts(tmp_path: Path, driver: Path, eventually: Callable[..., Any]) -> None:
+def test_programs_survive_restarts(tmp_path: Path, java: list[str], eventually: Callable[..., Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     server = Headwater(tmp_path / "data", "--port", port).start()
@@ -100,7 +86,7 @@ def test_programs_survive_restarts(tmp_path: Path, driver: Path, eventually: Cal
         Program(tmp_path, "follow.sh", "sh", dsn=uri),
         Program(tmp_path, "follow_psycopg.py", sys.executable, dsn=uri),
         Program(tmp_path, "follow_asyncpg.py", sys.executable, dsn=uri),
-        Program(tmp_path, "Follow.java", "java", "-cp", str(driver), dsn=JDBC.format(**options)),
+        Program(tmp_path, "Follow.java", *java, dsn=JDBC.format(**options)),
     ]
     started: list[Program] = []
     try:
@@ -163,14 +149,14 @@ class Paged {
 
 
 @pytest.mark.long
-def test_jdbc_with_a_fetch_size(tmp_path: Path, live_db: Database, driver: Path) -> None:
+def test_jdbc_with_a_fetch_size(tmp_path: Path, live_db: Database, java: list[str]) -> None:
     """The portal is suspended after every four rows; a parameter stands in the query."""
     live_db.run("CREATE TABLE paged (id int PRIMARY KEY, note text)")
     live_db.run("INSERT INTO paged SELECT n, 'note ' || n FROM generate_series(1, 21) AS n")
     options = conninfo.conninfo_to_dict(live_db.server.dsn(live_db.name))
     (tmp_path / "Paged.java").write_text(PAGED)
     done = subprocess.run(
-        ["java", "-cp", str(driver), str(tmp_path / "Paged.java"), JDBC.format(**options)],
+        [*java, str(tmp_path / "Paged.java"), JDBC.format(**options)],
         capture_output=True,
         text=True,
         timeout=180,
