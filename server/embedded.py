@@ -53,6 +53,7 @@ from server.unprivileged import (
 log = structlog.get_logger(__name__)
 
 SUPERUSER = "postgres"
+LOCALE = ("--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8")
 INHERITED = ("PATH", "LD_LIBRARY_PATH", "TZ")
 START_SECONDS = 300.0  # recovery after a crash may read much WAL
 
@@ -77,6 +78,7 @@ class EmbeddedPostgres:
     of the main thread and would be a surprise with any other.)
     """
 
+    _locale: tuple[str, ...] = LOCALE
     port = 5432  # only the name of the socket: nothing listens on TCP
     user = SUPERUSER
 
@@ -236,9 +238,7 @@ class EmbeddedPostgres:
             f"--pwfile={password_file}",
             "--auth=scram-sha-256",
             "--encoding=UTF8",
-            "--locale=C",
-            "--locale-provider=builtin",
-            "--builtin-locale=C.UTF-8",
+            *self._locale,
             "--no-instructions",
             *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
         ]

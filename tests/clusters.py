@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
@@ -11,15 +13,38 @@ import psycopg
 from psycopg import sql
 
 from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres
+from server.embedded import EmbeddedPostgres, binaries
 
 _numbers = count(1)
+
+OTHER_PROGRAMS = os.environ.get("HEADWATER_TEST_POSTGRES")
+"""A directory with the initdb and postgres of another major version, to run the end-to-end tests in front of it."""
+
+
+class OtherPostgres(EmbeddedPostgres):
+    """A cluster of those programs; psql, pg_dump and the like stay those of the embedded PostgreSQL."""
+
+    def __init__(self, data: DataDirectory, settings: Mapping[str, str] | None = None):
+        super().__init__(data, settings)
+        if OTHER_PROGRAMS is not None:
+            self._bin = Path(OTHER_PROGRAMS)
+            version = subprocess.run([self._bin / "postgres", "--version"], capture_output=True, text=True, check=True)
+            if int(version.stdout.split()[2].split(".")[0]) < 17:  # without a provider of its own
+                self._locale = ("--locale=C.UTF-8",)
+
+    @property
+    def bin_dir(self) -> Path:
+        return binaries()
+
+    @property
+    def psql(self) -> Path:
+        return binaries() / "psql"
 
 
 @contextmanager
 def started_cluster(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[EmbeddedPostgres]:
     """A new cluster in a data directory of its own."""
-    postgres = EmbeddedPostgres(DataDirectory(directory).create(), settings)
+    postgres = OtherPostgres(DataDirectory(directory).create(), settings)
     postgres.start()
     try:
         yield postgres

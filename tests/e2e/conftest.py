@@ -13,12 +13,15 @@ from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psycopg
 import pytest
 from psycopg import conninfo, sql
 from psycopg.rows import dict_row
 
+from server.data_directory import DataDirectory
+from tests.clusters import OTHER_PROGRAMS, OtherPostgres
 from tests.e2e.registers import INVENTORY
 
 START_SECONDS = 400.0
@@ -53,13 +56,15 @@ class Headwater:
         self._options = options
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
+        self.postgres: OtherPostgres | None = None
 
     def start(self) -> Headwater:
         """Start the server and wait for its `ready:` line."""
+        options = [*self._options, *self._other_postgres()]
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "server", "serve"),
-                *("--data", str(self.data), "--port", "0", "--spark", "off", *self._options),
+                *("--data", str(self.data), "--port", "0", "--spark", "off", *options),
             ],
             stdout=subprocess.PIPE,
             stderr=(self.data.parent / "server.log").open("a"),
@@ -71,6 +76,16 @@ class Headwater:
             raise RuntimeError(f"{error}:\n{self.log[-2000:]}") from None
         self.port = int(conninfo.conninfo_to_dict(url)["port"])
         return self
+
+    def _other_postgres(self) -> list[str]:
+        """Where the tests run in front of another PostgreSQL: it is started, and the option that leads to it."""
+        if OTHER_PROGRAMS is None or "--postgres" in self._options:
+            return []
+        if self.postgres is None:
+            self.postgres = OtherPostgres(DataDirectory(self.data).create())
+            self.postgres.start()
+        places = {"host": self.postgres.socket_dir, "port": self.postgres.port, "passfile": self.data / "pgpass"}
+        return ["--postgres", f"postgresql://postgres@/postgres?{urlencode(places)}"]
 
     @property
     def log(self) -> str:
@@ -88,7 +103,11 @@ class Headwater:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(180)
+        status = self.process.wait(180)
+        if self.postgres is not None:
+            self.postgres.stop()
+            self.postgres = None
+        return status
 
     def kill(self) -> None:
         """SIGKILL, as the kernel does when memory is short."""
