@@ -81,7 +81,7 @@ class Headwater:
         """Where the tests run in front of another PostgreSQL: it is started, and the option that leads to it."""
         if OTHER_PROGRAMS is None or "--postgres" in self._options:
             return []
-        if self.postgres is None:
+        if self.postgres is None or self.postgres.poll() is not None:
             self.postgres = OtherPostgres(DataDirectory(self.data).create())
             self.postgres.start()
         places = {"host": self.postgres.socket_dir, "port": self.postgres.port, "passfile": self.data / "pgpass"}
