@@ -315,24 +315,31 @@ async def _apply(
 
 
 async def run_as_owner(
-    session: SqlSession, owner: str, statement: str, parameters: dict[str, Any], *, current: str | None = None
+    session: SqlSession,
+    owner: str,
+    statement: str,
+    parameters: dict[str, Any],
+    *,
+    current: str | None = None,
+    making: bool = False,
 ) -> Any:
     """Run a statement that returns one jsonb with the rights of a role, which it cannot leave; None for no row.
 
     A session of another role takes on the owner's role for the time: that is the role the statement runs with, and
     the one that functions of the catalog see when they are called from inside. `current` is the role that the session
-    acts as, where the caller knows it.
+    acts as, where the caller knows it. `making`: the statement leaves temporary relations, in a session
+    that runs nothing of other roles.
     """
     async with acting_as(session, owner, current=current):
-        call = "SELECT pgtrickle._run($1::text, $2::text::jsonb)::text"
-        rows = await session.fetch(call, statement, dumps(parameters))
+        call = "SELECT pgtrickle._run($1::text, $2::text::jsonb, $3::boolean)::text"
+        rows = await session.fetch(call, statement, dumps(parameters), making)
     text = rows[0][0]
     return None if text is None else json.loads(text)
 
 
 async def execute_as_owner(
-    session: SqlSession, owner: str, statements: Sequence[str], *, current: str | None = None
+    session: SqlSession, owner: str, statements: Sequence[str], *, current: str | None = None, making: bool = False
 ) -> None:
     """Execute statements one after the other, as `run_as_owner` does."""
     call = "SELECT pg_catalog.to_jsonb(pgtrickle._execute($1)::pg_catalog.text)"
-    await run_as_owner(session, owner, call, {"statements": list(statements)}, current=current)
+    await run_as_owner(session, owner, call, {"statements": list(statements)}, current=current, making=making)

@@ -70,6 +70,7 @@ SELECT pg_catalog.count(pg_catalog.set_config(s.name, ($1::pg_catalog.json OPERA
 {_NOT_OURS}
 """
 _PUT_PINS_BACK = _SET.replace(", true)", ", false)")
+_LISTEN_AS_BEFORE = "SELECT pgtrickle._listen_as_before()"
 
 
 class BackendError(SqlError):
@@ -221,6 +222,9 @@ class RelayedSession:
         """
         if self.disturbed:
             await self.fetch(_PUT_BACK, self._kept)
+            if self.autocommit:
+                # In a block of the client's, a LISTEN of its own cannot be told from one of the other role's.
+                await self.fetch(_LISTEN_AS_BEFORE)
             await self.fetch(_PUT_PINS_BACK, *self._before)
             self._kept = None
         else:

@@ -130,7 +130,7 @@ def touching(source: Source, used: Sequence[str], row: str) -> str:
 
 
 def timestamps(sources: Sequence[Source]) -> str:
-    """The timestamps after ``$1`` and until ``$2`` at which sources changed, in order, with the oids of those."""
+    """The timestamps after ``after`` and up to ``until`` (in ``$1``) at which sources changed, each with their oids."""
     ends = union_all(
         [
             select([f"{source.oid}::bigint AS source", f"v.{quote(end)} AS at"], f"{versions(source)} AS v")
@@ -138,11 +138,15 @@ def timestamps(sources: Sequence[Source]) -> str:
             for end in (SINCE, UNTIL)
         ]
     )
-    period = ["e.at > $1::bigint", "e.at <= $2::bigint"]
+    period = ["e.at > ($1->>'after')::bigint", "e.at <= ($1->>'until')::bigint"]
     found = select(
-        ["e.at", "pg_catalog.array_agg(DISTINCT e.source)"], derived(ends, "e"), where=period, group_by=["e.at"]
+        ["e.at", "pg_catalog.array_agg(DISTINCT e.source) AS sources"],
+        derived(ends, "e"),
+        where=period,
+        group_by=["e.at"],
     )
-    return f"{found} ORDER BY e.at"
+    told = "pg_catalog.jsonb_build_array(f.at, f.sources)"
+    return select([f"pg_catalog.jsonb_agg({told} ORDER BY f.at)"], derived(found, "f"))
 
 
 def _content(source: Source, used: Sequence[str]) -> list[Column]:

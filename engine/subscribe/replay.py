@@ -64,8 +64,9 @@ class Replay:
     async def timestamps(self, until: int) -> list[tuple[int, frozenset[int]]]:
         """The timestamps at which sources changed, in order, and the oids of these. Raises SqlError."""
         query = timestamps([source for source, _ in self.followed.sources])
-        found = await self.session.fetch(query, self.after, until)
-        return [(int(timestamp), frozenset(map(int, changed))) for timestamp, changed in found]
+        # The tables are the role's, which can have put something else in their place.
+        found = await self._run(query, {"after": self.after, "until": until})
+        return [(int(timestamp), frozenset(map(int, changed))) for timestamp, changed in found or ()]
 
     async def changes(self, timestamp: int, changed: frozenset[int]) -> str:
         """The query for what happens at a timestamp, given to it as ``at``, at which these sources change.
@@ -85,7 +86,7 @@ class Replay:
 
     async def _execute(self, statements: Sequence[str]) -> None:
         # A statement that has the query in it runs code of users as soon as it is analysed.
-        await execute_as_owner(self.session, self.runs_as, statements, current=self.engine_role)
+        await execute_as_owner(self.session, self.runs_as, statements, current=self.engine_role, making=True)
 
     async def _run(self, statement: str, parameters: Mapping[str, Any]) -> Any:
         return await run_as_owner(self.session, self.runs_as, statement, dict(parameters), current=self.engine_role)

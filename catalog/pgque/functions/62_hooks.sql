@@ -7,13 +7,13 @@
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary relations (but for those whose names are the server's own), types, functions and whatever else. (The same as pgtrickle's.)
+-- holdable cursors, temporary relations, types, functions and whatever else. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION pgque._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
-                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema() AND r.relname !~ '^__pgt_'
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
                  UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
                            WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema() AND t.typtype NOT IN ('b', 'c')
                  UNION ALL SELECT format('other %s %s', d.classid, d.objid) FROM pg_depend d
@@ -21,6 +21,95 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
                              AND d.classid NOT IN ('pg_class'::regclass, 'pg_type'::regclass)
                  ORDER BY 1)
 $$;
+
+
+-- The advisory locks that the session itself holds, as opposed to its transaction: {"class, object, kind, mode": how often}.
+-- pg_locks does not tell, so each is released until nothing is left, and taken as often again. Meanwhile the transaction
+-- holds it, so that nobody else can get it. (The same as pgtrickle's.)
+CREATE OR REPLACE FUNCTION pgque._session_locks() RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = error AS $$
+DECLARE
+    result jsonb := '{}';
+    title text;
+    suffix text;
+    key text;
+    held integer;
+    released boolean;
+BEGIN
+    FOR title IN
+        SELECT format('%s %s %s %s', l.classid, l.objid, l.objsubid, l.mode) FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.granted
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    LOOP
+        held := 0;
+        suffix := CASE WHEN title LIKE '% ShareLock' THEN '_shared' ELSE '' END;
+        key := pgque._advisory_key(title);
+        BEGIN
+            EXECUTE format('SELECT pg_advisory_xact_lock%s(%s)', suffix, key);
+            LOOP
+                EXECUTE format('SELECT pg_advisory_unlock%s(%s)', suffix, key) INTO released;
+                EXIT WHEN NOT released;
+                held := held + 1;
+            END LOOP;
+            FOR n IN 1 .. held LOOP
+                EXECUTE format('SELECT pg_advisory_lock%s(%s)', suffix, key);
+            END LOOP;
+            RAISE SQLSTATE 'HW004';  -- so that the transaction holds it no longer
+        EXCEPTION WHEN SQLSTATE 'HW004' THEN
+            IF held > 0 THEN
+                result := result || jsonb_build_object(title, held);
+            END IF;
+        END;
+    END LOOP;
+    RETURN result;
+END $$;
+
+
+-- The arguments of the functions that take or release a lock of _session_locks. (The same as pgtrickle's.)
+CREATE OR REPLACE FUNCTION pgque._advisory_key(title text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE split_part(title, ' ', 3)
+           WHEN '1' THEN quote_literal(split_part(title, ' ', 1)::bigint << 32 | split_part(title, ' ', 2)::bigint) || '::bigint'
+           ELSE format('%s, %s', split_part(title, ' ', 1)::oid::int, split_part(title, ' ', 2)::oid::int) END
+$$;
+
+
+-- Undo what no rollback does, given what was there before (_session_objects and _session_locks): take back prepared
+-- statements and advisory locks of the session, and take again what it held. Whether any locks had changed. Raises 55P03 where
+-- somebody else has got one meanwhile. (The same as pgtrickle's.)
+CREATE OR REPLACE FUNCTION pgque._restore_session(known text[], locks jsonb) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = error AS $$
+DECLARE
+    present jsonb := pgque._session_locks();
+    title text;
+    suffix text;
+    taken boolean;
+BEGIN
+    FOR title IN
+        SELECT p.name FROM pg_prepared_statements p
+        WHERE p.from_sql AND format('prepared %s %s', p.name, p.prepare_time) <> ALL (known)
+    LOOP
+        EXECUTE format('DEALLOCATE %I', title);
+    END LOOP;
+    IF present = locks THEN
+        RETURN false;
+    END IF;
+    FOR title IN SELECT k FROM jsonb_object_keys(present || locks) AS k LOOP
+        suffix := CASE WHEN title LIKE '% ShareLock' THEN '_shared' ELSE '' END;
+        FOR n IN coalesce((locks->>title)::int, 0) + 1 .. coalesce((present->>title)::int, 0) LOOP
+            EXECUTE format('SELECT pg_advisory_unlock%s(%s)', suffix, pgque._advisory_key(title));
+        END LOOP;
+        FOR n IN coalesce((present->>title)::int, 0) + 1 .. coalesce((locks->>title)::int, 0) LOOP
+            EXECUTE format('SELECT pg_try_advisory_lock%s(%s)', suffix, pgque._advisory_key(title)) INTO taken;
+            IF NOT taken THEN
+                RAISE EXCEPTION USING ERRCODE = '55P03',
+                    MESSAGE = format('an advisory lock of the session (%s) was released by another role''s code, and is now held by others',
+                                     pgque._advisory_key(title));
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN true;
+END $$;
 
 
 -- How many rows this transaction has written to tables with triggers that can be deferred. Until PostgreSQL 18 such a
@@ -42,11 +131,11 @@ END $$;
 
 
 -- After a hook: raises 42501 if it has left something behind. `path` is the session's search_path now, and `known` what
--- _session_objects() were before.
-CREATE OR REPLACE FUNCTION pgque._check_hook(path text, known text[]) RETURNS void
+-- _session_objects() and _session_locks() were before.
+DROP FUNCTION IF EXISTS pgque._check_hook(text, text[]);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgque._check_hook(path text, known text[], locks jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    left_name text;
     left_behind text;
 BEGIN
     IF path <> 'pg_catalog, pg_temp' THEN
@@ -55,12 +144,9 @@ BEGIN
         left_behind := 'changes of tables with deferrable triggers';
     ELSIF pgque._session_objects() <> known THEN
         left_behind := 'cursors, prepared statements or temporary objects';
-        FOR left_name IN
-            SELECT p.name FROM pg_prepared_statements p
-             WHERE p.from_sql AND format('prepared %s %s', p.name, p.prepare_time) <> ALL (known)
-        LOOP
-            EXECUTE format('DEALLOCATE %I', left_name);
-        END LOOP;
+    END IF;
+    IF pgque._restore_session(known, locks) THEN
+        left_behind := coalesce(left_behind, 'advisory locks');
     END IF;
     IF left_behind IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('it leaves %s behind', left_behind);
@@ -105,6 +191,7 @@ DECLARE
     owner text := pg_get_userbyid(hook.proowner);
     caller text := format('pgque.%I', '_calls_hook_' || pg_backend_pid());  -- seen by nobody else: it goes before the commit
     known text[];
+    locks jsonb;
 BEGIN
     IF pgque._deferrable_writes() > 0 THEN
         RAISE EXCEPTION USING ERRCODE = '55000',
@@ -122,9 +209,15 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %I', caller, owner);
     END IF;
     known := pgque._session_objects();
-    EXECUTE format('SELECT %s($1)', caller) USING queue;
+    locks := pgque._session_locks();
+    BEGIN
+        EXECUTE format('SELECT %s($1)', caller) USING queue;
+    EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
+        PERFORM pgque._restore_session(known, locks);
+        RAISE;
+    END;
     -- Nothing in this call can be redirected by a search_path.
-    PERFORM pgque._check_hook(pg_catalog.current_setting('search_path'), known);
+    PERFORM pgque._check_hook(pg_catalog.current_setting('search_path'), known, locks);
     EXECUTE format('DROP FUNCTION %s(text)', caller);
 END $$;
 

@@ -129,25 +129,26 @@ $$;
 
 
 -- After a statement with another role's rights: raises 42501 if its functions have left something behind in the session,
--- whose search_path is `path` now and had these _session_objects before (NULL: it is the role's own session). The error
+-- whose search_path is `path` now and had these _session_objects (NULL: it is the role's own session) and _session_locks (NULL:
+-- they are not looked at) before. Where the statement is one that makes temporary relations these do not count. The error
 -- undoes a search_path that was changed. The call itself must hold nothing that such a path could redirect.
-CREATE OR REPLACE FUNCTION pgtrickle._check_left_behind(path text, known text[]) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._check_left_behind(path text, known text[], locks jsonb, making boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    left_name text;
+    present text[];
     left_behind text;
 BEGIN
     IF path <> 'pg_catalog, pg_temp' THEN
         left_behind := 'search_path';
     END IF;
-    IF known IS NOT NULL AND pgtrickle._session_objects() <> known THEN
-        left_behind := 'cursors, prepared statements or temporary objects';
-        FOR left_name IN
-            SELECT p.name FROM pg_prepared_statements p
-            WHERE p.from_sql AND NOT format('prepared %s %s', p.name, p.prepare_time) = ANY (known)
-        LOOP
-            EXECUTE format('DEALLOCATE %I', left_name);
-        END LOOP;
+    IF known IS NOT NULL THEN
+        present := pgtrickle._session_objects();
+        IF present <> known AND NOT (making AND pgtrickle._but_relations(present) = pgtrickle._but_relations(known)) THEN
+            left_behind := 'cursors, prepared statements or temporary objects';
+        END IF;
+        IF locks IS NOT NULL AND pgtrickle._restore_session(known, locks) THEN
+            left_behind := coalesce(left_behind, 'advisory locks');
+        END IF;
     END IF;
     IF left_behind IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
@@ -155,7 +156,15 @@ BEGIN
             HINT = 'Functions in a defining query must have no effects.';
     END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._check_left_behind(text, text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_left_behind(text, text[], jsonb, boolean) FROM PUBLIC;
+DROP FUNCTION IF EXISTS pgtrickle._check_left_behind(text, text[]);  -- of an earlier version
+
+
+-- _session_objects without the temporary relations.
+CREATE OR REPLACE FUNCTION pgtrickle._but_relations(objects text[]) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT o FROM unnest(objects) AS o WHERE NOT starts_with(o, 'relation ') ORDER BY 1)
+$$;
 
 
 -- Run a statement that returns one jsonb ($1 in it is the parameters) with the rights of the calling role and nobody
@@ -163,22 +172,38 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._check_left_behind(text, text[]) FROM PUBLI
 --
 -- What the statement's functions leave behind in the session must not serve them once it has its own role back: a
 -- search_path in which names mean something else, a cursor that is only read when the transaction commits, a prepared
--- statement under a name that the session uses. It is an error, and undone.
-CREATE OR REPLACE FUNCTION pgtrickle._run(statement text, parameters jsonb) RETURNS jsonb
+-- statement under a name that the session uses, an advisory lock. It is an error, and undone, also where the statement fails.
+-- (The server's own sessions keep no statement under a name, and are reset when they are given back.)
+--
+-- `making`: the statement makes temporary relations for its role. That is for what is undone before the session goes on, or for
+-- sessions in which no other role's statements run.
+DROP FUNCTION IF EXISTS pgtrickle._run(text, jsonb);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._run(statement text, parameters jsonb, making boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     caller oid := pgtrickle._caller();
     foreign_session boolean := to_regrole(quote_ident(session_user))::oid <> caller;
     call text := format('SELECT pgtrickle_roles.%I($1, $2)', pgtrickle._runner(caller));
     known text[];
+    locks jsonb;
     result jsonb;
 BEGIN
     PERFORM pgtrickle._check_top_level();
     IF foreign_session THEN
         known := pgtrickle._session_objects();
     END IF;
-    EXECUTE call INTO result USING statement, parameters;
-    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
+    IF NOT foreign_session OR current_setting('headwater.engine', true) = 'on' THEN
+        EXECUTE call INTO result USING statement, parameters;
+    ELSE
+        locks := pgtrickle._session_locks();
+        BEGIN
+            EXECUTE call INTO result USING statement, parameters;
+        EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
+            PERFORM pgtrickle._restore_session(known, locks);
+            RAISE;
+        END;
+    END IF;
+    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known, locks, making);
     RETURN result;
 END $$;
 
@@ -230,13 +255,13 @@ END $$;
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary relations (but for those whose names are the server's own), types, functions and whatever else. (The other systems, which can be installed alone, have the same.)
+-- holdable cursors, temporary relations, types, functions and whatever else. (The other systems, which can be installed alone, have the same.)
 CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
-                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema() AND r.relname !~ '^__pgt_'
+                           WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
                  UNION ALL SELECT format('type %s', t.oid) FROM pg_type t
                            WHERE pg_my_temp_schema() <> 0 AND t.typnamespace = pg_my_temp_schema() AND t.typtype NOT IN ('b', 'c')
                  UNION ALL SELECT format('other %s %s', d.classid, d.objid) FROM pg_depend d
@@ -244,3 +269,105 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
                              AND d.classid NOT IN ('pg_class'::regclass, 'pg_type'::regclass)
                  ORDER BY 1)
 $$;
+
+
+-- The advisory locks that the session itself holds, as opposed to its transaction: {"class, object, kind, mode": how often}.
+-- pg_locks does not tell, so each is released until nothing is left, and taken as often again. Meanwhile the transaction
+-- holds it, so that nobody else can get it. (The other systems, which can be installed alone, have the same.)
+CREATE OR REPLACE FUNCTION pgtrickle._session_locks() RETURNS jsonb
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = error AS $$
+DECLARE
+    result jsonb := '{}';
+    title text;
+    suffix text;
+    key text;
+    held integer;
+    released boolean;
+BEGIN
+    FOR title IN
+        SELECT format('%s %s %s %s', l.classid, l.objid, l.objsubid, l.mode) FROM pg_locks l
+        WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND l.granted
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+    LOOP
+        held := 0;
+        suffix := CASE WHEN title LIKE '% ShareLock' THEN '_shared' ELSE '' END;
+        key := pgtrickle._advisory_key(title);
+        BEGIN
+            EXECUTE format('SELECT pg_advisory_xact_lock%s(%s)', suffix, key);
+            LOOP
+                EXECUTE format('SELECT pg_advisory_unlock%s(%s)', suffix, key) INTO released;
+                EXIT WHEN NOT released;
+                held := held + 1;
+            END LOOP;
+            FOR n IN 1 .. held LOOP
+                EXECUTE format('SELECT pg_advisory_lock%s(%s)', suffix, key);
+            END LOOP;
+            RAISE SQLSTATE 'HW004';  -- so that the transaction holds it no longer
+        EXCEPTION WHEN SQLSTATE 'HW004' THEN
+            IF held > 0 THEN
+                result := result || jsonb_build_object(title, held);
+            END IF;
+        END;
+    END LOOP;
+    RETURN result;
+END $$;
+
+
+-- The arguments of the functions that take or release a lock of _session_locks. (The other systems, which can be installed alone, have the same.)
+CREATE OR REPLACE FUNCTION pgtrickle._advisory_key(title text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE split_part(title, ' ', 3)
+           WHEN '1' THEN quote_literal(split_part(title, ' ', 1)::bigint << 32 | split_part(title, ' ', 2)::bigint) || '::bigint'
+           ELSE format('%s, %s', split_part(title, ' ', 1)::oid::int, split_part(title, ' ', 2)::oid::int) END
+$$;
+
+
+-- Undo what no rollback does, given what was there before (_session_objects and _session_locks): take back prepared
+-- statements and advisory locks of the session, and take again what it held. Whether any locks had changed. Raises 55P03 where
+-- somebody else has got one meanwhile. (The other systems, which can be installed alone, have the same.)
+CREATE OR REPLACE FUNCTION pgtrickle._restore_session(known text[], locks jsonb) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = error AS $$
+DECLARE
+    present jsonb := pgtrickle._session_locks();
+    title text;
+    suffix text;
+    taken boolean;
+BEGIN
+    FOR title IN
+        SELECT p.name FROM pg_prepared_statements p
+        WHERE p.from_sql AND format('prepared %s %s', p.name, p.prepare_time) <> ALL (known)
+    LOOP
+        EXECUTE format('DEALLOCATE %I', title);
+    END LOOP;
+    IF present = locks THEN
+        RETURN false;
+    END IF;
+    FOR title IN SELECT k FROM jsonb_object_keys(present || locks) AS k LOOP
+        suffix := CASE WHEN title LIKE '% ShareLock' THEN '_shared' ELSE '' END;
+        FOR n IN coalesce((locks->>title)::int, 0) + 1 .. coalesce((present->>title)::int, 0) LOOP
+            EXECUTE format('SELECT pg_advisory_unlock%s(%s)', suffix, pgtrickle._advisory_key(title));
+        END LOOP;
+        FOR n IN coalesce((present->>title)::int, 0) + 1 .. coalesce((locks->>title)::int, 0) LOOP
+            EXECUTE format('SELECT pg_try_advisory_lock%s(%s)', suffix, pgtrickle._advisory_key(title)) INTO taken;
+            IF NOT taken THEN
+                RAISE EXCEPTION USING ERRCODE = '55P03',
+                    MESSAGE = format('an advisory lock of the session (%s) was released by another role''s code, and is now held by others',
+                                     pgtrickle._advisory_key(title));
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN true;
+END $$;
+
+
+-- Have the session listen to the channels that it has listened to so far, whatever its transaction has said about that.
+CREATE OR REPLACE FUNCTION pgtrickle._listen_as_before() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    channel text;
+BEGIN
+    UNLISTEN *;
+    FOR channel IN SELECT c FROM pg_listening_channels() AS c LOOP
+        EXECUTE format('LISTEN %I', channel);
+    END LOOP;
+END $$;

@@ -32,7 +32,7 @@ BEGIN
         view := jsonb_build_object(
             'name', '__pgt_definition', 'query', query, 'path', path,
             'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone'));
-        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view);
+        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view, making => true);
         relid := 'pg_temp.__pgt_definition'::regclass::oid;
         IF 'definition' = ANY (parts) THEN
             result := result || jsonb_build_object('definition', rtrim(btrim(pg_get_viewdef(relid)), ';'));

@@ -458,7 +458,7 @@ BEGIN
         known := pgtrickle._session_objects();
     END IF;
     RETURN QUERY EXECUTE call USING query, parameters, settings;
-    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known);
+    PERFORM pgtrickle._check_left_behind(pg_catalog.current_setting('search_path'), known, NULL, false);
     IF pg_client_encoding() <> encoding THEN
         RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = 'a function in the query changes the client_encoding of the session',
             HINT = 'Functions in a defining query must have no effects.';
