@@ -67,16 +67,24 @@ _BEGIN = {
     for isolation in ("read_committed", "repeatable_read", "serializable")
 }
 
+DEADLOCK_TIMEOUT = "10ms"
+"""Where the role may set it, so that of the engine and a user who wait for each other the engine gives way, and tries
+again: PostgreSQL aborts whoever looks for a deadlock first once there is one. A user looks a single time, after having
+waited for 1 s by default; it is lost only if the engine has just begun to wait for it, less than this before."""
+
 LOCK_TIMEOUT = "1s"
 """How long a transaction that is `impatient` waits for somebody's lock."""
 
-_BEGIN_IMPATIENT = {
-    isolation: f"{begin}; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'" for isolation, begin in _BEGIN.items()
-}
+SHORT_LOCK_TIMEOUT = "100ms"
+"""The same where the role may not set `DEADLOCK_TIMEOUT`: the engine gives way before a user looks for a deadlock."""
 
-DEADLOCK_TIMEOUT = "100ms"
-"""Where the role may set it, so that of the engine and a user who wait for each other the engine gives way, and tries
-again: PostgreSQL aborts whoever looks for a deadlock first, after 1 s by default."""
+BE_IMPATIENT = (
+    "SELECT pg_catalog.set_config('lock_timeout', CASE pg_catalog.current_setting('deadlock_timeout')"
+    f" WHEN '{DEADLOCK_TIMEOUT}' THEN '{LOCK_TIMEOUT}' ELSE '{SHORT_LOCK_TIMEOUT}' END, true)"
+)
+"""Has a transaction of the engine's wait for locks no longer than that."""
+
+_BEGIN_IMPATIENT = {isolation: f"{begin}; {BE_IMPATIENT}" for isolation, begin in _BEGIN.items()}
 
 
 def sql_error(error: asyncpg.PostgresError) -> SqlError:

@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 
 from catalog.session import SqlError
-from engine.pool import RESET, PooledSession
+from engine.pool import BE_IMPATIENT, RESET, PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.joining import Interrupted
 from engine.subscribe.sessions import RESET_SECONDS, Limit, Rights, SessionsByRights
@@ -35,9 +35,6 @@ DDL = frozenset({"42703", "42P01", "42704", "42883", "42804", "42846"})
 CHANGED = SqlError("55000", "what the subscription reads was dropped or changed", hint="Subscribe again.")
 
 LOCKED = SqlError("55P03", "what the subscription reads is locked for too long", hint="Subscribe again.")
-
-LOCK_TIMEOUT = "1s"
-"""What somebody holds locked for longer than this is tried again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,7 @@ class Group:
         session = await self._ready()
         await session.run_script(
             "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY;"
-            f" SET TRANSACTION SNAPSHOT '{tick.exported}'; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
+            f" SET TRANSACTION SNAPSHOT '{tick.exported}'; {BE_IMPATIENT}"
         )
         imported.set()
         changed = await self._news(session, evaluations, seconds)
@@ -241,9 +238,7 @@ class Group:
 
     async def _check(self, live: dict[int, Evaluation], seconds: float | None) -> None:
         session = await self._ready()
-        await session.run_script(
-            f"BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY; SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'"
-        )
+        await session.run_script(f"BEGIN ISOLATION LEVEL READ COMMITTED, READ ONLY; {BE_IMPATIENT}")
         with Limit(self.sessions, session, seconds):
             found = await session.fetch(_OBSTACLES, list(live))
         for id_, code, message in found:

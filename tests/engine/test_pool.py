@@ -57,6 +57,30 @@ async def test_a_role_that_may_not_set_deadlock_timeout_connects_all_the_same(
     await pool.close()
 
 
+async def test_a_role_that_may_not_set_deadlock_timeout_gives_way_as_well(
+    cluster: EmbeddedPostgres, database: str
+) -> None:
+    """The user has waited for longer, and would look for a deadlock first."""
+    with psycopg.connect(cluster.dsn(database), autocommit=True) as admin:
+        admin.execute("CREATE ROLE pool_waiting LOGIN PASSWORD 'plain'; CREATE TABLE a (); CREATE TABLE b ()")
+        admin.execute("GRANT SELECT, UPDATE ON a, b TO pool_waiting")
+    pool = pool_of(cluster, database, user="pool_waiting", password="plain")
+    async with await psycopg.AsyncConnection.connect(cluster.dsn(database)) as user, pool.session() as engine:
+        await user.execute("LOCK TABLE a")
+        with pytest.raises(SqlError) as raised:
+            async with engine.transaction(impatient=True):
+                await engine.execute("LOCK TABLE public.b IN EXCLUSIVE MODE")
+                waiting = asyncio.create_task(user.execute("LOCK TABLE b"))
+                for _ in range(6000):
+                    if await engine.fetch("SELECT FROM pg_locks WHERE NOT granted"):
+                        break
+                    await asyncio.sleep(0.01)
+                await engine.execute("LOCK TABLE public.a IN EXCLUSIVE MODE")
+        assert raised.value.sqlstate == "55P03"
+        await waiting
+    await pool.close()
+
+
 @pytest.mark.parametrize("cancelled", [False, True])
 @pytest.mark.parametrize("rows", [3, 300_000])
 async def test_copy_whose_reader_goes_away_leaves_a_session_that_is_given_back(
