@@ -84,6 +84,56 @@ def test_a_key_that_need_not_hold_yet_tells_no_rows_apart(db: Any, key: str, mod
     db.assert_refreshed(*both)
 
 
+NO_KEYS = {
+    "index that partitions need not have": (
+        "CREATE TABLE t (id int NOT NULL, v int) PARTITION BY LIST (id);"
+        "CREATE TABLE t1 PARTITION OF t FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2);"
+        "ALTER TABLE ONLY t ADD PRIMARY KEY (id)"
+    ),
+    "partition with a key that can be deferred": (
+        "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY LIST (id);"
+        "CREATE TABLE t1 (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v int);"
+        "ALTER TABLE t ATTACH PARTITION t1 FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t FOR VALUES IN (2)"
+    ),
+    "partition of a partition with such a key": (
+        "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY LIST (id);"
+        "CREATE TABLE t12 PARTITION OF t FOR VALUES IN (1, 2) PARTITION BY LIST (id);"
+        "CREATE TABLE t1 (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED, v int);"
+        "ALTER TABLE t12 ATTACH PARTITION t1 FOR VALUES IN (1); CREATE TABLE t2 PARTITION OF t12 FOR VALUES IN (2)"
+    ),
+    "parent whose children have rows of the same key": (
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE child (PRIMARY KEY (id)) INHERITS (t);"
+        "CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO child VALUES (NEW.*); RETURN NULL; END $$;"
+        "CREATE TRIGGER elsewhere BEFORE INSERT ON t FOR EACH ROW WHEN (NEW.v > 1) EXECUTE FUNCTION other()"
+    ),
+    "unique index over columns that can be NULL": "CREATE TABLE t (id int UNIQUE NULLS DISTINCT, w int UNIQUE, v int)",
+}
+
+
+@pytest.mark.parametrize("tables", NO_KEYS.values(), ids=[name.replace(" ", "_") for name in NO_KEYS])
+def test_a_key_that_does_not_hold_for_all_rows_tells_none_apart(db: Any, tables: str) -> None:
+    db.run(tables)
+    db.create("copy", "SELECT id, v FROM t WHERE v > 0", refresh_mode="DIFFERENTIAL")
+    db.create("self_join", "SELECT a.id, b.v FROM t a JOIN t b USING (id)", refresh_mode="DIFFERENTIAL")
+    db.create("last", "SELECT id, v, row_number() OVER (PARTITION BY id ORDER BY v) FROM t")
+    tables_read = ("copy", "self_join", "last")
+    null = "NULL" if "UNIQUE NULLS" in tables else "1"
+    with db.connect(autocommit=False) as connection:
+        for statement in (
+            f"INSERT INTO t (id, v) VALUES ({null}, 1), (2, 1)",
+            f"INSERT INTO t (id, v) VALUES ({null}, 2)",
+            f"INSERT INTO t (id, v) VALUES ({null}, 3)" if null == "NULL" else "UPDATE t SET v = 0 WHERE v = 2",
+            "DELETE FROM t WHERE v = 1",
+        ):
+            connection.execute(statement)
+            for table in tables_read:
+                connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [table])
+            found = connection.execute("SELECT id, v FROM copy ORDER BY 1, 2").fetchall()
+            assert found == connection.execute("SELECT id, v FROM t WHERE v > 0 ORDER BY 1, 2").fetchall()
+    db.assert_refreshed(*tables_read)
+
+
 def test_a_primary_key_that_comes_and_goes_again_does_no_harm(db: Any) -> None:
     db.run("CREATE TABLE t (id int, v text); INSERT INTO t VALUES (1, 'a'), (2, 'b')")
     db.create("copy", "SELECT id, v FROM t")

@@ -150,6 +150,23 @@ BEGIN
 END $$;
 
 
+-- Whether the uniqueness of an index holds at the end of each statement. A constraint that can be deferred need not hold before
+-- its transaction ends; nor can that of a partitioned table, if that of one partition can, which PostgreSQL lets be attached. An
+-- index that is not valid may be missing on partitions (ALTER TABLE ONLY … ADD PRIMARY KEY).
+CREATE OR REPLACE FUNCTION pgtrickle._holds(index oid) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found record;
+BEGIN
+    SELECT i.indisunique AND i.indisvalid AND i.indimmediate AND NOT i.indisexclusion AND i.indpred IS NULL AND i.indexprs IS NULL AS alone,
+           c.relkind = 'I' AS partitioned
+    INTO found FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indexrelid = index;
+    RETURN found.alone AND (NOT found.partitioned OR NOT EXISTS (
+        SELECT FROM pg_partition_tree(index) p JOIN pg_index i ON i.indexrelid = p.relid
+        WHERE NOT (i.indisvalid AND i.indimmediate)));
+END $$;
+
+
 -- What a query relies on in a source, for people to read: {"schema", "name", "relkind", "rls",
 -- "columns": {name: "type collation generation"}}, for the given columns.
 CREATE OR REPLACE FUNCTION pgtrickle._column_snapshot(source oid, columns text[]) RETURNS jsonb
@@ -185,7 +202,8 @@ DECLARE
 BEGIN
     SELECT string_agg(concat_ws(' ', a.attname, a.attnum, a.atttypid, a.atttypmod, a.attcollation, a.attgenerated), ',' ORDER BY a.attname),
            bool_or(a.attgenerated <> ''), bool_or(a.atttypid >= 16384), (SELECT c.relkind FROM pg_class c WHERE c.oid = source),
-           (SELECT i.indkey::text FROM pg_index i WHERE i.indrelid = source AND i.indisprimary AND i.indimmediate)
+           (SELECT i.indkey::text FROM pg_index i
+            WHERE i.indrelid = source AND i.indisprimary AND pgtrickle._holds(i.indexrelid))
     INTO description, generated, labelled, kind, key
     FROM pg_attribute a
     WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped;
@@ -348,7 +366,7 @@ END $$;
 
 -- The columns by which the rows of a source can be told apart: its primary key, or else the shortest unique constraint over
 -- columns that are NOT NULL (and no row breaks that: PostgreSQL 18 has constraints that are not validated). NULL if it has
--- none, or one that can be deferred, which need not hold before a transaction ends, or children, whose rows no index of it knows. Indexes without a constraint do not count: while one is created a
+-- none that holds, or children, whose rows no index of it knows. Indexes without a constraint do not count: while one is created a
 -- transaction may be reading the rows of a time when there was no such key.
 CREATE OR REPLACE FUNCTION pgtrickle._row_key(source oid) RETURNS text[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -358,7 +376,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                   FROM unnest(u.conkey) WITH ORDINALITY AS n(attnum, place)
                   LEFT JOIN pg_attribute a ON a.attrelid = u.conrelid AND a.attnum = n.attnum) AS k
     WHERE c.oid = source AND (c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid))
-      AND u.conrelid = c.oid AND u.contype IN ('p', 'u') AND NOT u.condeferrable AND i.indexrelid = u.conindid AND NOT i.indisexclusion
+      AND u.conrelid = c.oid AND u.contype IN ('p', 'u') AND i.indexrelid = u.conindid AND pgtrickle._holds(i.indexrelid)
       AND k.complete
       AND NOT EXISTS (SELECT FROM pg_constraint v
                       WHERE v.conrelid = c.oid AND v.contype = 'n' AND NOT v.convalidated AND v.conkey[1] = ANY (u.conkey))
@@ -385,7 +403,7 @@ BEGIN
             'key', CASE WHEN c.relkind = 'p' OR NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = c.oid) THEN
                 coalesce((SELECT jsonb_agg(a.attname ORDER BY k.place)
                           FROM pg_index i, unnest(i.indkey) WITH ORDINALITY AS k(attnum, place), pg_attribute a
-                          WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND NOT i.indisexclusion
+                          WHERE i.indrelid = c.oid AND i.indisprimary AND pgtrickle._holds(i.indexrelid)
                             AND k.place <= i.indnkeyatts AND a.attrelid = c.oid AND a.attnum = k.attnum), '[]')
                 ELSE '[]' END,
             'columns', pgtrickle._columns(c.oid)) ORDER BY r.place), '[]')
