@@ -131,9 +131,9 @@ class Conductor:
             await self.exchange(m.parse(NAME, b"SUBSCRIBE"), flush=flush)
 
     async def pump_copy(self) -> None:
-        """Pass the client's COPY data on until it ends it."""
-        while True:
-            kind, data = await self.dialogue.next_from_client()
+        """Pass the client's COPY data on until it ends it, or PostgreSQL does."""
+        while (found := await self.dialogue.copy_data()) is not None:
+            kind, data = found
             if kind in (m.COPY_DATA, m.COPY_DONE, m.COPY_FAIL, m.TERMINATE, CONTINUATION):
                 await self.send(data)
             if kind in (m.COPY_DONE, m.COPY_FAIL, m.TERMINATE):

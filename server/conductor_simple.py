@@ -41,6 +41,8 @@ class Survey:
     """Whether a statement is one of SUBSCRIBE's."""
     ours: bool = False
     """Whether PostgreSQL gets another statement in the place of one."""
+    copying: bool = False
+    """Whether a statement is a COPY."""
 
     @property
     def lone(self) -> Kind | None:
@@ -75,10 +77,13 @@ class SimpleConductor(Conductor):
         text = message[5:-1]
         found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
         self.subscribing = found.subscribing
+        mentioned = mentions(text)
+        # A request of a trigger on what is copied into is noticed too late outside a transaction block.
+        copies = Mention.COPY_IN in mentioned and found.copying and (found.several or self.status == m.IDLE)
         # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
         # it makes all the same is noticed.
         if not self.subscribing and (
-            not (found.ours or Mention.REQUEST in mentions(text))
+            not (found.ours or copies or Mention.REQUEST in mentioned)
             or self.status == m.FAILED
             or not (found.several or found.ours or found.lone is Kind.QUERY)
         ):
@@ -96,6 +101,7 @@ class SimpleConductor(Conductor):
             part = text[statement.start : statement.end]
             if subscribing and not found.subscribing:
                 found.subscribing = self.subscriptions.look(part) is not None
+            found.copying |= statement.words[0] == "COPY"
             if statement.words[0] in _OURS and not found.ours:
                 found.ours = self.as_sent(part) is not part
             await self.release_databases_of(text, statement)

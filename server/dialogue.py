@@ -100,6 +100,25 @@ class Dialogue:
             self._pass_what_is_said()
             await self._news.wait()
 
+    async def copy_data(self) -> tuple[int, bytes] | None:
+        """What a client that copies sends next: all CopyData messages there are, or one of another type, or a piece.
+
+        None as soon as PostgreSQL has answered: it does so before the end of the data where it has found an error.
+        """
+        client = self._traffic.client
+        await self._take_turns()
+        while True:
+            self._news.clear()
+            self._pass_what_is_said()
+            if self._waiting and not client.skip:  # a message that has begun is passed on to its end
+                return None
+            if data := client.run_of(m.COPY_DATA):
+                return m.COPY_DATA, data
+            if (found := client.next()) is not None:
+                return found
+            self._session.client.release(Hold.QUEUE)
+            await self._news.wait()
+
     async def quiet(self) -> None:
         """While PostgreSQL has nothing to do: pass on what it says by itself, until the client says goodbye.
 

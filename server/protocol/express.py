@@ -53,7 +53,7 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
         start = 5 if kind == _QUERY else text.find(0, 5) + 1
         scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
         if scanned:  # what reads and writes is none of the server's own statements
-            if b"://" in text or b"extension" in text or b"source" in text or b"retain" in text:
+            if b"://" in text or b"extension" in text or b"source" in text or b"retain" in text or b"stdin" in text:
                 return False
             if b"subscribe" in text:
                 return False

@@ -116,6 +116,25 @@ class Framer:
         self.skip = size - self.size
         return kind, self.take()
 
+    def run_of(self, kind: int) -> bytes:
+        """All whole messages of this type at the beginning of what has arrived. Raises ProtocolViolation.
+
+        >>> framer = Framer(FRONTEND_LENGTHS)
+        >>> framer.feed(b"d\\0\\0\\0\\5ad\\0\\0\\0\\5bd\\0")
+        >>> framer.run_of(100), framer.size
+        (b'd\\x00\\x00\\x00\\x05ad\\x00\\x00\\x00\\x05b', 2)
+        """
+        if self.skip or not self.size:
+            return b""
+        data, position = self.partial, 0
+        while position + 5 <= len(data) and data[position] == kind:
+            _, length = HEADER.unpack_from(data, position)
+            check(self.lengths, kind, length)
+            if position + 1 + length > len(data):
+                break
+            position += 1 + length
+        return self._consume(position) if position else b""
+
     def _consume(self, size: int) -> bytes:
         data = self.partial if len(self._data) < self._at + size else self._data
         begin = self._at

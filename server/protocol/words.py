@@ -23,6 +23,9 @@ class Mention(Flag):
     """May be a SUBSCRIBE in one of its forms, or speak of its cursor (``subscribe_syntax``, ``cursor_syntax``)."""
     CURSOR = auto()
     """Speaks of a cursor, which may be one of SUBSCRIBE's by the time at which the statement is run."""
+    COPY_IN = auto()
+    """May be a COPY from the client: its data come once, so that it cannot be run again where a trigger has made a
+    request."""
 
 
 NOTHING = Mention.NOTHING
@@ -51,6 +54,7 @@ _OWN = re.compile(rb"\b(?:(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)|retai
 # Where a statement can begin, or behind FOR of a DECLARE, and followed by what can be subscribed to.
 _SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s{0,64}+(?:\s|subscribe\s{0,64}+(?:["(a-z_/\x80-\xff\s]|--))')
 _CURSOR = re.compile(rb"\b(?:fetch|close|move)\b")
+_STDIN = re.compile(rb"\bstdin\b")
 _COPY, _FROM, _URI = re.compile(rb"\bcopy\b"), re.compile(rb"\bfrom\b"), re.compile(rb"'[a-z0-9]{1,16}://")
 
 
@@ -66,6 +70,8 @@ def mentions(text: bytes) -> Mention:
     (<Mention.LOAD: 4>, <Mention.LOAD: 4>)
     >>> mentions(b"CREATE /* a */ SOURCE c FROM LOAD GENERATOR COUNTER"), mentions(b"CREATE TABLE t (source text)")
     (<Mention.LOAD: 4>, <Mention.NOTHING: 0>)
+    >>> mentions(b"COPY t FROM STDIN"), mentions(b"copy t to stdout")
+    (<Mention.COPY_IN: 32>, <Mention.NOTHING: 0>)
     >>> mentions(b"declare c cursor for subscribe t"), mentions(b"SELECT subscribe FROM users")
     (<Mention.SUBSCRIBE: 8>, <Mention.NOTHING: 0>)
     """
@@ -78,6 +84,7 @@ def mentions(text: bytes) -> Mention:
         and b"source" not in lowered
         and b"retain" not in lowered
         and b"subscribe" not in lowered
+        and b"stdin" not in lowered
     ):
         return NOTHING
     found = NOTHING
@@ -90,6 +97,8 @@ def mentions(text: bytes) -> Mention:
         found |= Mention.REQUEST
     if _touches_databases(lowered, short):
         found |= Mention.DATABASE
+    if _copies_from_client(lowered, short):
+        found |= Mention.COPY_IN
     return found
 
 
@@ -101,6 +110,15 @@ def _loads(lowered: bytes, short: bool) -> bool:
     copy = _COPY.search(lowered)
     source = _FROM.search(lowered, copy.end()) if copy else None
     return source is not None and _URI.search(lowered, source.end()) is not None
+
+
+def _copies_from_client(lowered: bytes, short: bool) -> bool:
+    if b"stdin" not in lowered:
+        return False
+    if not short:
+        return _follow(lowered, (b"copy",), (b"stdin",))
+    copy = _COPY.search(lowered)
+    return copy is not None and _STDIN.search(lowered, copy.end()) is not None
 
 
 def _speaks_of_extensions(lowered: bytes, short: bool) -> bool:

@@ -169,6 +169,9 @@ def test_call_in_a_trigger(db: Any) -> None:
     )
     db.run("INSERT INTO tenants VALUES ('one'), ('two')")
     db.assert_current("st_one", "st_two")
+    with db.connection.cursor().copy("COPY tenants FROM STDIN") as copy:
+        copy.write("three\nfour\n")
+    db.assert_current("st_three", "st_four")
 
 
 def test_writable_statement_that_returns_rows_and_makes_a_request(db: Any) -> None:

@@ -131,14 +131,16 @@ def test_copy_with_requests(requesting: Wire, engaged: Engaged) -> None:
     assert engaged.tables() == {"x"}
 
 
+COPYING = """
+    create table x(n text); create function f() returns trigger language plpgsql as
+    $$ begin perform make(new.n, 'select 1'); return new; end $$;
+    create trigger f before insert on x for each row execute function f()
+"""
+
+
 @pytest.mark.parametrize("extended", [False, True])
 def test_copy_from_the_client_whose_trigger_makes_requests(requesting: Wire, engaged: Engaged, extended: bool) -> None:
-    trigger = (
-        "create table x(n text); create function f() returns trigger language plpgsql as"
-        " $$ begin perform make(new.n, 'select 1'); return new; end $$;"
-        " create trigger f before insert on x for each row execute function f()"
-    )
-    requesting.send(m.query(trigger.encode()))
+    requesting.send(m.query(COPYING.encode()))
     requesting.until()
     copy = statement("copy x from stdin") + m.FLUSH_MESSAGE if extended else m.query(b"copy x from stdin")
     end = m.COPY_DONE_MESSAGE + (m.SYNC_MESSAGE if extended else b"")
@@ -148,18 +150,59 @@ def test_copy_from_the_client_whose_trigger_makes_requests(requesting: Wire, eng
             requesting.until()
         requesting.send(copy)
         requesting.until("G")
-        for name in (b"a", b"b", b"c"):
+        for name in (b"d", b"e", b"f") if transaction else (b"a", b"b", b"c"):
             requesting.send(m.message(m.COPY_DATA, name + b"\n"))
         requesting.send(end)
         answer = requesting.until()
+        assert "".join(kind for kind, _ in answer).replace("N", "") == "CZ"
         if transaction:
-            assert "".join(kind for kind, _ in answer).replace("N", "") == "CZ"
             requesting.send(m.query(b"commit"))
             requesting.until()
-            assert engaged.tables() == {"x", "a", "b", "c"}
+            assert engaged.tables() == {"x", "a", "b", "c", "d", "e", "f"}
         else:
-            assert "".join(kind for kind, _ in answer) == "EZ" and b"C0A000" in answer[0][1]
-            assert engaged.tables() == {"x"}
+            assert engaged.tables() == {"x", "a", "b", "c"}
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_copy_from_the_client_that_fails_says_so_before_the_end_of_the_data(
+    requesting: Wire, engaged: Engaged, extended: bool
+) -> None:
+    requesting.send(m.query(b"create table x(i int)"))
+    requesting.until()
+    requesting.send(statement("copy x from stdin") + m.FLUSH_MESSAGE if extended else m.query(b"copy x from stdin"))
+    requesting.until("G")
+    requesting.send(m.message(m.COPY_DATA, b"1\n"), m.message(m.COPY_DATA, b"no number\n"))
+    assert requesting.kinds("E") == "E"
+    rest = [m.message(m.COPY_DATA, b"2\n"), m.COPY_DONE_MESSAGE]
+    requesting.send(*rest, *([m.SYNC_MESSAGE] if extended else []))
+    assert requesting.kinds() == "Z"
+    requesting.send(m.query(b"select count(*) from x"))
+    answer = requesting.until()
+    assert [kind for kind, _ in answer] == ["T", "D", "C", "Z"] and answer[1][1].endswith(b"0")
+
+
+def test_request_of_a_copys_trigger_that_fails_undoes_the_copy(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.query(COPYING.encode()))
+    requesting.until()
+    requesting.send(m.query(b"copy x from stdin"))
+    requesting.until("G")
+    requesting.send(m.message(m.COPY_DATA, b"a\nrefused\n"), m.COPY_DONE_MESSAGE)
+    answer = requesting.until()
+    assert "".join(kind for kind, _ in answer) == "NEZ" and b"is refused" in answer[1][1]
+    assert engaged.tables() == {"x"}
+
+
+def test_copy_from_the_client_behind_a_request_in_one_string(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.query(b"create table x(i int); begin"))
+    requesting.until()
+    requesting.send(m.query(b"select make('t', 'select 1'); copy x from stdin; copy x from stdin"))
+    for _ in range(2):
+        requesting.until("G")
+        requesting.send(m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE)
+    assert requesting.kinds() == "CZ"
+    requesting.send(m.query(b"commit"))
+    requesting.until()
+    assert engaged.tables() == {"t", "x"}
 
 
 def test_request_made_by_the_commit_itself_is_refused(requesting: Wire, engaged: Engaged) -> None:
