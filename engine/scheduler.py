@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +35,12 @@ logger = structlog.get_logger(__name__)
 
 LEASE = "scheduler"
 """What a database's scheduler holds while it is elected; `pgtrickle._scheduler_running()` looks for it."""
+
+TITLE = "headwater scheduler"
+"""`application_name` of its session, with the position up to which changes have been there for `SETTLED_SECONDS`:
+`pgtrickle._is_stale` tells by it what is late from what has just been changed."""
+
+SETTLED_SECONDS = 2.0
 
 ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
@@ -137,6 +144,10 @@ class Scheduler:
     _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
     _asked_at: float = -math.inf
+    _positions: deque[tuple[float, int]] = field(default_factory=deque)
+    """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
+    _noted: str = ""
+    """What the session is called."""
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -162,6 +173,8 @@ class Scheduler:
             logger.info("scheduler elected", database=self.pool.database)
             self.leading = True
             self._paces.clear()
+            self._positions.clear()
+            self._noted = ""
             self._workers = Workers()
             session = PooledSession(connection)
             try:
@@ -193,15 +206,33 @@ class Scheduler:
             self._ask(role)
         if not await self._enabled(enabled):
             self._keep(())
+            self._positions.clear()
+            await self._note(session, TITLE)  # nothing that changes is refreshed
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
         ((position, settled),) = await session.fetch(
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
         self._position = position if settled else None
+        await self._note(session, f"{TITLE}: {self._settled(position)}")
         self._next_look = self._find_due(await stream_tables(session), self._position)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
+
+    def _settled(self, position: int) -> int:
+        """Where the changes stood `SETTLED_SECONDS` ago, -1 if that is not known; they are at `position` now."""
+        now = self.clock()
+        if not self._positions or self._positions[-1][1] != position:
+            self._positions.append((now, position))
+        while len(self._positions) > 1 and self._positions[1][0] <= now - SETTLED_SECONDS:
+            self._positions.popleft()
+        since, settled = self._positions[0]
+        return settled if since <= now - SETTLED_SECONDS else -1
+
+    async def _note(self, session: SqlSession, title: str) -> None:
+        if title != self._noted:
+            await session.fetch("SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false)", title)
+            self._noted = title
 
     async def _enabled(self, setting: str) -> bool:
         if _is_on(setting):

@@ -117,6 +117,21 @@ def test_stale_means_due_and_changed(refreshed: Engine) -> None:
     assert refreshed.value(stale) is False
 
 
+def test_change_that_has_just_been_made_does_not_make_stale_where_a_scheduler_works(refreshed: Engine) -> None:
+    stale = "SELECT stale FROM pgtrickle.stream_tables_info"
+    refreshed.connection.execute("UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = now() - interval '1 hour'")
+    refreshed.connection.execute("INSERT INTO t VALUES (1, 'a')")
+    position = refreshed.value("SELECT change_position FROM pgtrickle._change_position()")
+    assert refreshed.value("SELECT pgtrickle._take_lease('scheduler')")
+    for noted, expected in ((f": {position - 1}", False), (": -1", False), (f": {position}", True), ("", True)):
+        refreshed.connection.execute(f"SET application_name = 'headwater scheduler{noted}'".encode())
+        assert refreshed.value(stale) is expected, noted
+    refreshed.connection.execute(
+        "UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = now() - interval '301 seconds'"
+    )
+    assert refreshed.value(stale) is False, "the schedule is 5m, and a refresh that is due takes some time"
+
+
 def test_statistics_and_health(refreshed: Engine) -> None:
     row = refreshed.connection.execute(
         "SELECT total_refreshes, successful_refreshes, failed_refreshes, total_rows_inserted, total_rows_deleted, "

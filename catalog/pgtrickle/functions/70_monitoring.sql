@@ -36,10 +36,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Buffer rows of a source that a frontier has not seen; NULL where the source is not captured, there is no frontier, or it is
--- not the caller's business.
+-- Buffer rows of a source that a frontier has not seen; NULL where the source is not captured, there is no frontier, it is
+-- not the caller's business, or somebody has locked the buffer, who may just be dropping the source: for that nobody waits.
 CREATE OR REPLACE FUNCTION pgtrickle._pending(source oid, frontier jsonb) RETURNS bigint
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
 DECLARE
     pending bigint;
 BEGIN
@@ -54,20 +54,79 @@ BEGIN
     INTO pending
     USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0);
     RETURN pending;
+EXCEPTION WHEN lock_not_available OR undefined_table THEN
+    RETURN NULL;
 END $$;
 
 
--- Whether a stream table is older than its schedule allows. One whose sources have not changed since it was refreshed
--- is not, however long ago that was. NULL for cron schedules, before the first refresh, and where the caller may not know.
+-- The bytes of a source's buffer; NULL where somebody has locked it.
+CREATE OR REPLACE FUNCTION pgtrickle._buffer_bytes(source oid) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
+BEGIN
+    RETURN pg_total_relation_size(to_regclass('pgtrickle_changes.changes_' || source));
+EXCEPTION WHEN lock_not_available THEN
+    RETURN NULL;
+END $$;
+
+
+-- Whether a source has changes, of those with numbers up to `most`, that a frontier has not seen. True where the source is not
+-- captured, or there is no frontier; NULL where it is not the caller's business, or somebody has locked the buffer.
+CREATE OR REPLACE FUNCTION pgtrickle._has_unseen(source oid, frontier jsonb, most bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
+DECLARE
+    unseen boolean;
+BEGIN
+    IF NOT pgtrickle._may_see_changes(source) THEN
+        RETURN NULL;
+    ELSIF frontier->>'snapshot' IS NULL OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
+        RETURN true;
+    END IF;
+    EXECUTE format($q$SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c
+                      WHERE c."__pgt_change_id" <= $4
+                        AND CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
+                                 ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)$q$,
+                   'changes_' || source)
+    INTO unseen
+    USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0), most;
+    RETURN unseen;
+EXCEPTION WHEN lock_not_available OR undefined_table THEN
+    RETURN NULL;
+END $$;
+
+
+-- The elected scheduler: whether its session has lately looked for work, and the number up to which changes have been there for
+-- two seconds at least, which is in the session's application_name. No row where none is elected.
+CREATE OR REPLACE FUNCTION pgtrickle._scheduler(OUT looks boolean, OUT settled_position bigint) RETURNS SETOF record
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(a.state = 'active' OR a.query_start > clock_timestamp() - interval '10 seconds', true),
+           CASE WHEN a.application_name ~ '^headwater scheduler: -?[0-9]{1,18}$'
+                THEN split_part(a.application_name, ': ', 2)::bigint END
+    FROM pg_stat_get_activity(NULL) a
+    WHERE a.pid = pgtrickle._lease_holder('scheduler')
+$$;
+
+
+-- Whether a server's scheduler is at work in this database.
+CREATE OR REPLACE FUNCTION pgtrickle._scheduler_running() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((SELECT s.looks FROM pgtrickle._scheduler() s), false)
+$$;
+
+
+-- Whether a stream table is older than its schedule allows, by two seconds or more, in which a refresh that is due gets done. One
+-- whose sources have not changed since it was refreshed is not, however long ago that was, nor one that they have only just made
+-- out of date; but where no scheduler works, every change counts. NULL for cron schedules, before the first refresh, and where the
+-- caller may not know, or the change is being locked.
 CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp) > pgtrickle._effective_seconds(s.pgt_id)
+    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp) > pgtrickle._effective_seconds(s.pgt_id) + 2
            AND (s.needs_reinit OR (
                 -- Of three values: true if one is, else NULL if one is not known.
                 SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
-                FROM pgtrickle.pgt_dependencies d,
-                     LATERAL (SELECT CASE WHEN pgtrickle._may_see_changes(d.source_relid)
-                                          THEN coalesce(pgtrickle._pending(d.source_relid, s.frontier), 1) > 0 END) AS c(changed)
+                FROM (SELECT coalesce((SELECT l.settled_position FROM pgtrickle._scheduler() l WHERE l.looks),
+                                      9223372036854775807) AS most OFFSET 0) AS l,
+                     pgtrickle.pgt_dependencies d,
+                     LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, l.most) AS c(changed)
                 WHERE d.pgt_id = s.pgt_id))
     FROM pgtrickle.pgt_stream_tables s
     WHERE s.pgt_id = _is_stale.pgt_id
@@ -254,7 +313,7 @@ RETURNS TABLE (stream_table text, source_table text, source_oid bigint, cdc_mode
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.pgt_schema || '.' || s.pgt_name, pgtrickle._qualified(d.source_relid), d.source_relid::bigint,
            lower(d.cdc_mode), pgtrickle._pending(d.source_relid, s.frontier),
-           pg_total_relation_size(to_regclass('pgtrickle_changes.changes_' || d.source_relid))
+           pgtrickle._buffer_bytes(d.source_relid)
     FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
     WHERE d.cdc_mode IS NOT NULL
     ORDER BY 1, 2
@@ -273,13 +332,6 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     CROSS JOIN LATERAL pgtrickle._capture_triggers(c.source_relid) AS e
     LEFT JOIN pg_trigger t ON t.tgrelid = r.relid AND t.tgname = e.name
     ORDER BY c.source_relid, r.relid, e.name
-$$;
-
-
--- Whether a server's scheduler is at work in this database.
-CREATE OR REPLACE FUNCTION pgtrickle._scheduler_running() RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._lease_holder('scheduler') IS NOT NULL
 $$;
 
 

@@ -1,0 +1,115 @@
+"""What monitoring shows is so, and nobody who looks waits for a transaction that somebody has left open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Database
+
+LEFT_OPEN = [
+    "DROP TABLE src",
+    "DROP TABLE st",
+    "TRUNCATE src",
+    "ALTER TABLE src ADD COLUMN more int; ALTER TABLE st SET (fillfactor = 50)",
+    "ALTER TABLE src DROP COLUMN v CASCADE",
+    "DROP TABLE part; CREATE TABLE other (id int); DROP TABLE other",
+    "SELECT pgtrickle.drop_stream_table('st')",
+    "SELECT pgtrickle.refresh_stream_table('st')",
+    "SELECT pgtrickle.alter_stream_table('st', schedule => '2h')",
+    "SELECT pgtrickle.create_stream_table('other', 'SELECT v FROM src', '1h')",
+    "LOCK TABLE src, st, part IN ACCESS EXCLUSIVE MODE",
+]
+# Of a name; whatever else monitors is found in the catalog.
+OF_A_NAME = ["get_refresh_history", "get_staleness", "list_sources", "explain_st"]
+MONITORING = """
+SELECT format('SELECT * FROM pgtrickle.%I', c.relname) FROM pg_class c
+WHERE c.relnamespace = 'pgtrickle'::regnamespace AND c.relkind = 'v'
+UNION ALL
+SELECT format('SELECT * FROM pgtrickle.%I()', p.proname) FROM pg_proc p
+WHERE p.pronamespace = 'pgtrickle'::regnamespace AND p.proname !~ '^_' AND p.prokind = 'f' AND p.provolatile <> 'v'
+  AND p.pronargs = p.pronargdefaults AND p.prorettype <> 'trigger'::regtype
+ORDER BY 1
+"""
+
+
+@pytest.mark.parametrize("statement", LEFT_OPEN)
+def test_transaction_that_is_left_open_holds_up_no_monitoring(db: Database, statement: str) -> None:
+    db.run("CREATE TABLE src (id int PRIMARY KEY, v int); CREATE TABLE part (id int) PARTITION BY RANGE (id)")
+    db.run("CREATE TABLE part1 PARTITION OF part FOR VALUES FROM (0) TO (10)")
+    db.create("st", "SELECT id, v FROM src", schedule="1h")
+    db.create("st2", "SELECT id FROM part", schedule="1h")
+    db.run("INSERT INTO src VALUES (1, 1); INSERT INTO part VALUES (1)")
+    db.run("UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = data_timestamp - interval '1 day'")
+    looks = [look for (look,) in db.rows(MONITORING)]
+    looks += [f"SELECT * FROM pgtrickle.{name}('st')" for name in OF_A_NAME]
+    assert "SELECT * FROM pgtrickle.quick_health" in looks
+    with psycopg.connect(db.server.dsn(db.name)) as user:
+        user.execute(statement.encode())
+        db.run("SET lock_timeout = '500ms'")
+        waiting = []
+        for look in looks:
+            try:
+                db.run(look)
+            except psycopg.errors.LockNotAvailable as error:
+                waiting.append(f"{look}: {error}")
+        assert waiting == []
+        user.rollback()
+
+
+HEALTH = "SELECT status, stale_tables, scheduler_running FROM pgtrickle.quick_health"
+
+
+def test_healthy_server_under_load_is_ok(live_db: Database, eventually: Callable[..., Any]) -> None:
+    live_db.run("CREATE TABLE src (id int PRIMARY KEY, v int)")
+    live_db.create("st", "SELECT id, v FROM src", schedule="1s")
+    live_db.create("whole", "SELECT count(*) AS n, now() - now() AS none FROM src", schedule="1s", refresh_mode="FULL")
+    eventually(lambda: live_db.rows(HEALTH) == [("OK", 0, True)], what="it is healthy")
+    writer = live_db.connect()
+    seen = set()
+    end = time.monotonic() + 4
+    id_ = 0
+    while time.monotonic() < end:
+        id_ += 1
+        writer.execute("INSERT INTO src VALUES (%s, 0)", [id_])
+        seen.update(live_db.rows(HEALTH))
+    assert seen == {("OK", 0, True)}
+
+
+def test_what_is_not_refreshed_is_stale(live_db: Database, eventually: Callable[..., Any]) -> None:
+    live_db.run("CREATE TABLE src (id int PRIMARY KEY, v int)")
+    live_db.create("st", "SELECT id, v FROM src", schedule="1s")
+    eventually(lambda: live_db.rows(HEALTH) == [("OK", 0, True)], what="it is healthy")
+    with live_db.bypass().transaction() as held:
+        held.connection.execute("LOCK TABLE st IN SHARE MODE")
+        live_db.run("INSERT INTO src VALUES (1, 1)")
+        eventually(lambda: live_db.rows(HEALTH) == [("WARNING", 1, True)], what="it stands still")
+    eventually(lambda: live_db.rows(HEALTH) == [("OK", 0, True)], what="it goes on")
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
+    live_db.run("INSERT INTO src VALUES (2, 1)")
+    eventually(
+        lambda: live_db.value("SELECT stale_tables FROM pgtrickle.quick_health") == 1, what="nothing is refreshed"
+    )
+
+
+@pytest.mark.long
+def test_server_that_hangs_is_seen(own_db: Database, eventually: Callable[..., Any]) -> None:
+    own_db.run("CREATE TABLE src (id int PRIMARY KEY, v int)")
+    own_db.create("st", "SELECT id, v FROM src", schedule="1s")
+    eventually(lambda: own_db.rows(HEALTH) == [("OK", 0, True)], what="it is healthy")
+    past = own_db.bypass()
+    assert own_db.server.process is not None
+    os.kill(own_db.server.process.pid, signal.SIGSTOP)
+    try:
+        past.execute("INSERT INTO src VALUES (1, 1)")
+        standing = [("WARNING", 1, False)]
+        eventually(lambda: past.execute(HEALTH.encode()).fetchall() == standing, what="it is seen", seconds=60)
+    finally:
+        os.kill(own_db.server.process.pid, signal.SIGCONT)
+    eventually(lambda: own_db.rows(HEALTH) == [("OK", 0, True)], what="it goes on")
