@@ -81,6 +81,11 @@ def on_behalf_of(role: str) -> Iterator[None]:
         _on_behalf_of.reset(before)
 
 
+def served() -> str:
+    """The role for which the task works, empty where that has not been said."""
+    return _on_behalf_of.get()
+
+
 def work_on_behalf_of(role: str) -> None:
     """Say for which role this task compiles from now on."""
     _on_behalf_of.set(role)

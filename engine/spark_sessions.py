@@ -25,6 +25,8 @@ from typing import TypeVar
 import structlog
 
 from catalog.session import SqlError
+from engine.compile_pool import served
+from engine.fair_slots import FairSlots
 from engine.sail_process import SailFailed
 from engine.spark_backends import Backend, ClassicBackend, ConnectBackend, Session
 from engine.spark_jvm import JvmFailed
@@ -68,9 +70,10 @@ class SparkSessions:
     """The sessions of one Spark target. Make one per process; nothing runs before the first `acquire`.
 
     `work_dir` is for everything Spark writes besides results: logs, shuffle files, warehouse. `options` are Spark
-    properties (``spark.executor.memory`` ...) that come on top of our own. At most `concurrency` jobs run at once,
-    each in a session of its own, so that their temporary views and settings do not meet. A Spark Connect server or
-    master that does not answer for `patience` seconds counts as unreachable, and is left alone for `rest` seconds.
+    properties (``spark.executor.memory`` ...) that come on top of our own. At most `concurrency` jobs of one role run
+    at once, and one more of others, each in a session of its own, so that their temporary views and settings do not
+    meet. A Spark Connect server or master that does not answer for `patience` seconds counts as unreachable, and is
+    left alone for `rest` seconds.
     """
 
     def __init__(
@@ -92,8 +95,8 @@ class SparkSessions:
         self._clock = clock
         self._refused: tuple[float, SparkUnavailable] | None = None
         """When Spark could last not be started, and why."""
-        self._threads = ThreadPoolExecutor(concurrency + 1, thread_name_prefix="spark")
-        self._slots = asyncio.Semaphore(concurrency)
+        self._threads = ThreadPoolExecutor(concurrency + 2, thread_name_prefix="spark")
+        self._slots = FairSlots(concurrency + 1, concurrency)
         self._starting = asyncio.Lock()
         self._backend: Backend | None = None
         self._idle: list[tuple[float, Session]] = []
@@ -190,8 +193,11 @@ class SparkSessions:
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[SparkLease]:
-        """A session for the time of the block; waits for a free one. Raises SparkUnavailable (58000)."""
-        async with self._slots:
+        """A session for the time of the block; waits for a free one. Raises SparkUnavailable (58000).
+
+        It is for the role on whose behalf the task works (`compile_pool.on_behalf_of`).
+        """
+        async with self._slots.slot(served()):
             await self.warm_up()
             backend = self._backend
             if backend is None:
