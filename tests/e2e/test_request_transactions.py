@@ -96,11 +96,59 @@ class TestTransactionBlock:
         assert caught.value.diag.message_hint
         connection.execute("ROLLBACK")
 
-    def test_read_only_transaction_is_refused(self, db: Any) -> None:
+    @pytest.mark.parametrize(
+        ("request_", "words"),
+        [
+            (CREATE, 'cannot create stream table "copy"'),
+            ("SELECT pgtrickle.drop_stream_table('kept')", 'cannot drop stream table "kept"'),
+            ("SELECT pgtrickle.alter_stream_table('kept', schedule => '9s')", 'cannot alter stream table "kept"'),
+            ("SELECT pgtrickle.refresh_stream_table('kept')", 'cannot refresh stream table "kept"'),
+            ("ALTER TABLE t SET (RETAIN HISTORY FOR '1 h')", "cannot execute ALTER TABLE"),
+            ("SELECT pgtrickle.retain_history('t', '1 h')", 'cannot retain the history of "t"'),
+            ("CREATE SOURCE numbers FROM LOAD GENERATOR COUNTER", "cannot execute CREATE SOURCE"),
+            ("COPY t FROM 's3://nowhere/t.csv'", "cannot execute COPY FROM"),
+            ("DROP EXTENSION pg_trickle", "cannot execute DROP EXTENSION"),
+        ],
+    )
+    def test_read_only_transaction_is_refused(self, db: Any, request_: str, words: str) -> None:
+        db.create("kept", "SELECT id FROM t")
+        db.run("INSERT INTO t VALUES (3, 'c')")
         connection = db.connect()
         connection.execute("BEGIN READ ONLY")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as inside:
+            connection.execute(request_)
+        connection.execute("ROLLBACK")
+        connection.execute("SET default_transaction_read_only = on")
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction) as outside:
+            connection.execute(request_)
+        for caught in (inside, outside):
+            assert caught.value.diag.message_primary == f"{words} in a read-only transaction"
+            assert caught.value.diag.message_hint and "READ WRITE" in caught.value.diag.message_hint
+        connection.execute("SET default_transaction_read_only = off")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('kept')")
+        db.assert_current("kept")
+
+    def test_refresh_without_changes_in_a_read_only_transaction(self, db: Any) -> None:
+        db.create("kept", "SELECT id FROM t")
+        connection = db.connect()
+        connection.execute("BEGIN READ ONLY")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('kept')")
+        assert connection.execute("SELECT id, pgtrickle.refresh_stream_table('kept') FROM kept").fetchall() == [
+            (1, ""),
+            (2, ""),
+        ]
+        connection.execute("COMMIT")
+        connection.execute("SET default_transaction_read_only = on")
+        connection.execute("SELECT pgtrickle.refresh_stream_table('kept')")
+
+    def test_refresh_of_own_changes_in_a_transaction_that_has_become_read_only(self, db: Any) -> None:
+        db.create("kept", "SELECT id FROM t")
+        connection = db.connect()
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO t VALUES (3, 'c')")
+        connection.execute("SET TRANSACTION READ ONLY")
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-            connection.execute(CREATE)
+            connection.execute("SELECT pgtrickle.refresh_stream_table('kept')")
         connection.execute("ROLLBACK")
 
     def test_drop_and_create_again_in_one_transaction(self, db: Any) -> None:

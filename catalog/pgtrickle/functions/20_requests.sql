@@ -4,7 +4,7 @@
 -- the server an INFO with SQLSTATE HW001 tells the relay, which has the engine carry the request out in the same
 -- transaction, before the statement completes. INFO, since client_min_messages cannot suppress it. Should the
 -- transaction commit all the same with the row still there, a deferred trigger stops it with HW002. A refresh that finds
--- nothing to do is answered here, without a request.
+-- nothing to do is answered here, without a request, and so can be had in a read-only transaction.
 
 
 -- Runs for every new request, with the rights of whoever writes it, and makes it what it is: nothing but what is asked for
@@ -57,6 +57,23 @@ BEGIN
     IF pg_is_in_recovery() THEN
         RAISE EXCEPTION USING ERRCODE = '25006',
             MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
+    END IF;
+    IF current_setting('transaction_read_only')::boolean THEN
+        IF kind = 'refresh' AND pgtrickle._nothing_to_refresh(arguments->>'name', path) THEN
+            RETURN;
+        END IF;
+        PERFORM pgtrickle._raise('25006',
+            CASE kind WHEN 'refresh' THEN format('cannot refresh stream table "%s" in a read-only transaction', arguments->>'name')
+                      WHEN 'copy' THEN 'cannot execute COPY FROM in a read-only transaction'
+                      WHEN 'extension' THEN format('cannot execute %s EXTENSION in a read-only transaction',
+                                                   upper(arguments->>'action'))
+                      WHEN 'statement' THEN format('cannot execute %s in a read-only transaction',
+                                                   upper(substring(arguments->>'statement' FROM '^\w+(?: \w+)?')))
+                      WHEN 'retain' THEN format('cannot retain the history of "%s" in a read-only transaction',
+                                                arguments->>'name')
+                      ELSE format('cannot %s stream table "%s" in a read-only transaction', kind, arguments->>'name') END,
+            CASE kind WHEN 'refresh' THEN 'It may have changes to take in.' END,
+            'Use BEGIN READ WRITE, or SET default_transaction_read_only = off.');
     END IF;
     -- In a statement that is nothing but this call there is nothing that the refresh would have to come after.
     IF kind = 'refresh' AND current_query() ~* E'^\\s*select\\s+pgtrickle\\.refresh_stream_table\\s*\\([^()]*\\)[\\s;]*$'

@@ -336,7 +336,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PU
 -- Where a stream table that a client asks to have refreshed is up to date, record that and return true. Where there is
 -- anything else to do or to say, return false and leave it to the engine.
 -- If the relay says that the transaction is its own and holds nothing else, the commit does not wait for the disk:
--- a crash loses a line of the history then.
+-- a crash loses a line of the history then. In a read-only transaction nothing is recorded.
 CREATE OR REPLACE FUNCTION pgtrickle._nothing_to_refresh(name text, path text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -344,6 +344,7 @@ DECLARE
     st_id bigint := pgtrickle._resolve(name, path, true);
     st record;
     may_act boolean;
+    read_only CONSTANT boolean := current_setting('transaction_read_only')::boolean;
 BEGIN
     IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
@@ -356,10 +357,18 @@ BEGIN
     IF NOT may_act THEN
         RETURN false;
     END IF;
-    -- Before any buffer is read: who drops the stream table holds this row, and waits for readers of its buffers.
-    PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND OR NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
+    -- Before any buffer is read: who drops the stream table holds this row, and waits for readers of its buffers. Who only
+    -- reads does not want the row, and waits like any reader.
+    IF NOT read_only THEN
+        PERFORM FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id AND s.status = 'ACTIVE' FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN false;
+        END IF;
+    END IF;
+    IF NOT (pgtrickle._refresh_context(st_id, pgtrickle._system(), 1)->'fresh')::boolean THEN
         RETURN false;
+    ELSIF read_only THEN
+        RETURN true;
     END IF;
     UPDATE pgtrickle.pgt_stream_tables s
     SET data_timestamp = now(), last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
