@@ -25,7 +25,9 @@ class StreamTable:
     age_seconds: float
     """Since it was created."""
     staleness: float | None
-    """Seconds since the snapshot its rows are as of; None before it is populated."""
+    """Seconds since the snapshot of its rows, negative if the clock was set back; None before it is populated."""
+    as_of: str | None
+    """The time of that snapshot, to be compared with itself alone."""
     schedule_seconds: float | None
     """Seconds between refreshes; None for a `calculated` schedule."""
     default_seconds: float
@@ -40,7 +42,7 @@ _STREAM_TABLES = """
 SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::bigint, s.status, s.refresh_mode,
        s.is_populated, s.needs_reinit,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.created_at)::double precision,
-       extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision,
+       extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision, s.data_timestamp::text,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,
        pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision,
        coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false)

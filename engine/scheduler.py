@@ -27,6 +27,7 @@ import structlog
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
+from engine.clocks import ClockWatch
 from engine.election import elected
 from engine.pool import DatabasePool, PooledSession
 from engine.workers import Workers
@@ -98,6 +99,21 @@ class _Pace:
     """How often in a row it was found busy elsewhere."""
     retry: float = -math.inf
     """When it may be tried again after a failure, on the monotonic clock."""
+    as_of: str | None = None
+    """The time that was last found written down for its rows."""
+    since: float | None = None
+    """From when its age counts, on the monotonic clock."""
+
+    def age(self, table: StreamTable, now: float) -> float:
+        """Seconds since the snapshot of its rows, or, before there are any, since its creation.
+
+        How old they were when their time was first seen only PostgreSQL's clock can say, if it was not set back
+        meanwhile. From then on the monotonic clock tells.
+        """
+        if self.since is None or self.as_of != table.as_of:
+            self.as_of = table.as_of
+            self.since = now - max(0.0, table.age_seconds if table.staleness is None else table.staleness)
+        return now - self.since
 
 
 @dataclass(slots=True, eq=False)
@@ -177,9 +193,11 @@ class Scheduler:
             self._noted = ""
             self._workers = Workers()
             session = PooledSession(connection)
+            watch = ClockWatch(self.pool.database, self.clock)
             try:
                 while True:
                     self._woken.clear()
+                    await watch.look(session)
                     pause = await self._look(session)
                     await asyncio.sleep(min(REST, pause))
                     with suppress(TimeoutError):
@@ -262,6 +280,7 @@ class Scheduler:
         """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
         for table in chain.from_iterable(graph.generations()):
             pgt_id = table.pgt_id
+            self._paces[pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
             upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
             due = self._due.get(pgt_id)
             changed = not self._is_idle(table, position)
@@ -287,8 +306,9 @@ class Scheduler:
 
     def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
         """Until a stream table that may have changes is due: its rows may be as old as its schedule says."""
-        rest = POPULATION_GRACE - table.age_seconds if table.staleness is None else schedule - table.staleness
-        return max(rest, self._paces[table.pgt_id].retry - now)
+        pace = self._paces[table.pgt_id]
+        whole = POPULATION_GRACE if table.staleness is None else schedule
+        return max(whole - pace.age(table, now), pace.retry - now)
 
     def _keep(self, wanted: Container[int]) -> None:
         """Of those whose turn has not begun, refresh these only."""

@@ -124,6 +124,8 @@ class Hub:
             "SELECT pg_catalog.floor(extract(epoch FROM pg_catalog.clock_timestamp()) * 1000)::bigint"
         )
         as_of, at_least = feed.as_of, bool(prepared.asked.as_of and prepared.asked.as_of.at_least)
+        if as_of is not None and as_of > int(now):
+            now = max(int(now), await self._closed())
         past = None
         if as_of is not None and as_of == feed.up_to:
             as_of = None  # nothing to be waited for: it ends as soon as it begins
@@ -147,6 +149,12 @@ class Hub:
             await past.found
         elif feed.up_to is not None and feed.up_to < timestamp and feed.up_to != feed.as_of:
             raise too_early(feed.up_to, timestamp)
+
+    async def _closed(self) -> int:
+        """The last timestamp that a client can know of, to come if the clock was set back. Raises SqlError."""
+        async with self._pool.session() as own:
+            ((last,),) = await own.fetch("SELECT last_value + 1 FROM pgtrickle.pgt_timeline_seq")
+        return int(last)
 
     def _start(self, start: Start, target: int | None = None, seconds: float = 0.0) -> Joining:
         """Have clients join at the next tick for which there is a session: a tick must not wait for one.

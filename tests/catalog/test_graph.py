@@ -25,6 +25,7 @@ def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> Str
         needs_reinit=False,
         age_seconds=100.0,
         staleness=10.0,
+        as_of="2026-01-01 00:00:00+00",
         schedule_seconds=schedule,
         default_seconds=1.0,
         sources=tuple(source if source == BASE else 100 + source for source in reads),

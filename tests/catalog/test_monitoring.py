@@ -14,9 +14,8 @@ def refreshed(engine: Engine) -> Engine:
     """Stream table st over t: refreshed in full, then incrementally, then one failure."""
     engine.connection.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
     pgt_id = engine.create("st", t=["id", "a"])
-    times = {"start_time": "2026-01-01 00:00:00+00", "end_time": "2026-01-01 00:00:00.5+00"}
     engine.refresh(
-        pgt_id, rows_inserted=10, executor="spark", executor_reason="many rows", initiated_by="INITIAL", **times
+        pgt_id, rows_inserted=10, executor="spark", executor_reason="many rows", initiated_by="INITIAL", seconds=0.5
     )
     engine.refresh(pgt_id, action="DIFFERENTIAL", rows_inserted=1, rows_deleted=2, executor="postgres")
     engine.finish(pgt_id, status="FAILED", action="DIFFERENTIAL", error_message="22012: division by zero")

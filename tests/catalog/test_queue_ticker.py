@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.catalog.conftest import Queue
@@ -47,6 +49,42 @@ def test_idle_queues_tick_at_growing_intervals(queue: Queue) -> None:
     configure(queue, ticker_idle_period="2 seconds")
     age(queue, "2 seconds")
     assert ticker(queue) is not None
+
+
+def test_ticks_go_on_where_the_clock_was_set_back(queue: Queue) -> None:
+    configure(queue, ticker_max_lag="1 second", ticker_idle_period="1 minute", rotation_period="2 hours")
+    queue.value("SELECT pgque.subscribe(%s, 'c')", queue.name)
+    queue.send("nacked")
+    queue.tick()
+    nacked = "SELECT pgque.nack(m.batch_id, m, '1 minute') FROM pgque.receive(%s, 'c') AS m"
+    assert queue.value(nacked, queue.name) == 1
+    batch = queue.value("SELECT current_batch FROM pgque.get_consumer_info(%s, 'c')", queue.name)
+    queue.value("SELECT pgque.ack(%s)", batch)
+    # As the stored times are where an hour ago it was an hour later.
+    age(queue, "-1 hour")
+    of_queue = "(SELECT queue_id FROM pgque.queue WHERE queue_name = %s)"
+    for table, column, id_ in (
+        ("queue", "queue_switch_time", "queue_id"),
+        ("subscription", "sub_active", "sub_queue"),
+        ("retry_queue", "ev_retry_after", "ev_queue"),
+    ):
+        queue.connection.execute(
+            f"UPDATE pgque.{table} SET {column} = {column} + interval '1 hour' WHERE {id_} = {of_queue}", [queue.name]
+        )
+    queue.send("sent")
+    made = [queue.value("SELECT pgque.ticker()")]
+    age(queue, "1 second")
+    made.append(queue.value("SELECT pgque.ticker()"))
+    assert made == [0, 1]
+    assert queue.rows("SELECT payload FROM pgque.receive(%s, 'c')", queue.name) == [("sent",)]
+    ((retry, switched, active, ticked),) = queue.rows(
+        "SELECT r.ev_retry_after - now(), q.queue_switch_time <= clock_timestamp(), s.sub_active <= clock_timestamp(),"
+        " (SELECT max(tick_time) FROM pgque.tick WHERE tick_queue = q.queue_id) <= clock_timestamp()"
+        " FROM pgque.queue q JOIN pgque.retry_queue r ON r.ev_queue = q.queue_id"
+        " JOIN pgque.subscription s ON s.sub_queue = q.queue_id WHERE q.queue_name = %s",
+        queue.name,
+    )
+    assert retry <= timedelta(minutes=1) and switched and active and ticked
 
 
 def test_ticker_of_all_queues_counts_ticks(queue: Queue) -> None:

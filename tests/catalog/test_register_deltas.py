@@ -395,3 +395,14 @@ def test_dropping_leaves_nothing(sessions: Open) -> None:
     )
     assert connection.execute(left, {"name": f"%{name}%"}).fetchall() == []
     assert sqlstate(connection, "SELECT accum.register_info(%s)", name) == "42704"
+
+
+def test_rows_of_a_clock_that_was_set_back_are_merged(sessions: Open) -> None:
+    connection = sessions()
+    name = create(connection)
+    post(connection, name, movement("a", 1, 5))
+    connection.execute(f"UPDATE accum.{name}_balance_cache_delta SET created_at = created_at + interval '1 hour'")
+    merged = connection.execute(
+        "SELECT accum_internal._merge_deltas(r, '2 seconds', 100) FROM accum._registers r WHERE r.name = %s", [name]
+    ).fetchone()
+    assert merged == (1,)

@@ -257,6 +257,7 @@ $$;
 
 
 -- Add pending rows that are old enough to what is stored, and remove them; the oldest first, and not more than a number.
+-- Those that are to come were there before the clock was set back.
 -- Returns how many. A register that has lost its buffer is repaired first.
 CREATE OR REPLACE FUNCTION accum_internal._merge_deltas(r @extschema@._registers, max_age interval, batch_size bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
@@ -268,7 +269,7 @@ BEGIN
     IF NOT accum_internal._is_alive(r) THEN
         PERFORM accum_internal._repair_delta_buffer(r);
     END IF;
-    EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE id <> 0 AND created_at <= now() - $1 ORDER BY id LIMIT $2) AS oldest',
+    EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE id <> 0 AND (created_at <= now() - $1 OR created_at > now()) ORDER BY id LIMIT $2) AS oldest',
                    buffer) INTO consumed USING max_age, batch_size;
     IF consumed IS NULL THEN
         RETURN 0;

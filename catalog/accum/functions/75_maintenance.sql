@@ -69,7 +69,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT accum_internal._setting('background_workers'),
            EXISTS (SELECT FROM @extschema@._registers WHERE high_write),
            CASE WHEN EXISTS (SELECT FROM @extschema@._registers) THEN greatest(0, coalesce(
-               (SELECT date_part('epoch', finished_at - now()) + accum_internal._setting('maintenance_interval') / 1000.0
+               (SELECT date_part('epoch', least(finished_at - now(), '0')) + accum_internal._setting('maintenance_interval') / 1000.0
                   FROM @extschema@._maintenance_runs WHERE task = 'partitions'), 0)) END
 $$;
 

@@ -65,7 +65,8 @@ END $$;
 
 
 -- Ticks that are due, of all queues or of some: where there are ticker_max_count new events, or any and the last tick
--- was ticker_max_lag ago; of idle queues at intervals that grow from a second to ticker_idle_period.
+-- was ticker_max_lag ago; of idle queues at intervals that grow from a second to ticker_idle_period. One whose last tick
+-- is to come is looked after: the clock was set back, see _follow_clock.
 CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[]) RETURNS SETOF pgque._due_tick
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -84,7 +85,7 @@ BEGIN
              WHERE NOT q.queue_external_ticker AND NOT q.queue_ticker_paused
                AND (only_queues IS NULL OR q.queue_id = ANY (only_queues))) AS due
      WHERE CASE
-            WHEN due.tick_id IS NULL THEN true
+            WHEN due.tick_id IS NULL OR due.age < interval '-1 second' THEN true
             WHEN due.has_events THEN
                 due.counted - due.tick_event_seq >= due.queue_ticker_max_count OR due.age >= due.queue_ticker_max_lag
             ELSE due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.queue_ticker_max_lag,
@@ -125,6 +126,28 @@ BEGIN
 END $$;
 
 
+-- Where the clock of the machine was set back (the last tick of a queue is to come), set back what waits for it, too: no
+-- more time than that can have passed. So what was to happen in a minute happens in a minute. To be called under _lock_ticks.
+CREATE OR REPLACE FUNCTION pgque._follow_clock(queues integer[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id integer;
+    ahead interval;
+BEGIN
+    FOREACH id IN ARRAY queues LOOP
+        SELECT t.tick_time - clock_timestamp() INTO ahead
+          FROM pgque.tick t WHERE t.tick_queue = id ORDER BY t.tick_id DESC LIMIT 1;
+        CONTINUE WHEN ahead IS NULL OR ahead <= interval '1 second' OR NOT isfinite(ahead);
+        RAISE LOG 'queue %: the clock was set back by % or more', id, ahead;
+        UPDATE pgque.tick t SET tick_time = t.tick_time - ahead WHERE t.tick_queue = id;
+        UPDATE pgque.queue q SET queue_switch_time = q.queue_switch_time - ahead WHERE q.queue_id = id;
+        UPDATE pgque.subscription s SET sub_active = s.sub_active - ahead WHERE s.sub_queue = id;
+        UPDATE pgque.retry_queue r SET ev_retry_after = r.ev_retry_after - ahead
+         WHERE r.ev_queue = id AND isfinite(r.ev_retry_after);
+    END LOOP;
+END $$;
+
+
 -- Make the ticks of these queues that are due, with one snapshot, and tell listeners of those that have events. Tick
 -- ids follow one another, so that a transaction whose own snapshot is too old to see the last tick fails with a
 -- serialization failure instead of taking an older snapshot for a newer one.
@@ -142,6 +165,7 @@ BEGIN
             locked := locked || id;
         END IF;
     END LOOP;
+    PERFORM pgque._follow_clock(locked);
     due := array(SELECT d FROM pgque._due_ticks(locked) AS d);  -- again, now that nobody else can be faster
     IF cardinality(due) = 0 THEN
         RETURN;

@@ -3,7 +3,7 @@
 
 -- End a refresh, or note that one failed (then from a transaction of its own). Keys of the result, with defaults:
 --   status (COMPLETED | FAILED | SKIPPED; required), action (NO_DATA | FULL | DIFFERENTIAL | REINITIALIZE | SKIP;
---   required), start_time (transaction's), end_time (now), data_timestamp (transaction's), frontier (unchanged),
+--   required), seconds (that it has taken; since its transaction began), data_timestamp (transaction's), frontier (unchanged),
 --   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
@@ -20,6 +20,8 @@ DECLARE
     errors int;
     new_status text;
     new_id bigint;
+    -- All by this clock: the engine's may be another machine's.
+    ended timestamptz := clock_timestamp();
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors INTO st
@@ -28,8 +30,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'start_time')::timestamptz,
-                                   (result->>'end_time')::timestamptz, (result->>'freshness_deadline')::timestamptz);
+    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'freshness_deadline')::timestamptz);
     errors := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
     new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
@@ -71,8 +72,8 @@ BEGIN
             freshness_deadline, executor, executor_reason)
         VALUES (
             st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
-            coalesce((result->>'start_time')::timestamptz, now()),
-            coalesce((result->>'end_time')::timestamptz, clock_timestamp()), result->>'action',
+            ended - coalesce(make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7))), ended - now()), ended,
+            result->>'action',
             coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
