@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,6 +139,28 @@ def test_what_a_query_may_not_leave_behind_is_the_same_in_all_systems(
             found[schema] = function.source.replace(f"{schema}.", "")
     assert set(found) == {"pgtrickle", "pgque", "accum_internal"}
     assert len(set(found.values())) == 1
+
+
+def test_search_path_that_a_roles_code_may_have_set_is_checked_before_anything_is_looked_up(
+    installed: psycopg.Connection[Any],
+) -> None:
+    """A SET inside a function with SET holds until that ends, also for the operators that follow."""
+    calls = re.compile(
+        r"\bEXECUTE (?:call|format\('SELECT %s\(\$1\)', caller\))[^;]*;"  # with a role's rights
+        r"(?:\s*EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN"  # which undoes the search_path
+        r"\s*PERFORM \w+\._restore_session\(known, locks\);\s*RAISE;)?"
+        r"(?:\s*(?:END|END IF|ELSE\b|--[^\n]*|locks := \w+\._session_locks\(\)|BEGIN\b);?)*\s*(.*)"
+    )
+    found = {}
+    for function in functions(installed):
+        for follows in calls.findall(function.source):
+            found.setdefault(function.signature.split("(")[0].split(".", 1)[1], set()).add(follows)
+    assert set(found) == {"pgtrickle._run", "pgtrickle._rows", "pgque._call_hook", "accum_internal._as_owner"}
+    for signature, statements in found.items():
+        schema = signature.split(".")[0]
+        for statement in statements - {"EXECUTE call INTO result USING statement, parameters;"}:
+            checked = rf"PERFORM {schema}\._check_\w+\(pg_catalog\.current_setting\('search_path'\)(, \w+)+\);"
+            assert re.fullmatch(checked, statement), signature
 
 
 def test_functions_are_written_in_languages_that_are_checked(installed: psycopg.Connection[Any]) -> None:

@@ -201,3 +201,44 @@ def test_caller_cannot_be_forged(roles: Connect, way: str) -> None:
     refused(bob, FORGED[way](admin.info.user))
     assert admin.execute("SELECT name FROM accum._registers").fetchall() == [("cash",)]
     alice.execute("SELECT accum.register_drop('cash')")
+
+
+LAIR = """
+CREATE SCHEMA lair AUTHORIZATION catalog_alice;
+SET ROLE catalog_alice;
+CREATE FUNCTION lair.lurk(n int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN
+    IF session_user <> current_user THEN
+        PERFORM pg_catalog.set_config('search_path', 'lair, pg_catalog', false);
+    END IF;
+    RETURN n;
+END $$;
+CREATE FUNCTION lair.differ(a text[], b text[]) RETURNS boolean LANGUAGE plpgsql AS
+    $$ BEGIN RETURN public.trap(); END $$;
+CREATE FUNCTION lair.differ(a text, b text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN public.trap(); END $$;
+CREATE FUNCTION lair.differ(a jsonb, b jsonb) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN public.trap(); END $$;
+CREATE OPERATOR lair.<> (FUNCTION = lair.differ, LEFTARG = text[], RIGHTARG = text[]);
+CREATE OPERATOR lair.<> (FUNCTION = lair.differ, LEFTARG = text, RIGHTARG = text);
+CREATE OPERATOR lair.<> (FUNCTION = lair.differ, LEFTARG = jsonb, RIGHTARG = jsonb);
+CREATE FUNCTION lair.current_setting(a text) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.trap(); RETURN 'pg_catalog, pg_temp'; END $$;
+CREATE FUNCTION lair.set_config(a text, b text, c boolean) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.trap(); RETURN b; END $$;
+CREATE FUNCTION lair.format(VARIADIC a text[]) RETURNS text LANGUAGE plpgsql AS
+    $$ BEGIN PERFORM public.trap(); RETURN a[1]; END $$;
+RESET ROLE
+"""
+
+
+def test_search_path_that_owners_code_sets_is_looked_at_before_anything_follows_it(roles: Connect) -> None:
+    """Extended statistics of the owner's: the planner computes them wherever the movements are counted."""
+    roles().execute(LAIR)
+    alice, bob = roles(ALICE), roles(BOB)
+    alice.execute(CREATE)
+    alice.execute(POST)
+    alice.execute(f"GRANT SELECT ON accum.cash_movements TO {BOB}")
+    alice.execute("CREATE STATISTICS lair.trap ON (lair.lurk(1)), account FROM accum.cash_movements")
+    alice.execute("ANALYZE accum.cash_movements")
+    for session in (bob, roles()):
+        for _ in range(2):
+            session.execute("SELECT * FROM accum.register_list()")
+            assert calls(bob, "breached") == 0

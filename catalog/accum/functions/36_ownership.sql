@@ -105,27 +105,40 @@ DECLARE
     foreign_session CONSTANT boolean := to_regrole(quote_ident(session_user))::oid IS DISTINCT FROM owner;
     known CONSTANT text[] := CASE WHEN foreign_session THEN accum_internal._session_objects() END;
     locks CONSTANT jsonb := CASE WHEN foreign_session THEN accum_internal._session_locks() END;
-    left_behind boolean;
+    call CONSTANT text := format('SELECT %s($1, $2)', accum_internal._role_function(owner));
     result jsonb;
 BEGIN
     IF NOT foreign_session THEN
-        EXECUTE format('SELECT %s($1, $2)', accum_internal._role_function(owner)) INTO result USING statement, parameters;
+        EXECUTE call INTO result USING statement, parameters;
     ELSE
         BEGIN
-            EXECUTE format('SELECT %s($1, $2)', accum_internal._role_function(owner)) INTO result USING statement, parameters;
+            EXECUTE call INTO result USING statement, parameters;
         EXCEPTION WHEN OTHERS OR query_canceled OR assert_failure THEN
             PERFORM accum_internal._restore_session(known, locks);
             RAISE;
         END;
-        left_behind := accum_internal._session_objects() <> known;
-        left_behind := accum_internal._restore_session(known, locks) OR left_behind;
-        IF current_setting('search_path') <> 'pg_catalog, pg_temp' OR left_behind THEN
-            PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);
-            RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('code of role "%s" changes the session', pg_get_userbyid(owner)),
-                DETAIL = 'A trigger, a constraint or an index on the tables of a register calls it.';
-        END IF;
     END IF;
+    -- Until this is done a search_path of the owner's may be in force: nothing in the call can be redirected by one.
+    PERFORM accum_internal._check_left_behind(pg_catalog.current_setting('search_path'), owner, known, locks);
     RETURN result;
+END $$;
+
+
+-- After a role's code: raises 42501 if it has left another search_path, or (where known is not NULL) something else in the session,
+-- which had these _session_objects and _session_locks before. The error undoes a search_path.
+CREATE OR REPLACE FUNCTION accum_internal._check_left_behind(path text, owner oid, known text[], locks jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    changed boolean := path <> 'pg_catalog, pg_temp';
+BEGIN
+    IF known IS NOT NULL THEN
+        changed := accum_internal._session_objects() <> known OR changed;
+        changed := accum_internal._restore_session(known, locks) OR changed;
+    END IF;
+    IF changed THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('code of role "%s" changes the session', pg_get_userbyid(owner)),
+            DETAIL = 'A trigger, a constraint or an index on the tables of a register calls it.';
+    END IF;
 END $$;
 
 
