@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import Script, Scripts, bundled_scripts
+from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, Script, Scripts, bundled_scripts
 from catalog.ownership import UntrustedSchema
 from catalog.session import SqlError
 from tests.catalog.conftest import PASSWORD, Connect, Engine, install_into, sqlstate
@@ -182,3 +182,24 @@ def test_every_privileged_function_pins_its_search_path(connect: Connect) -> Non
         .fetchall()
     )
     assert loose == []
+
+
+def test_bodies_of_all_functions_are_valid(dsn: str, bare_connect: Connect) -> None:
+    """The scripts are installed without a look at the bodies, in which a column of a later PostgreSQL may be named."""
+    for system in (STREAM_TABLES, QUEUES, REGISTERS):
+        install_into(dsn, system=system)
+    connection = bare_connect()
+    connection.execute("SET check_function_bodies = on")
+    functions = connection.execute(
+        "SELECT p.oid, p.oid::regprocedure::text, l.lanname FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang"
+        " WHERE p.pronamespace::regnamespace::text ~ '^(pgtrickle|pgque|accum)' AND l.lanname IN ('sql', 'plpgsql')"
+    ).fetchall()
+    assert len(functions) > 100
+    invalid = {}
+    for oid, name, language in functions:
+        validator = "plpgsql_validator" if language == "plpgsql" else "fmgr_sql_validator"
+        try:
+            connection.execute(sql.SQL("SELECT {}(%s)").format(sql.Identifier(validator)), [oid])
+        except psycopg.Error as error:
+            invalid[name] = error.diag.message_primary
+    assert invalid == {}

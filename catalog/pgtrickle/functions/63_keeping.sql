@@ -6,7 +6,7 @@
 CREATE OR REPLACE FUNCTION pgtrickle._rights_state() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT md5(concat_ws(' ',
-        (SELECT concat_ws(' ', count(*), sum(hashtextextended(concat_ws(' ', m.xmin, m.oid), 0))) FROM pg_auth_members m),
+        (SELECT concat_ws(' ', count(*), sum(hashtextextended(concat_ws(' ', m.xmin, m.roleid, m.member, m.grantor), 0))) FROM pg_auth_members m),
         (SELECT concat_ws(' ', count(*), sum(hashtextextended(concat_ws(' ', r.oid, r.rolsuper, r.rolinherit, r.rolbypassrls), 0)))
          FROM pg_roles r),
         (SELECT sum(hashtextextended(concat_ws(' ', c.oid, c.relowner, c.relacl, c.relrowsecurity, c.relforcerowsecurity,
