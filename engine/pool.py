@@ -11,6 +11,7 @@ import asyncpg
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import Row, SqlError, Value
+from engine.liveness import CONNECT_SECONDS, KEEPALIVE, RELEASE_SECONDS, Liveness, WatchedConnection
 from engine.transactions import PINNED_PATH
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ SESSION_SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
+    **KEEPALIVE,
 }
 
 _BEGIN = {
@@ -97,7 +99,7 @@ def sql_error(error: asyncpg.PostgresError) -> SqlError:
     )
 
 
-class EngineConnection(asyncpg.Connection):  # type: ignore[misc]
+class EngineConnection(WatchedConnection):
     """A connection that is reset thoroughly."""
 
     __slots__ = ()
@@ -290,23 +292,33 @@ class DatabasePool:
         self._max_size = max_size
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
+        self.liveness = Liveness(database, self._connect)
 
     async def connect(self, settings: Mapping[str, str] | None = None) -> asyncpg.Connection:
         """A new connection outside the pool, with `settings` of its own, to which a reset brings it back, too."""
         try:
-            return await patiently(
-                lambda: asyncpg.connect(
-                    **self._arguments(self.database),
-                    database=self.database,
-                    server_settings={**SESSION_SETTINGS, **(settings or {})},
-                    statement_cache_size=STATEMENT_CACHE_SIZE,
-                    connection_class=EngineConnection,
-                )
-            )
+            connection = await patiently(lambda: self._connect(settings))
+            try:
+                await self.liveness.admit(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            return connection
         except asyncpg.PostgresError as error:
             raise sql_error(error) from error
         except OSError as error:
             raise SqlError("08001", f"could not connect to PostgreSQL: {error}") from error
+
+    async def _connect(self, settings: Mapping[str, str] | None = None) -> EngineConnection:
+        connection: EngineConnection = await asyncpg.connect(
+            **self._arguments(self.database),
+            database=self.database,
+            server_settings={**SESSION_SETTINGS, **(settings or {})},
+            statement_cache_size=STATEMENT_CACHE_SIZE,
+            connection_class=EngineConnection,
+            timeout=CONNECT_SECONDS,
+        )
+        return connection
 
     async def end(self, session: PooledSession) -> None:
         """End a session whose statement does not end by itself, whatever it does. Errors are passed over."""
@@ -348,7 +360,7 @@ class DatabasePool:
             yield PooledSession(connection)
         finally:
             with suppress(asyncpg.PostgresError, *BROKEN):  # a connection that is lost only now, and given up then
-                await pool.release(connection)
+                await pool.release(connection, timeout=RELEASE_SECONDS)
 
     async def _opened(self) -> asyncpg.Pool:
         async with self._opening:
@@ -362,22 +374,20 @@ class DatabasePool:
                     server_settings=await self._settings(),
                     statement_cache_size=STATEMENT_CACHE_SIZE,
                     connection_class=EngineConnection,
+                    timeout=CONNECT_SECONDS,
+                    init=self.liveness.admit,
                 )
             return self._pool
 
     async def _settings(self) -> dict[str, str]:
-        connection = await patiently(
-            lambda: asyncpg.connect(
-                **self._arguments(self.database),
-                database=self.database,
-                server_settings=SESSION_SETTINGS,
-                statement_cache_size=STATEMENT_CACHE_SIZE,
-            )
-        )
+        connection = await patiently(self._connect)
         try:
-            may_set = await connection.fetchval("SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')")
+            async with asyncio.timeout(CONNECT_SECONDS):
+                may_set = await connection.fetchval(
+                    "SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')"
+                )
         finally:
-            await connection.close()
+            connection.terminate()
         return {**SESSION_SETTINGS, "deadlock_timeout": DEADLOCK_TIMEOUT} if may_set else SESSION_SETTINGS
 
     async def close(self) -> None:
@@ -385,3 +395,4 @@ class DatabasePool:
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.terminate()
+        self.liveness.close()

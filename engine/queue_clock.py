@@ -152,12 +152,14 @@ class QueueClock(Candidate):
         """Tick all queues in one round trip; where that fails, each by itself."""
         if not self._troubles:
             try:
-                return _state(await one_round.fetchrow())
+                with connection.under_way():
+                    return _state(await one_round.fetchrow())
             except asyncpg.PostgresError as error:
                 if connection.is_closed():
                     raise
                 logger.warning("queues are ticked one by one", database=self.pool.database, error=str(error))
-        state = _state(await look.fetchrow())
+        with connection.under_way():
+            state = _state(await look.fetchrow())
         if state.ticks:
             names = [name for (name,) in await connection.fetch(_TICKED_HERE)]
             self._troubles.keep(names)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +47,9 @@ SELECT EXISTS (
       AND (r.rolsuper OR pg_catalog.pg_has_role(r.oid, d.datdba, 'MEMBER') OR r.rolcreatedb AND d.datistemplate)
 )
 """
+
+PATIENCE_SECONDS = 2.0
+"""So long what is ended may take for it while its connections are there, and as long again once they are not."""
 
 IN_TRANSACTION = "inside a transaction block"
 
@@ -118,10 +120,8 @@ class Engine:
         """Stop the schedulers; refreshes in progress are rolled back and repeated after the next start."""
         if self._discovery is not None:
             self._discovery.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._discovery
-        for name in list(self._databases):
-            await self._let_go(name)
+            await _ended([self._discovery])
+        await asyncio.gather(*(self._let_go(name) for name in list(self._databases)))
         for task in tuple(self._background):
             task.cancel()
 
@@ -254,13 +254,16 @@ class Engine:
     async def _let_go(self, database: str) -> _Database | None:
         entry = self._databases.pop(database, None)
         if entry is not None:
-            await entry.hub.close()
+            closing = asyncio.create_task(entry.hub.close(), name=f"headwater closing {database}")
+            await _ended([closing])
             for task in entry.tasks:
                 task.cancel()
-            for task in entry.tasks:
-                with suppress(asyncio.CancelledError):
-                    await task
+            await _ended(entry.tasks)
             await entry.pool.close()
+            # Where they were waiting for PostgreSQL, which has gone silent, they have nothing to wait for any more.
+            left = await _ended([closing, *entry.tasks])
+            for task in left:
+                logger.warning("does not end", database=database, task=task.get_name())
         return entry
 
     def committed(self, database: str) -> None:
@@ -387,3 +390,14 @@ class Engine:
                 return False
             finally:
                 await pool.close()
+
+
+async def _ended(tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    """Wait for tasks that are being ended, but not for a peer that says nothing. Returns those that are still there."""
+    if not tasks:
+        return set()
+    done, left = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
+    for task in done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("ended with an error", task=task.get_name(), error=repr(error))
+    return left

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from engine.liveness import keep_alive
 from server.cancel import CancelRegistry
 from server.hooks import Backend, EngineHooks
 from server.protocol.messages import error_response
@@ -149,7 +150,8 @@ class Relay:
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
-        _keep_alive(accepted)
+        keep_alive(accepted, idle=60, interval=10, count=6)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.sessions) >= self.limits.max_connections + _NEWCOMERS:
             await self._turn_away(accepted)
             return
@@ -192,10 +194,3 @@ async def _first_byte(accepted: socket.socket) -> int | None:
         loop.remove_reader(descriptor)
     first = accepted.recv(1, socket.MSG_PEEK)
     return first[0] if first else None
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6), ("TCP_NODELAY", 1)):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
+from engine.liveness import keep_alive
 from server.hooks import Backend
 from server.protocol.startup import SSL_REQUEST, CancelRequest
 from server.tls import backend_context
@@ -39,8 +40,10 @@ async def connect(backend: Backend, factory: Callable[[], P]) -> tuple[asyncio.T
     host = backend.host or "localhost"
     if backend.sslmode in ("disable", "allow"):
         plain, protocol = await loop.create_connection(factory, host, backend.port)
+        _keep_alive(plain)
         return plain, protocol, False
     first, handshake = await loop.create_connection(_Handshake, host, backend.port)
+    _keep_alive(first)
     try:
         first.write(SSL_REQUEST)
         answer = await handshake.answer
@@ -61,6 +64,11 @@ async def connect(backend: Backend, factory: Callable[[], P]) -> tuple[asyncio.T
     except BaseException:  # also where the client has gone meanwhile
         first.abort()
         raise
+
+
+def _keep_alive(transport: asyncio.Transport) -> None:
+    """One that is gone is noticed. One that takes nothing for a while is not: COPY may wait for a lock."""
+    keep_alive(transport.get_extra_info("socket"), idle=30, interval=10, count=3)
 
 
 class _Closed(asyncio.Protocol):

@@ -1,0 +1,204 @@
+"""Connections that have gone silent: whoever waits for an answer over one must not wait for ever.
+
+Where a network, or a machine, goes away without a word, a connection stays open and nothing comes over it any more. The
+kernel notices that by keepalive, and by what it has sent and nobody has acknowledged; but a proxy or a load balancer in
+between acknowledges everything. So the engine asks, too: where a command has been under way for some seconds it looks,
+over a connection of its own, whether PostgreSQL is still at it. That is no limit on commands: they may take as long as
+PostgreSQL works on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
+
+import asyncpg
+import structlog
+
+logger = structlog.get_logger(__name__)
+
+CONNECT_SECONDS = 10.0
+"""So long it may take to connect, with all that PostgreSQL does before it is ready."""
+
+RELEASE_SECONDS = 10.0
+"""So long a connection may take to be reset before somebody else gets it; then it is given up."""
+
+UNACKNOWLEDGED_MS = 60_000
+"""So long the kernel waits until what it has sent is taken."""
+
+KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+"""Settings of a session: PostgreSQL ends that of an engine that is gone, with its leases and locks."""
+
+_IDENTITY = """
+SELECT pg_catalog.concat(pid, ' ', backend_start) FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid())
+"""
+
+# Of an idle session the state says so, or PostgreSQL does not have it any more. What it does not say is no reason.
+_AT_WORK = """
+SELECT pg_catalog.concat(pid, ' ', backend_start) FROM pg_catalog.pg_stat_get_activity(NULL)
+WHERE pg_catalog.concat(pid, ' ', backend_start) OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
+  AND (state IS NULL OR state NOT LIKE 'idle%')
+"""
+
+_END = """
+SELECT pg_catalog.pg_terminate_backend(pid) FROM pg_catalog.pg_stat_get_activity(NULL)
+WHERE pg_catalog.concat(pid, ' ', backend_start) OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
+"""
+
+
+def keep_alive(connection: socket.socket, *, idle: int, interval: int, count: int) -> None:
+    """Have the kernel end a connection whose other end is gone: `count` questions after `idle` seconds of silence."""
+    if connection.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", idle), ("TCP_KEEPINTVL", interval), ("TCP_KEEPCNT", count)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+class WatchedConnection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that knows since when a command is under way in it."""
+
+    __slots__ = ("busy_since", "commands", "process")
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.busy_since: float | None = None
+        self.commands = 0
+        """How many have begun."""
+        self.process = ""
+        """Of PostgreSQL, and since when, as that says itself: what a pooler in between says is its own affair."""
+
+    async def begin(self) -> None:
+        """What is to be done before it is used. Raises as asyncpg does."""
+        connection = self._transport.get_extra_info("socket")
+        keep_alive(connection, idle=30, interval=10, count=3)
+        if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        self.process = str(await self.fetchval(_IDENTITY))
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """A command is, in this block: for what asyncpg sends by other methods than those below."""
+        if self.busy_since is not None:  # the outer one counts
+            yield
+            return
+        self.busy_since = time.monotonic()
+        self.commands += 1
+        try:
+            yield
+        finally:
+            self.busy_since = None
+
+    async def execute(self, *args: Any, **options: Any) -> Any:
+        with self.under_way():
+            return await super().execute(*args, **options)
+
+    async def _execute(self, *args: Any, **options: Any) -> Any:
+        with self.under_way():
+            return await super()._execute(*args, **options)
+
+    async def _prepare(self, *args: Any, **options: Any) -> Any:
+        with self.under_way():
+            return await super()._prepare(*args, **options)
+
+    async def _copy_in(self, *args: Any) -> Any:
+        with self.under_way():
+            return await super()._copy_in(*args)
+
+    async def _copy_out(self, *args: Any) -> Any:
+        with self.under_way():
+            return await super()._copy_out(*args)
+
+
+@dataclass(slots=True)
+class Liveness:
+    """Looks after the connections to one database, and gives up those over which nothing comes any more."""
+
+    database: str
+    connect: Callable[[], Awaitable[WatchedConnection]]
+    """One more connection, past the others."""
+    patience: float = 5.0
+    """Seconds after which a command is looked at, and between two looks."""
+    answer_seconds: float = 8.0
+    """So long a look may take."""
+    connections: WeakSet[WatchedConnection] = field(default_factory=WeakSet)
+    _suspects: dict[WatchedConnection, int] = field(default_factory=dict)
+    """What was found without sign of life at the last look, at which command."""
+    _task: asyncio.Task[None] | None = None
+
+    async def admit(self, connection: WatchedConnection) -> None:
+        """Look after one more connection. Raises as asyncpg does."""
+        self.connections.add(connection)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name=f"headwater liveness {self.database}")
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await connection.begin()
+
+    def close(self) -> None:
+        """Give up all connections, whatever goes on in them."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        for connection in tuple(self.connections):
+            connection.terminate()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self.patience)
+            try:
+                await self._look()
+            except Exception:
+                logger.exception("liveness not known", database=self.database)
+
+    async def _look(self) -> None:
+        """Whoever shows no sign of life twice, at the same command, is given up."""
+        latest = time.monotonic() - self.patience
+        asked = [
+            each
+            for each in self.connections
+            if each.busy_since is not None and each.busy_since <= latest and each.process and not each.is_closed()
+        ]
+        at_work = await self._at_work([each.process for each in asked]) if asked else set()
+        silent = {each: each.commands for each in asked if each.process not in at_work}
+        lost = [each for each, command in silent.items() if self._suspects.get(each) == command and each.busy_since]
+        self._suspects = {each: command for each, command in silent.items() if each not in lost}
+        for each in lost:  # they are there no more for those who wait, nor should what they hold in PostgreSQL be
+            logger.warning(
+                "connection to PostgreSQL is silent and given up",
+                database=self.database,
+                process=each.process.partition(" ")[0],
+                seconds=round(time.monotonic() - (each.busy_since or latest), 1),
+            )
+            each.terminate()
+        if lost:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await self._ask(_END, [each.process for each in lost])
+
+    async def _at_work(self, processes: list[str]) -> set[str]:
+        """Those of PostgreSQL's processes that are at work; none if it does not answer, all if it will not say."""
+        try:
+            return await self._ask(_AT_WORK, processes)
+        except asyncpg.PostgresConnectionError:
+            return set()
+        except asyncpg.PostgresError:
+            return set(processes)  # it has answered: no more connections, say
+        except (OSError, asyncpg.InterfaceError):
+            return set()
+
+    async def _ask(self, query: str, processes: list[str]) -> set[str]:
+        """Over a connection of its own. Raises as asyncpg does, and TimeoutError."""
+        connection: WatchedConnection | None = None
+        try:
+            async with asyncio.timeout(self.answer_seconds):
+                connection = await self.connect()
+                return {str(answer) for (answer,) in await connection.fetch(query, processes)}
+        finally:
+            if connection is not None:
+                connection.terminate()

@@ -1,0 +1,87 @@
+"""A TCP proxy in front of a PostgreSQL, which can fall silent: nothing comes through, and nothing is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class SilentNetwork:
+    """Listens on `port`. Connections that were there when it fell silent stay so."""
+
+    def __init__(self, socket_path: str):
+        self._socket_path = socket_path
+        self._silent = False
+        self._flowing = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._streams: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve, args=[listener], daemon=True)
+        self._thread.start()
+
+    def fall_silent(self) -> None:
+        """Nothing passes any more, in either direction, nor on new connections."""
+        self._silent = True
+        asyncio.run_coroutine_threadsafe(self._freeze(), self._loop).result(10)
+
+    def recover(self) -> None:
+        """New connections work again."""
+        self._silent = False
+
+    async def _freeze(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+
+    def _serve(self, listener: socket.socket) -> None:
+        async def main() -> None:
+            server = await asyncio.start_server(self._accept, sock=listener)
+            async with server:
+                await server.serve_forever()
+
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(main())
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._streams.append(writer)
+        if self._silent:
+            return
+        inward, outward = await asyncio.open_unix_connection(self._socket_path)
+        self._streams.append(outward)
+        for source, sink in ((reader, outward), (inward, writer)):
+            task = self._loop.create_task(self._pass_on(source, sink))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+            sink.close()
+
+    def close(self) -> None:
+        async def end() -> None:
+            for stream in self._streams:  # PostgreSQL must not wait for a client that is gone
+                stream.transport.abort()
+            await asyncio.sleep(0)
+            for task in asyncio.all_tasks():
+                if task is not asyncio.current_task():
+                    task.cancel()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop)
+        self._thread.join(10)
+
+
+@contextmanager
+def silent_network(socket_dir: object, port: int) -> Iterator[SilentNetwork]:
+    """A proxy in front of the PostgreSQL whose Unix socket this is."""
+    network = SilentNetwork(f"{socket_dir}/.s.PGSQL.{port}")
+    try:
+        yield network
+    finally:
+        network.close()
