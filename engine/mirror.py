@@ -24,6 +24,7 @@ from deltalake.exceptions import DeltaError
 
 from catalog.session import SqlError
 from engine.mirror_copy import PipeBroken
+from engine.mirror_digests import damaged, discard
 from engine.mirror_files import Committed, Location, Overtaken, StorageFailed
 from engine.mirror_first_copy import FirstCopies, innermost
 from engine.mirror_source import (
@@ -87,6 +88,11 @@ class MirrorVersion:
     since_changes: tuple[str, ...] = ()
     """Files of the log that have them."""
 
+    @property
+    def all_files(self) -> tuple[str, ...]:
+        """Every file that may be read."""
+        return tuple(dict.fromkeys((*self.files, *self.changes, *self.since_changes)))
+
 
 _Held = tuple[tuple[str, int], ...]
 """Delta tables and their versions."""
@@ -94,6 +100,10 @@ _Held = tuple[tuple[str, int], ...]
 
 class Unusable(Exception):
     """What is stored cannot be led to the wanted snapshot; the text says why."""
+
+
+class Damaged(Exception):
+    """Files of a mirror are not what was written. They have been removed, so that it is made anew."""
 
 
 class MirrorUnavailable(SqlError):
@@ -305,6 +315,21 @@ class Mirror:
         if used and time.monotonic() - self._said_used.get(state.mirror, -USE_SECONDS) >= USE_SECONDS:
             self._said_used[state.mirror] = time.monotonic()
             await has(connection, state.mirror, None, state.changes.version, used=True)
+
+    async def check(self, versions: Sequence[MirrorVersion]) -> None:
+        """Compare all files of the versions with their digests, where they have any. Raises Damaged, MirrorUnavailable.
+
+        It reads every file once, out of memory if Spark has just read them; to be done beside what Spark does.
+        """
+        if self.root.remote:
+            return
+        try:
+            found = await asyncio.to_thread(damaged, [path for version in versions for path in version.all_files])
+            await asyncio.to_thread(discard, found)
+        except OSError as error:
+            raise MirrorUnavailable("58030", "could not read the mirror", detail=storage_message(error)) from error
+        if found:
+            raise Damaged(", ".join(found))
 
     def held(self, table: Location) -> list[int]:
         """The versions of a Delta table that are being read in this process."""

@@ -24,6 +24,7 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProp
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
+from engine import mirror_digests
 from engine.mirror_sql import XID
 from engine.storage import storage_message
 
@@ -171,6 +172,8 @@ class Location:
             for file in files:
                 if sizes.get(file.path) != file.size:
                     raise ValueError(f"{file.path} is not there or has another size")
+            if not self.remote:
+                mirror_digests.note(self.full_paths(files))
             found = Committed(table, table.version(), metadata, files, str(table.metadata().id))
             _known[self.uri] = found
             return found
@@ -198,6 +201,15 @@ class Location:
 
     def full_paths(self, files: Iterable[StoredFile]) -> tuple[str, ...]:
         return tuple(f"{self.uri}/{file.path}" for file in files)
+
+    def discard_damaged(self, files: Iterable[StoredFile]) -> bool:
+        """Remove the files that are not what was written: then the table is not whole. Raises StorageFailed."""
+        try:
+            found = [] if self.remote else mirror_digests.damaged(self.full_paths(files))
+            mirror_digests.discard(found)
+        except OSError as error:
+            raise StorageFailed(error) from error
+        return bool(found)
 
     def overwrite(
         self, base: Committed | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[str, Any]
@@ -274,6 +286,8 @@ class Location:
                 full=full,
                 keep_versions=sorted(held),
             )
+            if not self.remote:
+                mirror_digests.tidy(self.uri)
         except (DeltaError, OSError) as error:
             log.warning("mirror_vacuum_failed", uri=self.uri, error=storage_message(error))
 

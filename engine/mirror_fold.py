@@ -68,6 +68,8 @@ async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *
         if state is None:
             return
         if is_due(state, quiet=quiet):
+            if await asyncio.to_thread(_damaged, place, state, base=True):
+                return
             await asyncio.to_thread(_fold, place, state)
             async with mirror.writing(place):
                 await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)
@@ -77,12 +79,15 @@ async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *
             if state is None:
                 return
             bottom = lowest([state.snapshot, *(floor(frontier) for frontier in frontiers)])
-            if is_trimmable(state, bottom):
-                await asyncio.to_thread(_trim, place, state, bottom)
-            elif len(state.changes.files) > SMALL_FILES:
-                await asyncio.to_thread(changes_of(place).optimize)
-            else:
+            trimmable = is_trimmable(state, bottom)
+            if not trimmable and len(state.changes.files) <= SMALL_FILES:
                 return
+            if await asyncio.to_thread(_damaged, place, state, base=False):
+                return
+            if trimmable:
+                await asyncio.to_thread(_trim, place, state, bottom)
+            else:
+                await asyncio.to_thread(changes_of(place).optimize)
             await asyncio.to_thread(changes_of(place).vacuum, mirror.held(changes_of(place)), full=False)
     except Overtaken as error:
         log.info("mirror_overtaken", uri=place.uri, error=str(error))
@@ -105,6 +110,12 @@ def folded_sql(state: MirrorState) -> str:
     net = net_changes(DATAFUSION, "mirror_log", columns, state.to.condition(xid), state.snapshot.condition(xid))
     rows = rows_as_of(DATAFUSION, "mirror_base", "mirror_net", columns, state.key, schema.names)
     return f"WITH mirror_net AS ({net}) {rows}"
+
+
+def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
+    """Whether a file has rotted: what it says must not get into a new one. The next reader has the mirror made anew."""
+    found = changes_of(place).discard_damaged(state.changes.files)
+    return (base and base_of(place).discard_damaged(state.base.files)) or found
 
 
 def _fold(place: Location, state: MirrorState) -> None:

@@ -19,7 +19,7 @@ import structlog
 from catalog.session import SqlSession
 from engine.compile_pool import compilers
 from engine.compiled_query import Kept
-from engine.mirror import Mirror, MirrorVersion, Snapshot
+from engine.mirror import Damaged, Mirror, MirrorUnavailable, MirrorVersion, Snapshot
 from engine.mirror_source import Connect, connections
 from engine.spark_backends import rows_of
 from engine.spark_job import SparkJob
@@ -33,6 +33,9 @@ from sql.spark import NotExpressible, SparkQuery
 from sql.spark_stages import SparkStages
 
 log = structlog.get_logger(__name__)
+
+DAMAGED_TRIES = 3
+"""How often a job is done if the mirror turns out to be damaged: anew over a new copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,23 @@ class SparkExecutor:
         around: Circumstances,
         narrowed: Callable[[Sequence[MirrorVersion]], Awaitable[SparkJob]] | None = None,
     ) -> SparkResult:
+        for _ in range(DAMAGED_TRIES):
+            try:
+                return await self._try(session, job, since, around, narrowed)
+            except Damaged as error:
+                log.warning(
+                    "spark_job_repeated", job=around["description"], error="the mirror was damaged", detail=str(error)
+                )
+        raise MirrorUnavailable("58030", "the mirror is damaged again and again", hint="Look after the disk it is on.")
+
+    async def _try(
+        self,
+        session: SqlSession,
+        job: SparkJob,
+        since: Mapping[int, Mapping[str, Any]],
+        around: Circumstances,
+        narrowed: Callable[[Sequence[MirrorVersion]], Awaitable[SparkJob]] | None,
+    ) -> SparkResult:
         by_oid = {source.oid: source for source in around["sources"]}
         self._sessions.check_on()
         # Start Spark while the mirror is written.
@@ -208,23 +228,32 @@ class SparkExecutor:
                 job = await narrowed(versions)
             extracted = time.monotonic()
             loading = Loading(around["connect"], around["owner"], around.get("parallel", Parallel()))
+            checked = asyncio.ensure_future(self._mirror.check(versions))
             try:
                 await loading.prepare(job.queries)
-                tables = await self.compute(
-                    job,
-                    by_oid,
-                    versions,
-                    description=around["description"],
-                    limit=around.get("limit"),
-                    tries=around.get("tries", 2),
-                    collect=loading.collect,
-                )
+                try:
+                    tables = await self.compute(
+                        job,
+                        by_oid,
+                        versions,
+                        description=around["description"],
+                        limit=around.get("limit"),
+                        tries=around.get("tries", 2),
+                        collect=loading.collect,
+                    )
+                except Exception:
+                    await checked  # perhaps that is why
+                    raise
+                # Nothing that Spark has read in a damaged file gets any further.
+                await checked
                 computed = time.monotonic()
                 loaded = [
                     await loading.load(session, number, query, table)
                     for number, (query, table) in enumerate(zip(job.queries, tables, strict=True))
                 ]
             except BaseException:
+                checked.cancel()
+                await asyncio.shield(asyncio.gather(checked, return_exceptions=True))
                 await asyncio.shield(loading.drop())
                 raise
         return SparkResult(

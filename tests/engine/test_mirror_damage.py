@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from catalog.session import SqlError
+from engine import mirror_fold
+from engine.mirror import Damaged
+from engine.pool import PooledSession
+from engine.spark_executor import SparkExecutor
+from engine.spark_sessions import SparkSessions
 from tests.engine.mirror_laboratory import FIVE, Laboratory, contents
 
 HARMS = ["file gone", "file cut", "log cut", "log gone", "all gone", "foreign commit"]
@@ -30,6 +36,96 @@ async def test_damaged_mirror_is_noticed_and_rebuilt(laboratory: Laboratory, har
         assert contents(rebuilt, "id", "v") == [*FIVE, (6, "v6")]
     async with laboratory.at("id", "v") as again:
         assert again.reused
+
+
+@pytest.mark.parametrize("part", ["base", "changes"])
+async def test_file_with_another_byte_is_noticed_and_rebuilt(laboratory: Laboratory, part: str) -> None:
+    await laboratory.rows("id", "v")
+    await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
+    async with laboratory.at("id", "v") as version:
+        await laboratory.mirror.check([version])
+        _rot(Path(version.files[0] if part == "base" else version.changes[0]))
+        with pytest.raises(Damaged):
+            await laboratory.mirror.check([version])
+    async with laboratory.at("id", "v") as rebuilt:
+        assert not rebuilt.reused
+        await laboratory.mirror.check([rebuilt])
+        assert contents(rebuilt, "id", "v") == [*FIVE, (6, "v6")]
+
+
+@pytest.mark.parametrize("spark", ["sail", pytest.param("local[1]", marks=pytest.mark.long)])
+async def test_spark_never_gives_rows_of_a_file_with_another_byte(
+    laboratory: Laboratory, spark: str, tmp_path: Path
+) -> None:
+    sessions = SparkSessions(spark, tmp_path / "spark")
+    executor = SparkExecutor(sessions, laboratory.mirror)
+    connection = await laboratory.connect()
+    session = PooledSession(connection)
+    source = await laboratory.source()
+
+    async def computed() -> list[tuple[int, str]]:
+        async with session.transaction():
+            result = await executor.run(
+                session,
+                database="lab",
+                connect=laboratory.connect,
+                sources=[source],
+                owner=(await session.fetch("SELECT current_user::text"))[0][0],
+                query="SELECT id, v FROM public.t",
+                description="test",
+            )
+            return sorted(await session.fetch(f"SELECT id, v FROM {result.staging}"))
+
+    try:
+        assert await computed() == FIVE
+        await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
+        for part in ("base", "changes"):
+            async with laboratory.at("id", "v") as version:
+                assert version.reused
+                await laboratory.mirror.check([version])
+                (file,) = version.files if part == "base" else version.changes or version.files
+            _rot(Path(file))
+            assert await computed() == [*FIVE, (6, "v6")]
+    finally:
+        await sessions.stop()
+        await connection.close()
+
+
+@pytest.mark.parametrize("part", ["base", "changes"])
+async def test_what_has_rotted_does_not_get_into_a_new_file(
+    laboratory: Laboratory, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 0)
+    monkeypatch.setattr(mirror_fold, "FOLD_RATIO", 0)
+    await laboratory.rows("id", "v")
+    await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
+    async with laboratory.at("id", "v") as version:
+        file = Path(version.files[0] if part == "base" else version.changes[0])
+    _rot(file)
+    place = laboratory.mirror.place("lab", version.source)
+    await mirror_fold.fold(laboratory.mirror, place, [])
+    assert not await asyncio.to_thread(file.exists)
+    async with laboratory.at("id", "v") as rebuilt:
+        assert not rebuilt.reused
+        assert contents(rebuilt, "id", "v") == [*FIVE, (6, "v6")]
+
+
+async def test_digests_of_files_that_are_gone_go(laboratory: Laboratory) -> None:
+    for number in range(3):
+        await laboratory.run("TRUNCATE public.t", f"INSERT INTO public.t VALUES ({number}, 'x', 0)")
+        await laboratory.rows("id", "v")
+    place = Path(laboratory.mirror.place("lab", (await laboratory.source()).oid).uri)
+    for table in ("base", "changes"):
+        files = {file.name for file in (place / table).glob("*.parquet")}
+        assert {file.name for file in (place / table / "_headwater").glob("*")} == {f"{name}.xxh3" for name in files}
+
+
+def _rot(file: Path) -> None:
+    """Another value, in a file that is as long as before."""
+    content = file.read_bytes()
+    changed = content.replace(b"v1", b"v0").replace(b"v6", b"v0")
+    assert changed != content
+    file.write_bytes(changed)
 
 
 async def test_mirror_that_was_put_back_to_an_earlier_state_is_noticed(laboratory: Laboratory, tmp_path: Path) -> None:
