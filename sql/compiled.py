@@ -15,9 +15,9 @@ from .storage import Bag, Shape
 from .storage.shape import StorageColumn, report
 from .versions import changes_at
 
-PLAN_FORMAT = 3
-"""Raised when the compiler asks other probes or lays storage tables out in another way than before. What was planned by
-an earlier one is then planned, and computed, anew."""
+PLAN_FORMAT = 4
+"""Raised when the compiler asks other probes, lays storage tables out in another way or hashes rows otherwise than
+before. What was planned by an earlier one is then planned, and computed, anew."""
 
 
 @dataclass(frozen=True, slots=True)

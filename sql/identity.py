@@ -28,9 +28,11 @@ _WIDE = {
     "timestamp with time zone": "timestamptz_send",
 }
 
-# hash_numeric and hashfloat8 answer their seed for 0, and hash_numeric for NaN and infinity, too. Texts of equal
-# numbers are made equal instead.
+# hash_numeric and hashfloat8 answer their seed for 0, and hash_numeric for NaN and infinity, too; jsonb_hash takes 1
+# and [1] for the same. Texts of equal values are made equal instead; those of jsonb differ in zeros that end numbers.
+_ZEROS = r"""'("(?:[^"\\]|\\.)*")|(\.[0-9]*[1-9])0+(?![0-9])|\.0+(?![0-9])', '\1\2', 'g'"""
 _NORMALISED = {
+    "jsonb": f"pg_catalog.regexp_replace(({{}})::text, {_ZEROS})",
     "numeric": "pg_catalog.trim_scale({})",
     "real": "({} + 0::real)",
     "double precision": "({} + 0::double precision)",
@@ -38,7 +40,7 @@ _NORMALISED = {
 
 _WELL_HASHED = frozenset(
     {"smallint", "integer", "text", "character", "character varying", "boolean", "uuid", "date", "bytea", "oid"}
-    | {"name", "inet", "cidr", "jsonb"}
+    | {"name", "inet", "cidr"}
 )
 
 
@@ -56,9 +58,25 @@ def _columns(fields: Sequence[Described], alias: str | None) -> list[str]:
     return [quote(alias, f.name) if alias else quote(f.name) for f in fields]
 
 
-def _as_text(reference: str) -> str:
-    # A non-deterministic collation would hash and group 'a' and 'A' together.
-    return f'(({reference})::text COLLATE "C")'
+def as_text(reference: str, field: Described) -> str:
+    """A value as it looks: values that look different have different texts, in a deterministic collation.
+
+    A cast from character(n) to text, and perhaps from a domain over it, would lose trailing blanks.
+
+    >>> as_text("x", Column("x", "numeric")), as_text("x", Column("x", "bpchar", faithful=False))[:50]
+    ('((x)::text COLLATE "C")', '(CASE WHEN pg_catalog.num_nulls(x) = 0 THEN pg_ca')
+    """
+    if not _perhaps_padded(field):
+        return f'(({reference})::text COLLATE "C")'
+    shown = f"pg_catalog.format('%s'::text, {reference})"
+    return f'(CASE WHEN pg_catalog.num_nulls({reference}) = 0 THEN {shown} END COLLATE "C")'
+
+
+def _perhaps_padded(field: Described) -> bool:
+    # Where all values are padded to one length, there is nothing to lose.
+    type_ = base_type(field.type)
+    padded = type_ in ("bpchar", "character") and not faithful(field)
+    return padded or ("." in type_ and not type_.endswith(".citext"))
 
 
 def _hashed(reference: str, field: Described, *, by_content: bool) -> str:
@@ -68,8 +86,8 @@ def _hashed(reference: str, field: Described, *, by_content: bool) -> str:
         return f"pg_catalog.{_WIDE[base]}({reference})"
     if by_content or faithful(field) or not field.hashable:
         well_hashed = field.hashable and faithful(field) and base in _WELL_HASHED
-        return reference if well_hashed else _as_text(reference)
-    return _as_text(_NORMALISED[base].format(reference)) if base in _NORMALISED else reference
+        return reference if well_hashed else as_text(reference, field)
+    return as_text(_NORMALISED[base].format(reference), field) if base in _NORMALISED else reference
 
 
 def _hash(parts: Sequence[str], salt: str) -> str:
@@ -89,25 +107,43 @@ def key_hash(fields: Sequence[Described], alias: str | None = None, salt: str = 
 
 
 def same_content(fields: Sequence[Described], left: str, right: str) -> str:
-    """Whether two rows look the same."""
-    return _compare("record_image_eq", fields, left, right)
+    """Whether two rows look the same.
+
+    Values of some types can look the same and have other bytes: an array keeps the room for NULLs that it once had, a
+    NaN the sign that the processor gave it, a row the columns that its type had. Texts decide where the bytes differ.
+    """
+    sure = [f for f in fields if _one_image(f)]
+    unsure = [f for f in fields if not _one_image(f)]
+    if not unsure:
+        return _compare("record_image_eq", _columns(fields, left), _columns(fields, right))
+    images = _compare("record_image_eq", _columns(unsure, left), _columns(unsure, right))
+    texts = _compare("record_eq", *([as_text(quote(side, f.name), f) for f in unsure] for side in (left, right)))
+    same = f"({images} OR {texts})"
+    return f"{same_content(sure, left, right)} AND {same}" if sure else same
 
 
 def same_key(fields: Sequence[Described], left: str, right: str) -> str:
     """Whether two rows have the same grouping key."""
-    return _compare("record_eq", fields, left, right)
+    # Two columns of different collations have none in common. Where equal texts look the same, any will do.
+    sides = [
+        [f'{quote(side, f.name)} COLLATE "C"' if _is_text(f) else quote(side, f.name) for f in fields]
+        for side in (left, right)
+    ]
+    return _compare("record_eq", *sides)
 
 
-def _compare(function: str, fields: Sequence[Described], left: str, right: str) -> str:
-    if not fields:
+def _compare(function: str, left: Sequence[str], right: Sequence[str]) -> str:
+    if not left:
         return "TRUE"
-    sides = [_columns(fields, left), _columns(fields, right)]
-    if function == "record_eq":
-        # Two columns of different collations have none in common. Where equal texts look the same, any will do.
-        sides = [
-            [f'{c} COLLATE "C"' if _is_text(f) else c for c, f in zip(side, fields, strict=True)] for side in sides
-        ]
-    return f"pg_catalog.{function}(ROW({', '.join(sides[0])}), ROW({', '.join(sides[1])}))"
+    return f"pg_catalog.{function}(ROW({', '.join(left)}), ROW({', '.join(right)}))"
+
+
+_ONE_IMAGE = frozenset({"numeric", "interval", "bpchar", "character", "json", "jsonb"})
+
+
+def _one_image(field: Described) -> bool:
+    """Whether values of a column that look the same are the same bytes."""
+    return base_type(field.type) in _ONE_IMAGE or (faithful(field) and not _perhaps_array(field))
 
 
 def _is_text(field: Described) -> bool:
@@ -124,21 +160,29 @@ def content_groups(fields: Sequence[Described], alias: str | None = None) -> tup
             values.append(reference)
         elif _perhaps_array(f):
             # An element of an array of arrays would not be an array. Text comes back as it was.
-            values.append(f"pg_catalog.min({_as_text(reference)})::{f.type}")
+            values.append(f"pg_catalog.min({as_text(reference, f)})::{f.type}")
         else:
             # Any member will do: all look the same. (any_value() came with PostgreSQL 16.)
             values.append(f"(pg_catalog.array_agg({reference}))[1]")
         if not (f.hashable and faithful(f)):
-            by.append(_as_text(reference))
+            by.append(as_text(reference, f))
     return by, values
 
 
-def any_alike(field: Field) -> str:
-    """An aggregate that gives one of a group's equal values: the first by what they look like."""
-    reference = quote(field.name)
-    if _perhaps_array(field):
-        return f"pg_catalog.min({_as_text(reference)})::{field.type}"
-    return f"(pg_catalog.array_agg({reference} ORDER BY {_as_text(reference)}))[1]"
+def any_alike(field: Field, alias: str | None = None, *, order: str | None = None) -> str:
+    """An aggregate that gives one of a group's equal values: the first by what they look like.
+
+    ``order``: a number of 1 or 2 by which they are told apart before.
+    """
+    reference = quote(alias, field.name) if alias else quote(field.name)
+    text = as_text(reference, field)
+    if not _perhaps_array(field):
+        return f"(pg_catalog.array_agg({reference} ORDER BY {f'{order}, ' * bool(order)}{text}))[1]"
+    # An element of an array of arrays would not be an array, and arrays of NULL cannot be put together.
+    if order is None:
+        return f"pg_catalog.min({text})::{field.type}"
+    firsts = [f"pg_catalog.min({text}) FILTER (WHERE {order} = {n})" for n in (1, 2)]
+    return f"coalesce({', '.join(firsts)})::{field.type}"
 
 
 def _perhaps_array(field: Described) -> bool:

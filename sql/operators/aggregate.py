@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..columns import Field
-from ..identity import any_alike
+from ..identity import any_alike, as_text
 from ..plan import Plan
 from ..render import derived, quote, select, union_all
 from .addition import addable, all_groups, delta_by_addition, known_groups, reads_all
@@ -90,6 +90,6 @@ class _Chosen:
             value = f"c.{quote(column.name)}"
             parts = [f"c.{key}" for key in names(self._keys)]
             parts += [f"c.{quote(condition.name)} IS TRUE"] if condition else []
-            window = f'PARTITION BY {", ".join([*parts, value])} ORDER BY {value}::text COLLATE "C"'
+            window = f"PARTITION BY {', '.join([*parts, value])} ORDER BY {as_text(value, column)}"
             columns.append(f"pg_catalog.first_value({value}) OVER ({window}) AS {name}")
         return select(columns, derived(rows, "c"))

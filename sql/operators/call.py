@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..columns import Field
+from ..identity import as_text
 from ..render import quote
 from .ordering import SortKey
 
@@ -156,10 +157,10 @@ def by_content(column: Field) -> Sequence[str]:
     """Sort expressions that put different values of a column in an order, equal ones by what they look like.
 
     >>> by_content(Field("i", "integer")), by_content(Field("n", "numeric", faithful=False))
-    (['"i"'], ['"n"', '"n"::text COLLATE "C"'])
+    (['"i"'], ['"n"', '(("n")::text COLLATE "C")'])
     """
     name = quote(column.name)
-    text = f'{name}::text COLLATE "C"'
+    text = as_text(name, column)
     if column.base_type not in _BY_VALUE:
         return [text]
     return [name] if column.faithful else [name, text]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..columns import Field, faithful
+from ..identity import as_text
 from ..render import quote
 
 
@@ -64,12 +65,12 @@ def tie_break(columns: Sequence[Field], before: Sequence[Field] = ()) -> list[st
     """Sort expressions after those of ``before`` that put rows of different content in an order.
 
     >>> tie_break([Field("x", "integer"), Field("n", "numeric", faithful=False)], [Field("x", "integer")])
-    ['"n"::text COLLATE "C"']
+    ['(("n")::text COLLATE "C")']
     """
     done = {column.name for column in before if faithful(column)}
     by_value = [c for c in columns if c.name not in done and c.base_type in _SORTED]
     by_text = [c for c in columns if c.name not in done and c.base_type not in _SORTED]
-    return [quote(c.name) for c in by_value] + [f'{quote(c.name)}::text COLLATE "C"' for c in by_text]
+    return [quote(c.name) for c in by_value] + [as_text(quote(c.name), c) for c in by_text]
 
 
 def total_order(keys: Sequence[Field], order: Sequence[SortKey], columns: Sequence[Field]) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..columns import Field
+from ..identity import any_alike
 from ..render import derived, quote, repeated, select
 from .operator import names
 from .rescan import Rescan
@@ -39,8 +40,7 @@ class SetOperation(Rescan):
         name = quote(key.name)
         if key.faithful:
             return f"a.{name}"
-        side = quote(self.side.name)
-        return f'(pg_catalog.array_agg(a.{name} ORDER BY a.{side}, a.{name}::text COLLATE "C"))[1] AS {name}'
+        return f"{any_alike(key, 'a', order=quote('a', self.side.name))} AS {name}"
 
     def computed(self, rows: str) -> str:
         copies = [

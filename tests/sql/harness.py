@@ -86,7 +86,7 @@ def describe(connection: Connection, relation: int) -> tuple[Column, ...]:
             type_,
             not_null,
             kind.lstrip("_") not in NOT_HASHABLE and category != "c",
-            kind in FAITHFUL and deterministic is not False,
+            kind in FAITHFUL and deterministic is not False and type_ != "bpchar",
         )
         for name, type_, not_null, kind, deterministic, category in rows
     )

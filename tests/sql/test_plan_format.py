@@ -10,7 +10,7 @@ import sql
 from .conftest import Workspace
 from .queries import QUERIES
 
-RECORDED = (3, "f90e58f4ec9250af")
+RECORDED = (4, "4cb223728d60477a")
 """The format, and the hash of what its compiler asks and how it lays out storage tables."""
 
 

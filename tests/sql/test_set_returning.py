@@ -90,10 +90,36 @@ QUERIES = {
     "in a union": "SELECT unnest(arr) FROM doc EXCEPT ALL SELECT i FROM part",
 }
 
+ITEMS = "doc d {} LATERAL jsonb_array_elements(d.body->'k') WITH ORDINALITY AS e(x, n) ON {}"
+ABOVE = {
+    "first": "SELECT DISTINCT ON (e.x) e.x, d.id, e.n FROM {items} ORDER BY e.x, d.id, e.n",
+    "first of each place": "SELECT DISTINCT ON (e.n) e.n + 1 AS next, e.x FROM {items} ORDER BY e.n, d.id DESC",
+    "first by both": "SELECT DISTINCT ON (d.n, e.x) d.n, e.n AS place FROM {items} ORDER BY d.n, e.x, d.id, e.n",
+    "first inside": "SELECT p.i, q.* FROM part p LEFT JOIN"
+    " (SELECT DISTINCT ON (e.x) e.x, d.id FROM {items} ORDER BY e.x, d.id) AS q ON q.id = p.i",
+    "distinct": "SELECT DISTINCT e.x, e.n FROM {items}",
+    "grouped": "SELECT e.x, count(*) AS c, max(e.n) AS last FROM {items} GROUP BY e.x",
+    "grouped and listed": "SELECT e.x, array_agg(d.id ORDER BY d.id, e.n) AS ids FROM {items} GROUP BY e.x",
+    "window": "SELECT d.id, e.x, row_number() OVER (PARTITION BY e.x ORDER BY d.id, e.n) AS r FROM {items}",
+    "first rows": "SELECT e.x, e.n, d.id FROM {items} ORDER BY e.x, d.id, e.n LIMIT 4",
+    "union": "SELECT e.x FROM {items} UNION SELECT d.body FROM doc d",
+    "except": "SELECT e.x FROM {items} EXCEPT SELECT d.body->'k'->0 FROM doc d WHERE d.n > 1",
+    "semi-join": "SELECT p.doc FROM part p WHERE EXISTS (SELECT FROM {items} WHERE e.n = p.i)",
+    "joined": "SELECT p.doc, e.x, e.n FROM {items} FULL JOIN part p ON p.i = e.n",
+    "scalar": "SELECT p.doc, (SELECT max(e.n) FROM {items} WHERE d.n = p.i) AS m FROM part p",
+}
+"""What stands above elements with their places."""
+QUERIES |= {
+    f"elements, {name}{said}": query.format(items=ITEMS.format(join, condition))
+    for name, query in ABOVE.items()
+    for said, join, condition in (("", "JOIN", "true"), (" padded", "LEFT JOIN", "e.n < 9"))
+}
+
 ARRAYS = st.sampled_from(["NULL", "'{}'", "'{1,2,2}'", "'{3,NULL,1,2}'", "'{2}'"])
 BODIES = st.sampled_from(
-    ["NULL", """'{"c": [{"a": 1, "b": "x"}, {"a": 2}, {"B b": null}], "k": ["p", "q"]}'""", """'{"c": []}'""",
-     """'{"c": [{"a": 3}, {"a": 3}], "d": 1.50}'"""]
+    ["NULL", """'{"c": [{"a": 1, "b": "x"}, {"a": 2}, {"B b": null}], "k": ["p", "q", 1, [1], [[1]], null]}'""",
+     """'{"c": []}'""",
+     """'{"c": [{"a": 3}, {"a": 3}], "d": 1.50, "k": [[1], 1, {}, []]}'"""]
 )  # fmt: skip
 NUMBERS = st.sampled_from(["NULL", "0", "1", "2", "3"])
 CHANGES = st.one_of(
