@@ -11,7 +11,7 @@ import structlog
 from catalog.session import SqlError, SqlSession
 from engine.compile_pool import TooComplex, work_on_behalf_of
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
-from engine.plans import ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
+from engine.plans import SYSTEM_SCHEMAS, ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
 from engine.refresh import execute_as_owner
 from engine.stored import track
@@ -241,6 +241,14 @@ async def _announce(
             "NOTICE",
             f"stream table uses FULL refresh: {fallback} is not supported in DIFFERENTIAL mode",
             "Each refresh computes the whole query. See pgtrickle.explain_st().",
+        )
+    catalogs = [d.source.name for d in definition.dependencies if d.source.schema in SYSTEM_SCHEMAS and d.view is None]
+    if catalogs:
+        await notice(
+            session,
+            "NOTICE",
+            f'defining query reads system catalog "{catalogs[0]}"',
+            "Each refresh shows what the stream table's owner sees, the stream table itself included.",
         )
     stable = definition.functions_of("s")
     if mode == "DIFFERENTIAL" and stable:

@@ -19,6 +19,8 @@ from engine.definition import TRACKABLE_KINDS, Definition, analysed, column
 from sql import Column, NotDifferentiable, Source, View, jobs
 from sql.jobs import Query
 
+SYSTEM_SCHEMAS = frozenset({"pg_catalog", "information_schema"})
+
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
@@ -112,6 +114,12 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     too much to compile.
     """
     for dependency in definition.dependencies:
+        if dependency.source.schema in SYSTEM_SCHEMAS and dependency.view is None:
+            raise NotDifferentiable(
+                f'system catalog "{dependency.source.name}"',
+                "Use refresh_mode => 'FULL'.",
+                "Changes of it cannot be captured.",
+            )
         if not dependency.trackable and dependency.view is None:
             if dependency.kind in TRACKABLE_KINDS:
                 raise NotDifferentiable(f"a source whose changes cannot be captured ({dependency.obstacle})")

@@ -40,11 +40,47 @@ def test_partition_or_child_by_itself_is_computed_in_full(db: Any, notices: list
 
 
 def test_system_catalog_is_computed_in_full(db: Any, notices: list[str]) -> None:
-    db.create("relations", "SELECT * FROM pg_class", refresh_mode="FULL")
-    db.create("names", "SELECT relname FROM pg_class")
-    assert 'relation "pg_class" is not supported in DIFFERENTIAL mode' in notices[0]
-    db.refresh("names")
-    assert db.value("SELECT count(*) FROM names WHERE relname = 'relations'") == 1
+    """At each refresh, also through views, and also where nothing else changes. It counts itself."""
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match='system catalog "pg_class" is not supported') as error:
+        db.create("names", "SELECT relname FROM pg_class", refresh_mode="DIFFERENTIAL")
+    assert error.value.diag.message_hint == "Use refresh_mode => 'FULL'."
+    db.run("CREATE VIEW own_view AS SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace")
+    db.run("CREATE TABLE t (name text); INSERT INTO t VALUES ('t')")
+    queries = {
+        "names": "SELECT relname FROM pg_class",
+        "how_many": "SELECT count(*) FROM pg_catalog.pg_class",
+        "of_view": "SELECT count(*) FROM own_view",
+        "of_standard": "SELECT table_name FROM information_schema.tables",
+        "of_system_view": "SELECT tablename FROM pg_tables",
+        "statistics": "SELECT count(*) FROM pg_stat_user_tables",
+        "joined": "SELECT t.name, c.relkind FROM t LEFT JOIN pg_class c ON c.relname = t.name AND c.relkind = 'r'",
+        "inside": "SELECT name, (SELECT count(*) FROM pg_class) AS n FROM t",
+        "common": "WITH c AS (SELECT count(*) FROM pg_class) SELECT * FROM c",
+    }
+    for name, query in queries.items():
+        notices.clear()
+        db.create(name, query)
+        assert 'system catalog "' in notices[0], name
+        assert "is not supported in DIFFERENTIAL mode" in notices[0], name
+        assert "defining query reads system catalog" in notices[1], name
+    db.create("kept", "SELECT relname FROM pg_class", refresh_mode="FULL")
+    for change in ("CREATE TABLE one_more (id int)", "DROP TABLE one_more", "INSERT INTO t VALUES ('names')"):
+        db.run(change)
+        db.assert_refreshed(*queries, "kept")
+        assert db.last("how_many")[0] == "FULL"
+    assert db.value("SELECT count(*) FROM names WHERE relname = 'names'") == 1
+
+
+def test_information_schema_shows_what_the_owner_of_the_stream_table_may_see(db: Any, role: Any) -> None:
+    db.run("CREATE TABLE hidden (id int)")
+    alice = role("alice")
+    alice.execute("CREATE TABLE mine (id int)")
+    alice.execute("SELECT pgtrickle.create_stream_table('tables', 'SELECT table_name FROM information_schema.tables')")
+    db.refresh("tables")
+    seen = {
+        name for (name,) in db.rows("SELECT table_name FROM tables WHERE table_name IN ('mine', 'hidden', 'tables')")
+    }
+    assert seen == {"mine", "tables"}
 
 
 @pytest.mark.parametrize("mode", ["AUTO", "FULL", "DIFFERENTIAL"])

@@ -29,6 +29,7 @@ BEGIN
     RETURN (
     SELECT CASE WHEN c.relkind IN ('r', 'p') AND s.pgt_id IS NOT NULL THEN 'STREAM_TABLE'
                 WHEN c.relkind IN ('r', 'p') THEN 'TABLE'
+                WHEN c.relkind = 'v' AND c.relnamespace = 'pg_catalog'::regnamespace THEN 'TABLE'  -- nothing to look into
                 WHEN c.relkind = 'v' THEN 'VIEW'
                 WHEN c.relkind = 'm' THEN 'MATVIEW'
                 WHEN c.relkind = 'f' THEN 'FOREIGN_TABLE' END
@@ -48,6 +49,8 @@ BEGIN
     SELECT * INTO r FROM pg_class WHERE oid = source;
     IF NOT FOUND THEN
         RETURN format('relation with OID %s does not exist', source);
+    ELSIF r.relnamespace = 'pg_catalog'::regnamespace THEN
+        RETURN format('"%s" is a system catalog', title);
     ELSIF r.relkind = 'm' THEN
         RETURN format('"%s" is a materialized view, which changes only when it is refreshed', title);
     ELSIF r.relkind = 'f' THEN

@@ -105,6 +105,21 @@ BEGIN
 END $$;
 
 
+-- The relations, and their columns, in the rewrite rule of a view. It does not depend on system catalogs, which cannot be
+-- dropped: they are looked for in its node tree, and no columns of theirs are told.
+CREATE OR REPLACE FUNCTION pgtrickle._rule_relations(rule oid, OUT refobjid oid, OUT refobjsubid integer) RETURNS SETOF record
+LANGUAGE sql STABLE ROWS 4 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT d.refobjid, d.refobjsubid
+    FROM pg_depend d
+    WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = rule AND d.refclassid = 'pg_class'::regclass
+    UNION ALL
+    SELECT c.oid, 0
+    FROM pg_rewrite r, string_to_table(r.ev_action::text, ' :') AS text, pg_class c
+    WHERE r.oid = rule AND starts_with(text, 'relid ') AND c.oid = split_part(text, ' ', 2)::oid
+      AND c.relnamespace = 'pg_catalog'::regnamespace
+$$;
+
+
 -- The relations a view reads: views, and what they read in turn, down to what stores rows. An array of what _source_info
 -- says of each, with "used" (the columns), "readers" (the OIDs of the roles whose rights to it PostgreSQL asks for), of a view
 -- "text", and of what a view reads "denied": why the caller may not read it himself, as he need not. A column that a view over a view does not use is still counted: capturing a column too many
@@ -119,17 +134,15 @@ DECLARE
 BEGIN
     WITH RECURSIVE read(relid, attnum, inside, reader) AS (
         SELECT d.refobjid, d.refobjsubid, false, pgtrickle._caller()
-        FROM pg_rewrite r
-        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
-        WHERE r.ev_class = view_relid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
+        FROM pg_rewrite r, pgtrickle._rule_relations(r.oid) AS d
+        WHERE r.ev_class = view_relid AND d.refobjid <> r.ev_class
       UNION
         SELECT d.refobjid, d.refobjsubid, true,
                CASE WHEN pgtrickle._view_option(c.reloptions, 'security_invoker') THEN v.reader ELSE c.relowner END
         FROM read v
-        JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v'
-        JOIN pg_rewrite r ON r.ev_class = v.relid
-        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
-        WHERE d.refclassid = 'pg_class'::regclass AND d.refobjid <> r.ev_class
+        JOIN pg_class c ON c.oid = v.relid AND c.relkind = 'v' AND c.relnamespace <> 'pg_catalog'::regnamespace
+        JOIN pg_rewrite r ON r.ev_class = v.relid, pgtrickle._rule_relations(r.oid) AS d
+        WHERE d.refobjid <> r.ev_class
     ), relations AS (
         SELECT r.relid, ARRAY(SELECT DISTINCT name FROM unnest(array_agg(a.attname::text) FILTER (WHERE a.attnum > 0)) AS name) AS columns,
                bool_or(r.inside) AS inside, array_agg(DISTINCT r.reader::bigint) AS readers
