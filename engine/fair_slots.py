@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 
@@ -43,6 +43,21 @@ class FairSlots:
             yield
         finally:
             self._release(role)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Give out no slots during the block. It must not be entered while it is open elsewhere."""
+        number, self.number = self.number, 0
+        try:
+            yield
+        finally:
+            self.number = number
+            self._give()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody has a slot, or could have one."""
+        return self.number > 0 and not self._busy
 
     def _release(self, role: str) -> None:
         self._busy[role] -= 1

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import structlog
 
 log = structlog.get_logger(__name__)
@@ -45,6 +46,15 @@ class SailProcess:
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its memory that are resident, 0 if it does not run."""
+        try:
+            process = psutil.Process(self.pid or 0)
+            return sum(each.memory_info().rss for each in (process, *process.children(recursive=True)))
+        except psutil.Error:
+            return 0
 
     def start(self) -> None:
         """Start it and wait until it listens. Raises SailFailed, OSError."""

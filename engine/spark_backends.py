@@ -85,6 +85,7 @@ class Backend(Protocol):
 
     def start(self) -> None: ...
     def alive(self) -> bool: ...
+    def memory(self) -> int: ...
     def lost(self, error: Exception) -> bool:
         """Whether a job failed because this Spark is gone; every session of it is void then."""
         ...
@@ -205,6 +206,10 @@ class ClassicBackend:
     def alive(self) -> bool:
         return self._root is not None and self.jvm.alive
 
+    def memory(self) -> int:
+        """Nothing: the JVM has a limit of its own."""
+        return 0
+
     def lost(self, error: Exception) -> bool:
         from py4j.protocol import Py4JNetworkError
 
@@ -287,6 +292,10 @@ class ConnectBackend:
 
     def alive(self) -> bool:
         return self._alive and (self._sail is None or self._sail.alive)
+
+    def memory(self) -> int:
+        """Bytes of memory of a process of our own that are resident."""
+        return self._sail.memory if self._sail is not None else 0
 
     def lost(self, error: Exception) -> bool:
         import grpc

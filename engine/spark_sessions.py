@@ -13,6 +13,7 @@ Four kinds of target, one interface:
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
@@ -40,6 +41,9 @@ IDLE_SECONDS = 600.0
 
 SESSION_SECONDS = 60.0
 """Within this time a Spark that runs must give a new session."""
+
+RENEWAL_SECONDS = 300.0
+"""So long a Sail runs at least, however large it is: what one job needs shall not end it each time."""
 
 INTERRUPT_GRACE = 10.0
 """Seconds that an interrupted job has to come back before its backend is given up."""
@@ -73,7 +77,8 @@ class SparkSessions:
     properties (``spark.executor.memory`` ...) that come on top of our own. At most `concurrency` jobs of one role run
     at once, and one more of others, each in a session of its own, so that their temporary views and settings do not
     meet. A Spark Connect server or master that does not answer for `patience` seconds counts as unreachable, and is
-    left alone for `rest` seconds.
+    left alone for `rest` seconds. A Sail that has more than `memory` bytes (0: however many) is replaced by a new one
+    while nothing runs on it, but not before it has run for `RENEWAL_SECONDS`.
     """
 
     def __init__(
@@ -83,6 +88,7 @@ class SparkSessions:
         *,
         options: Mapping[str, str] | None = None,
         concurrency: int = 2,
+        memory: int = 0,
         patience: float = 10.0,
         rest: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
@@ -90,6 +96,7 @@ class SparkSessions:
         self.target = Target.parse(target)
         self._work_dir = work_dir.absolute()
         self._options = dict(options or {})
+        self._memory = memory
         self._patience = patience
         self._rest = rest
         self._clock = clock
@@ -102,6 +109,8 @@ class SparkSessions:
         self._idle: list[tuple[float, Session]] = []
         """Sessions to be used again, and until when."""
         self._stopped = False
+        self._renewal: asyncio.Task[None] | None = None
+        self._renew_at = math.inf
         self.started_in: float | None = None
         """Seconds that the last start took, None if there was none."""
 
@@ -166,6 +175,7 @@ class SparkSessions:
                 await self._discard()
                 raise SparkUnavailable("Spark has been stopped")
             self.started_in = time.monotonic() - began
+            self._renew_at = self._clock() + RENEWAL_SECONDS
             log.info("spark_started", target=self.target.shown, seconds=round(self.started_in, 2))
 
     def _unavailable(self, error: Exception) -> SparkUnavailable:
@@ -213,6 +223,26 @@ class SparkSessions:
             yield lease
             if not lease.void and backend is self._backend:
                 self._idle.append((self._clock() + IDLE_SECONDS, session))
+        if self._memory and self._clock() >= self._renew_at and self._renewal is None:
+            self._renewal = asyncio.create_task(self._renew(), name="headwater renewal of Sail")
+
+    async def _renew(self) -> None:
+        """Replace a backend that has become too large by a new one, if nothing runs on it.
+
+        What is not needed any more it does not always give back: Sail grows with each job.
+        """
+        try:
+            backend = self._backend
+            size = 0 if backend is None else await asyncio.to_thread(backend.memory)
+            if size <= self._memory or backend is not self._backend or not self._slots.idle or self._stopped:
+                return
+            with self._slots.closed():
+                log.info("spark_renewed", target=self.target.shown, megabytes=size >> 20)
+                await self._discard()
+                with suppress(SparkUnavailable):  # who needs it next hears of it
+                    await self.warm_up()
+        finally:
+            self._renewal = None
 
     def _reusable(self) -> Session | None:
         while self._idle:
@@ -227,6 +257,8 @@ class SparkSessions:
         await self._discard()
         async with self._starting:
             await self._discard()
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal})
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

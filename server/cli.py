@@ -268,6 +268,15 @@ def serve(
             help="Memory that each of the processes that compile may take.",
         ),
     ] = 512,
+    sail_memory: Annotated[
+        int,
+        typer.Option(
+            envvar="HEADWATER_SAIL_MEMORY",
+            metavar="MB",
+            min=0,
+            help="A Sail (--spark sail) with more memory than this is replaced by a new one when it is idle; 0: never.",
+        ),
+    ] = 1024,
     warn_blocked: Annotated[
         int,
         typer.Option(
@@ -306,6 +315,7 @@ def serve(
         spark=spark,
         spark_conf=tuple(spark_conf or ()),
         spark_postgres=spark_postgres,
+        sail_memory=sail_memory,
         mirror=mirror,
         mirror_options=tuple(mirror_option or ()),
         tls_cert=tls_cert,

@@ -53,6 +53,8 @@ class ServeOptions:
     spark: str = "local[*]"
     spark_conf: tuple[str, ...] = ()
     spark_postgres: PostgresUrl | None = None
+    sail_memory: int = 1024
+    """Megabytes from which on Sail is replaced by a new one, 0 for never."""
     mirror: str | None = None
     mirror_options: tuple[str, ...] = ()
     tls_cert: Path | None = None
@@ -207,7 +209,7 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
 
     place = location(options.mirror, options.mirror_options, data.path / "mirror")
     properties = spark_properties(place, options.spark) | parse_conf(options.spark_conf)
-    sessions = SparkSessions(options.spark, data.path / "spark", options=properties)
+    sessions = SparkSessions(options.spark, data.path / "spark", options=properties, memory=options.sail_memory << 20)
     mirror = Mirror(place)
     executor = SparkExecutor(sessions, mirror)
     lake = Lake(sessions)

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from engine.spark_jvm import find_java
-from engine.spark_sessions import SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
+from engine.spark_sessions import RENEWAL_SECONDS, SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
 from engine.spark_target import parse_conf
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +193,40 @@ async def test_sail_runs_jobs_side_by_side_and_stops(tmp_path: Path) -> None:
     assert not sessions.warm
     with pytest.raises(SparkUnavailable, match="stopped"):
         await job(1)
+
+
+async def test_sail_that_has_become_too_large_is_renewed_when_it_is_idle(tmp_path: Path) -> None:
+    now = [0.0]
+    sessions = SparkSessions("sail", tmp_path, memory=1 << 20, clock=lambda: now[0])
+    pids: list[int] = []
+
+    async def job() -> None:
+        async with sessions.acquire() as lease:
+            pids.extend(await asyncio.to_thread(sails))
+            await lease.run(lambda spark: spark.sql("SELECT 1 AS n").toArrow(), description="small")
+
+    def sails() -> list[int]:
+        children = psutil.Process().children()
+        return [child.pid for child in children if any("sail_program" in word for word in child.cmdline())]
+
+    await job()
+    await job()
+    assert len(set(pids)) == 1, "it has run for a moment only"
+    now[0] = RENEWAL_SECONDS + 1
+    async with sessions.acquire():  # meanwhile it is not idle
+        await job()
+        await asyncio.sleep(0)
+    assert len(set(pids)) == 1
+    await asyncio.gather(job(), job())
+    assert len(set(pids)) == 1
+    async with asyncio.timeout(60):
+        while not sessions.warm or await asyncio.to_thread(sails) == pids[-1:]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await job()
+    assert len(set(pids)) == 2
+    assert sessions.warm
+    await sessions.stop()
+    assert sails() == []
 
 
 async def test_sail_job_is_interrupted_by_its_limit_and_by_cancellation(tmp_path: Path) -> None:
