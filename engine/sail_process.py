@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
@@ -17,7 +18,10 @@ log = structlog.get_logger(__name__)
 
 PROGRAM = Path(__file__).with_name("sail_program.py")
 START_SECONDS = 60.0
-STOP_SECONDS = 5.0
+STOP_SECONDS = 1.0
+"""It has nothing to put in order."""
+
+_numbers = itertools.count(1)
 
 
 class SailFailed(Exception):
@@ -32,6 +36,8 @@ class SailProcess:
 
     def __init__(self, work_dir: Path):
         self._directory = work_dir / "sail"
+        self._name = f"socket-{os.getpid()}-{next(_numbers)}"
+        """Of its own: the one that it comes after may still be ending, and removes what was its own."""
         self._entered: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -84,9 +90,11 @@ class SailProcess:
             raise SailFailed(f"there is no packet filter for it on {sys.platform}")
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
-        (self._directory / "socket").unlink(missing_ok=True)
+        for left in self._directory.iterdir():
+            if not left.name.startswith(f"socket-{os.getpid()}-"):  # of a server that was killed
+                left.unlink(missing_ok=True)
         self._entered = os.open(self._directory, os.O_PATH | os.O_DIRECTORY)
-        path = f"/proc/self/fd/{self._entered}/socket"
+        path = f"/proc/self/fd/{self._entered}/{self._name}"
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(path)
         listener.listen()
@@ -116,4 +124,4 @@ class SailProcess:
                 process.wait()
         if entered is not None:
             os.close(entered)
-            (self._directory / "socket").unlink(missing_ok=True)
+            (self._directory / self._name).unlink(missing_ok=True)

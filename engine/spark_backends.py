@@ -232,7 +232,7 @@ class ClassicBackend:
             # First the connections, so that nothing speaks to a dead JVM; a JVM that hangs may not answer to that.
             closing = threading.Thread(target=_forget_classic_session, daemon=True)
             closing.start()
-            closing.join(2.0)
+            closing.join(0.5)
         self.jvm.kill()
         for name in ("local", "tmp"):
             shutil.rmtree(self._work_dir / name, ignore_errors=True)

@@ -238,7 +238,9 @@ class SparkSessions:
                 return
             with self._slots.closed():
                 log.info("spark_renewed", target=self.target.shown, megabytes=size >> 20)
-                await self._discard()
+                async with self._starting:
+                    if backend is self._backend:
+                        await self._discard()
                 with suppress(SparkUnavailable):  # who needs it next hears of it
                     await self.warm_up()
         finally:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import psutil
 import pytest
 
+from engine.sail_process import SailProcess
 from engine.spark_jvm import find_java
 from engine.spark_sessions import RENEWAL_SECONDS, SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
 from engine.spark_target import parse_conf
@@ -193,6 +194,21 @@ async def test_sail_runs_jobs_side_by_side_and_stops(tmp_path: Path) -> None:
     assert not sessions.warm
     with pytest.raises(SparkUnavailable, match="stopped"):
         await job(1)
+
+
+def test_sail_that_ends_leaves_the_next_one_its_socket(tmp_path: Path) -> None:
+    """The next one may be started while the one before is still ending."""
+    first, second = SailProcess(tmp_path), SailProcess(tmp_path)
+    try:
+        first.start()
+        second.start()
+        first.stop()
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(second.target.removeprefix("unix:"))
+    finally:
+        first.stop()
+        second.stop()
+    assert list((tmp_path / "sail").iterdir()) == []
 
 
 async def test_sail_that_has_become_too_large_is_renewed_when_it_is_idle(tmp_path: Path) -> None:
