@@ -33,6 +33,10 @@ SLOWER, SLOW_MS = 1.5, 250.0
 """A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
 
 
+TOO_SLOW, LEAST_LIMIT_MS = 10.0, 2000.0
+"""A differential refresh is given up after so many times the last full one's time, and so many milliseconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How a stream table will be refreshed, and why."""
@@ -55,6 +59,8 @@ class RefreshSettings:
     """Seconds; 0 is no limit."""
     spark_parallel_rows: int = 1_000_000
     foreign_table_polling: bool = False
+    statement_timeout: float = 0.0
+    """Milliseconds after which PostgreSQL ends a statement of the session; 0 is never."""
 
 
 def is_fresh(context: RefreshContext) -> bool:
@@ -118,14 +124,28 @@ def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
     return context.pending / (2 * max(estimated_rows, FEW_ROWS))
 
 
+def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | None:
+    """Milliseconds that applying the changes may take before all is computed instead, None for no limit.
+
+    There is none where DIFFERENTIAL was asked for, and none where the session's own statement_timeout ends it earlier.
+    """
+    if context.requested_mode == "DIFFERENTIAL" or context.last_full_ms is None:
+        return None
+    limit = max(TOO_SLOW * context.last_full_ms, LEAST_LIMIT_MS)
+    return None if 0 < settings.statement_timeout <= limit else limit
+
+
 def learned_threshold(
-    context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float
+    context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float, *, given_up: bool = False
 ) -> float | None:
     """The new `auto_threshold` after a refresh, None where there is nothing to learn.
 
-    A differential refresh that took clearly longer than the last full one lowers it below the present ratio of changes;
-    each full refresh that it caused raises it a little, so that the next differential one is tried some day.
+    A differential refresh that took clearly longer than the last full one, or was given up for that, lowers it below
+    the present ratio of changes; each full refresh that it caused raises it a little, so that the next differential one
+    is tried some day.
     """
+    if given_up:
+        return change_ratio(context, estimated_rows) / 2
     if decision.action is Action.DIFFERENTIAL:
         slow = max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
         return change_ratio(context, estimated_rows) / 2 if duration_ms > slow else None
@@ -162,6 +182,7 @@ def settings_of(context: RefreshContext) -> RefreshSettings:
         number("spark_timeout", found["spark_timeout"], float),
         number("spark_parallel_rows", found["spark_parallel_rows"], int),
         is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
+        float(found.get("statement_timeout", 0)),
     )
     for name, value, allowed in (
         ("refresh_engine", settings.engine, ("auto", "spark", "postgres")),

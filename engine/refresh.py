@@ -30,6 +30,7 @@ from engine.decision import (
     is_fresh,
     learned_threshold,
     settings_of,
+    time_limit,
 )
 from engine.placement import (
     NoSpark,
@@ -45,11 +46,12 @@ from engine.placement import (
 )
 from engine.plans import compiled, dumps
 from engine.stored import load_plan
-from engine.transactions import acting_as
+from engine.transactions import acting_as, local_setting, savepoint
 
 logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
+QUERY_CANCELED = "57014"
 OVERLOOKED = "HW003"
 """A source has changed that had not when the refresh began, or was truncated since; or a usual statement did not do."""
 
@@ -99,7 +101,7 @@ async def refresh(
             estimated_rows = await _estimated_rows(session, context)
     decision = decide(context, settings, estimated_rows)
     salt, executor, executor_reason = context.row_id_salt, "postgres", "nothing to compute"
-    applying = clock
+    applying, computing, given_up = clock, clock, False
     cold, alert, rows_read = False, None, 0
     texts: dict[str, str] = {}
     match decision.action:
@@ -121,10 +123,12 @@ async def refresh(
                 statement = await plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
             applying = time.perf_counter()
             try:
-                result = await _differential(session, context, plan, statement, delta)
+                result = await _differential(session, context, plan, statement, delta, time_limit(context, settings))
             except _NotApplied as failure:
-                executor = "postgres"
-                decision = Decision(Action.REINITIALIZE, str(failure), fallback=True)
+                executor, given_up = "postgres", failure.given_up
+                action = Action.FULL if given_up else Action.REINITIALIZE
+                decision = Decision(action, str(failure), fallback=True)
+                computing = time.perf_counter()
                 result, salt = await _full_with_salts(session, context, plan, None, first=salt + failure.salts_used)
             finally:
                 if delta is not None:
@@ -177,7 +181,7 @@ async def refresh(
     if "memory" in result or result.get("unusual"):
         record["memory"] = {"groups": result.get("memory", {}), "unusual": bool(result.get("unusual"))}
     if outcome.action in (Action.FULL, Action.REINITIALIZE):
-        record["last_full_ms"] = outcome.duration_ms
+        record["last_full_ms"] = (finished - computing) * 1000
     if texts:
         record["texts"] = texts
     if alert is not None:
@@ -186,9 +190,9 @@ async def refresh(
         costs = learned_costs(context, settings, outcome.action, executor, rows_read, outcome.duration_ms)
         record |= {} if costs is None else {"executor_costs": costs}
     applied_ms = (finished - applying) * 1000
-    if decision.action is Action.DIFFERENTIAL and not estimated_rows and applied_ms > SLOW_MS:
+    if (decision.action is Action.DIFFERENTIAL or given_up) and not estimated_rows and applied_ms > SLOW_MS:
         estimated_rows = await _estimated_rows(session, context)
-    threshold = learned_threshold(context, decision, estimated_rows, applied_ms)
+    threshold = learned_threshold(context, decision, estimated_rows, applied_ms, given_up=given_up)
     if threshold is not None:
         record["auto_threshold"] = threshold
     finish = "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text"
@@ -227,9 +231,11 @@ class _RowIdCollision(Exception):
 class _NotApplied(Exception):
     """The changes were not applied, or not all of them; the table has to be computed as a whole."""
 
-    def __init__(self, reason: str, *, salts_used: int = 0):
+    def __init__(self, reason: str, *, salts_used: int = 0, given_up: bool = False):
         super().__init__(reason)
         self.salts_used = salts_used
+        self.given_up = given_up
+        """Whether it only took too long."""
 
 
 def _groups(context: RefreshContext) -> dict[str, Any]:
@@ -243,10 +249,16 @@ def _is_usual(context: RefreshContext, plan: CompiledQuery) -> bool:
 
 
 async def _differential(
-    session: SqlSession, context: RefreshContext, plan: CompiledQuery, statement: str, delta: SparkDelta | None
+    session: SqlSession,
+    context: RefreshContext,
+    plan: CompiledQuery,
+    statement: str,
+    delta: SparkDelta | None,
+    limit: float | None,
 ) -> dict[str, Any]:
+    """Apply the changes. Raises _NotApplied, also if a statement takes longer than the limit in milliseconds."""
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": _groups(context)}
-    result = await _apply(session, context, statement, parameters, changes=True)
+    result = await _apply_within(session, context, statement, parameters, limit)
     if delta is not None and not result.get("failed"):
         # The changes are those up to the snapshot that Spark's input was read at.
         result |= {"snapshot": delta.snapshot, "xid": None, "change_id": None}
@@ -254,7 +266,7 @@ async def _differential(
         raise _NotApplied("a source was truncated while Spark computed the changes")
     if result.get("failed") == OVERLOOKED:
         every = await plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
-        result = await _apply(session, context, every, parameters, changes=True)
+        result = await _apply_within(session, context, every, parameters, limit)
     failed = result.get("failed")
     if failed == OVERLOOKED:
         raise _NotApplied("a source was truncated meanwhile")
@@ -298,6 +310,26 @@ async def _full_with_salts(
         except _RowIdCollision:
             logger.warning("row id collision", stream_table=context.storage, salt=salt)
     raise SqlError("XX000", f'row ids of stream table "{context.name}" collide under every salt')
+
+
+async def _apply_within(
+    session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any], limit: float | None
+) -> dict[str, Any]:
+    """`_apply` for changes. What takes longer than the limit, in milliseconds, is undone. Raises _NotApplied."""
+    if limit is None:
+        return await _apply(session, context, statement, parameters, changes=True)
+    began = time.perf_counter()
+    try:
+        async with savepoint(session), local_setting(session, "statement_timeout", f"{limit:.0f}ms"):
+            began = time.perf_counter()
+            return await _apply(session, context, statement, parameters, changes=True)
+    except SqlError as error:
+        # The session's own statement_timeout is longer. Whoever cancels the statement means the refresh.
+        passed = (time.perf_counter() - began) * 1000
+        if error.sqlstate != QUERY_CANCELED or passed < limit or "user request" in error.message:
+            raise
+    full = f"a full refresh, which took {context.last_full_ms or 0:.0f} ms"
+    raise _NotApplied(f"to apply the changes took {limit:.0f} ms and had not ended, against {full}", given_up=True)
 
 
 async def _apply(

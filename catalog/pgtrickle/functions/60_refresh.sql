@@ -323,6 +323,7 @@ BEGIN
                  'spark_failure_policy', pgtrickle._setting('pg_trickle.spark_failure_policy', 'retry'),
                  'foreign_table_polling', CASE WHEN st.polled
                                           THEN pgtrickle._setting('pg_trickle.foreign_table_polling', 'off') ELSE 'off' END,
+                 'statement_timeout', (extract(epoch FROM current_setting('statement_timeout')::interval) * 1000)::bigint::text,
                  'spark_timeout', pgtrickle._setting('pg_trickle.spark_timeout', '3600'),
                  'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000')),
              'executor_costs', s.executor_costs,
