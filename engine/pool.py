@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, TypeVar
@@ -19,7 +20,8 @@ T = TypeVar("T")
 ConnectArguments = Mapping[str, Any]
 """Keyword arguments of `asyncpg.connect` that log the engine in."""
 
-APPLICATION_NAME = "headwater engine"
+APPLICATION_NAME = f"headwater engine {secrets.token_hex(4)}"
+"""Of all sessions of this server: whoever takes over from it, where it hangs, can tell which they are."""
 
 # Statements are never kept under a name: a function in a defining query could put its own under that name.
 STATEMENT_CACHE_SIZE = 0

@@ -23,7 +23,7 @@ import structlog
 
 from catalog.install import REGISTERS, quoted, schema_of
 from catalog.session import SqlError, SqlSession
-from engine.election import DISCOVERY_SECONDS, Candidate
+from engine.election import BEAT_SECONDS, DISCOVERY_SECONDS, Candidate, beat
 from engine.pool import PooledSession
 from engine.queue_maintenance import Troubles
 from engine.refresh import run_as_owner
@@ -179,7 +179,14 @@ class RegisterMaintenance(Candidate):
                     return
                 await self._merge(workers[: self._settings["background_workers"]], registers)
                 if not any(buffer.full for buffer in self._buffers.values()):
-                    await asyncio.sleep(self._settings["delta_merge_interval"] / 1000)
+                    await self._rest(session, self._settings["delta_merge_interval"] / 1000)
+
+    async def _rest(self, session: SqlSession, seconds: float) -> None:
+        while seconds > BEAT_SECONDS:
+            await asyncio.sleep(BEAT_SECONDS)
+            await beat(session)
+            seconds -= BEAT_SECONDS
+        await asyncio.sleep(seconds)
 
     async def _read_settings(self, session: SqlSession) -> None:
         rows = await session.fetch(self._of_schema(_SETTINGS))

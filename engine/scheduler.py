@@ -28,8 +28,8 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from engine.clocks import ClockWatch
-from engine.election import elected
-from engine.pool import DatabasePool, PooledSession
+from engine.election import Rival, elected
+from engine.pool import APPLICATION_NAME, DatabasePool, PooledSession
 from engine.workers import Workers
 
 logger = structlog.get_logger(__name__)
@@ -37,7 +37,7 @@ logger = structlog.get_logger(__name__)
 LEASE = "scheduler"
 """What a database's scheduler holds while it is elected; `pgtrickle._scheduler_running()` looks for it."""
 
-TITLE = "headwater scheduler"
+TITLE = f"{APPLICATION_NAME}: scheduler"
 """`application_name` of its session, with the position up to which changes have been there for `SETTLED_SECONDS`:
 `pgtrickle._is_stale` tells by it what is late from what has just been changed."""
 
@@ -164,6 +164,7 @@ class Scheduler:
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
     _noted: str = ""
     """What the session is called."""
+    _rival: Rival = field(default_factory=lambda: Rival(LEASE))
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -183,7 +184,7 @@ class Scheduler:
             await asyncio.sleep(ELECTION_RETRY)
 
     async def _lead(self) -> None:
-        async with elected(self.pool, LEASE) as connection:
+        async with elected(self.pool, LEASE, rival=self._rival) as connection:
             if connection is None:
                 return
             logger.info("scheduler elected", database=self.pool.database)
@@ -232,7 +233,7 @@ class Scheduler:
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
         self._position = position if settled else None
-        await self._note(session, f"{TITLE}: {self._settled(position)}")
+        await self._note(session, f"{TITLE} {self._settled(position)}")
         self._next_look = self._find_due(await stream_tables(session), self._position)
         self._tidy()
         return max(0.0, self._next_look - self.clock())

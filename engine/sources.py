@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
-from engine.election import Candidate
+from engine.election import Candidate, beat
 from engine.pool import PooledSession
 from engine.queue_maintenance import Troubles
 from engine.transactions import acting_as, local_setting, quoted
@@ -134,6 +134,7 @@ class SourceClock(Candidate):
                 look = self.clock() + LOOK_INTERVAL
             for source, interval in intervals.items():
                 await self._tick_if_due(source, interval)
+                await beat(session)
             await self._woken_within(max(min(look, *self._due.values()) - self.clock(), 0))
 
     async def _tick_if_due(self, source: int, interval: float) -> None:

@@ -122,8 +122,13 @@ def test_change_that_has_just_been_made_does_not_make_stale_where_a_scheduler_wo
     refreshed.connection.execute("INSERT INTO t VALUES (1, 'a')")
     position = refreshed.value("SELECT change_position FROM pgtrickle._change_position()")
     assert refreshed.value("SELECT pgtrickle._take_lease('scheduler')")
-    for noted, expected in ((f": {position - 1}", False), (": -1", False), (f": {position}", True), ("", True)):
-        refreshed.connection.execute(f"SET application_name = 'headwater scheduler{noted}'".encode())
+    for noted, expected in (
+        (f": scheduler {position - 1}", False),
+        (": scheduler -1", False),
+        (f": scheduler {position}", True),
+        ("", True),
+    ):
+        refreshed.connection.execute(f"SET application_name = 'headwater engine 0f{noted}'".encode())
         assert refreshed.value(stale) is expected, noted
     refreshed.connection.execute(
         "UPDATE pgtrickle.pgt_stream_tables SET data_timestamp = now() - interval '301 seconds'"

@@ -28,7 +28,7 @@ CREATE TABLE bait (id int PRIMARY KEY, v int); INSERT INTO bait VALUES (1, 1);
 
 SLEEPERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
-    " AND application_name = 'headwater engine'"
+    " AND application_name LIKE 'headwater engine%'"
 )
 
 WAKE = SLEEPERS.replace("count(*)", "pg_terminate_backend(pid)")

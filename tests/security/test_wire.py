@@ -93,7 +93,7 @@ def test_who_may_not_drop_a_database_does_not_disturb_the_engine_in_it(server: H
                 user.execute("SELECT 1")
             engines = (
                 "SELECT array_agg(pid ORDER BY pid) FROM pg_stat_activity"
-                " WHERE datname = %s AND application_name = 'headwater engine'"
+                " WHERE datname = %s AND application_name LIKE 'headwater engine%%'"
             )
             with psycopg.connect(server.dsn(name), autocommit=True) as user:
                 ((before,),) = user.execute(engines, [name]).fetchall()

@@ -5,16 +5,16 @@
 
 
 -- Whether a Headwater server is at work in this database: the session that ticks or the one that schedules holds its
--- lease. `ticking` tells the former. Leases stand in the schema of stream tables; where that is somebody else's, it is not asked.
+-- lease, and does not hang. `ticking` tells the former. Leases stand in the schema of stream tables; where that is somebody else's, it is not asked.
 CREATE OR REPLACE FUNCTION pgque._server(OUT present boolean, OUT ticking boolean)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     present := false;
     ticking := false;
-    IF (SELECT p.proowner FROM pg_proc p WHERE p.oid = to_regprocedure('pgtrickle._lease_holder(text)'))
+    IF (SELECT p.proowner FROM pg_proc p WHERE p.oid = to_regprocedure('pgtrickle._lease_beat(text)'))
        = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'pgque') THEN
-        ticking := pgtrickle._lease_holder('queue clock') IS NOT NULL;
-        present := ticking OR pgtrickle._lease_holder('scheduler') IS NOT NULL;
+        ticking := coalesce(pgtrickle._lease_beat('queue clock') < interval '15 seconds', false);
+        present := ticking OR coalesce(pgtrickle._lease_beat('scheduler') < interval '15 seconds', false);
     END IF;
 END $$;
 

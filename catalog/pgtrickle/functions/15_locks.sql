@@ -21,6 +21,16 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
 $$;
 
 
+-- How long ago the holder of a lease has shown that it lives, zero while it is at work; NULL if none holds it. For people: servers
+-- time each other by their own clocks.
+CREATE OR REPLACE FUNCTION pgtrickle._lease_beat(name text) RETURNS interval
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN a.state LIKE 'idle%' THEN greatest(clock_timestamp() - a.state_change, '0') ELSE '0' END
+    FROM pgtrickle.pgt_leases l, pg_stat_get_activity(l.pid) a
+    WHERE l.name = _lease_beat.name AND pgtrickle._is_session(l.pid, l.backend_start, l.role)
+$$;
+
+
 -- Have this session hold a lease until it ends. False if another one holds it (unless it is `taken_over`), or on a standby.
 -- To be called outside a transaction block.
 CREATE OR REPLACE FUNCTION pgtrickle._take_lease(name text, taken_over boolean DEFAULT false) RETURNS boolean

@@ -99,8 +99,8 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._scheduler(OUT looks boolean, OUT settled_position bigint) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(a.state = 'active' OR a.query_start > clock_timestamp() - interval '10 seconds', true),
-           CASE WHEN a.application_name ~ '^headwater scheduler: -?[0-9]{1,18}$'
-                THEN split_part(a.application_name, ': ', 2)::bigint END
+           CASE WHEN a.application_name ~ '^headwater engine [0-9a-f]+: scheduler -?[0-9]{1,18}$'
+                THEN split_part(a.application_name, ' ', 5)::bigint END
     FROM pg_stat_get_activity(NULL) a
     WHERE a.pid = pgtrickle._lease_holder('scheduler')
 $$;

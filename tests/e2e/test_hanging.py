@@ -1,0 +1,52 @@
+"""A server that hangs does not hold up another one in front of the same PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Database, Headwater
+
+Eventually = Callable[..., Any]
+
+
+@pytest.mark.long  # twice a quarter of a minute until it is certain
+def test_stopped_server_is_replaced_and_does_no_harm_when_it_goes_on(
+    own_server: Headwater, own_db: Database, tmp_path: Path, eventually: Eventually
+) -> None:
+    login = psycopg.conninfo.conninfo_to_dict(own_server.direct_dsn())
+    url = f"postgresql://{login['user']}:{login['password']}@/postgres?host={login['host']}&port={login['port']}"
+    own_db.run("CREATE TABLE t (id int PRIMARY KEY); SELECT pgque.create_queue('q'), pgque.subscribe('q', 'c')")
+    own_db.create("counted", "SELECT count(*) AS n FROM t", schedule="1s")
+    (tmp_path / "second").mkdir()
+    second = Headwater(tmp_path / "second" / "data", "--postgres", url).start()
+    try:
+        with psycopg.connect(own_server.direct_dsn(), autocommit=True) as past:
+
+            def goes_on(number: int) -> None:
+                past.execute("INSERT INTO t VALUES (%s)", [number])
+                past.execute("SELECT pgque.send('q', %s::text)", [str(number)])
+                eventually(lambda: past.execute("SELECT n FROM counted").fetchall() == [(number,)])
+                received = "SELECT payload FROM pgque.receive('q', 'c')"
+                eventually(lambda: past.execute(received.encode()).fetchall() == [(str(number),)])
+                batch = past.execute("SELECT current_batch FROM pgque.get_consumer_info('q', 'c')").fetchone()
+                assert batch is not None
+                past.execute("SELECT pgque.ack(%s)", [batch[0]])
+
+            for number, hanging in enumerate((own_server, second, own_server), 1):
+                assert hanging.process is not None
+                os.kill(hanging.process.pid, signal.SIGSTOP)
+                try:
+                    goes_on(2 * number - 1)
+                finally:
+                    os.kill(hanging.process.pid, signal.SIGCONT)
+                goes_on(2 * number)
+        own_db.assert_current("counted")
+    finally:
+        second.stop()
