@@ -88,6 +88,10 @@ CarryOut = Callable[[int, float | None], Awaitable[bool]]
 """Carry out the oldest request that a role has made past the server, within so many seconds; False if there is none."""
 
 
+NoteWaiting = Callable[[int], Awaitable[str | None]]
+"""Find out, and write down, who has locked what the stream table of this id needs. Raises SqlError."""
+
+
 @dataclass(slots=True)
 class _Pace:
     """What the scheduler remembers of a stream table between two looks; it may forget it at any time."""
@@ -139,6 +143,7 @@ class Scheduler:
     pool: DatabasePool
     refresh: Refresh
     carry_out: CarryOut
+    note_waiting: NoteWaiting
     clock: Callable[[], float] = time.monotonic
     leading: bool = False
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -375,14 +380,23 @@ class Scheduler:
             pace.retry = self.clock() + min(MOST_BUSY, REST * 2.0 ** min(pace.busy, 8))
             pace.busy += 1
             if pace.busy == TOLD_BUSY:
-                logger.info(
-                    "refresh waits",
-                    stream_table=f"{table.schema}.{table.name}",
-                    reason="it, or what it reads, is locked",
-                )
+                await self._tell(table)
         else:
             pace.failures, pace.busy, pace.retry, pace.seen = 0, 0, -math.inf, due.position
         return turn
+
+    async def _tell(self, table: StreamTable) -> None:
+        """Say whom a stream table waits for."""
+        holder = None
+        try:
+            holder = await self.note_waiting(table.pgt_id)
+        except (SqlError, OSError) as error:
+            logger.warning("not known who is waited for", database=self.pool.database, error=str(error))
+        logger.info(
+            "refresh waits",
+            stream_table=f"{table.schema}.{table.name}",
+            reason=holder or "it is being refreshed or changed",
+        )
 
     def _ask(self, role: int) -> None:
         """Have the oldest request of a role carried out, one at a time."""

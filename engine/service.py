@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -29,6 +30,7 @@ from engine.scheduler import MOST_WORKERS, Scheduler, Turn
 from engine.sources import SourceClock
 from engine.subscribe import SubscriptionHub
 from engine.subscribe.hub import Hub
+from engine.waiting import note_waiting
 
 logger = structlog.get_logger(__name__)
 
@@ -179,7 +181,7 @@ class Engine:
         async def stray(role: int, limit: float | None) -> bool:
             return await turns.carry_out_stray(pool, role, spark, limit)
 
-        scheduler = Scheduler(pool, refresh, stray)
+        scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool))
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
         clock = QueueClock(pool)
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))

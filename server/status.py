@@ -375,6 +375,8 @@ def _last_refresh(row: _StreamTable) -> str:
 def _errors(databases: list[_Database]) -> Iterator[str]:
     for database in databases:
         for row in database.stream_tables:
+            if row.refresh_status == "SKIPPED":
+                yield f"{database.name}: {row.name} waits: {row.error_message}"
             if row.consecutive_errors:
                 said = row.error_message or "no message recorded"
                 yield f"{database.name}: {row.name} failed {row.consecutive_errors} times in a row: {said}"

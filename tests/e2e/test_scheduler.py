@@ -244,3 +244,35 @@ def test_suspending_a_table_that_waits_for_a_slow_one(live_db: Any, eventually: 
     assert {row["status"] for row in live_db.history("after")} == {"COMPLETED"}
     live_db.run("SELECT pgtrickle.resume_stream_table('after')")
     eventually(lambda: live_db.value("SELECT s FROM after") == 55 + 1000 + 2)
+
+
+def test_who_is_waited_for_is_said_and_is_no_failure(live_db: Any, eventually: Eventually) -> None:
+    live_db.run("CREATE TABLE parted (id int) PARTITION BY LIST (id); CREATE TABLE part PARTITION OF parted DEFAULT")
+    live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.max_consecutive_errors = 1")
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s", refresh_mode="FULL")
+    live_db.create("parts", "SELECT count(*) AS n FROM parted", schedule="1s", refresh_mode="FULL")
+    live_db.run("INSERT INTO t VALUES (90, 1000); INSERT INTO parted VALUES (1)")
+    eventually(lambda: live_db.rows("SELECT s, n FROM total, parts") == [(1055, 1)])
+    live_db.run("CREATE TABLE other (id int PRIMARY KEY)")
+    live_db.create("unrelated", "SELECT count(*) AS n FROM other", schedule="1s")
+    holder = live_db.connect(autocommit=False)
+    pid = holder.execute("SELECT pg_backend_pid()").fetchone()[0]
+    holder.execute("INSERT INTO t VALUES (91, 1000); INSERT INTO parted VALUES (2)")
+    writer = live_db.connect()
+    writer.execute("INSERT INTO t VALUES (92, 1000); INSERT INTO parted VALUES (3)")
+    holder.execute("LOCK TABLE t; LOCK TABLE part")
+    live_db.run("INSERT INTO other VALUES (1)")
+    for name, table in (("total", "public.t"), ("parts", "public.part")):
+
+        def waits(name: str = name, table: str = table) -> bool:
+            said = f'{table} is locked by process {pid} of role "postgres" (AccessExclusiveLock)'
+            return any(r["action"] == "SKIP" and r["error_message"].startswith(said) for r in live_db.history(name))
+
+        eventually(waits, what=f"it is said whom {name} waits for")
+        assert live_db.state(name)["status"] == "ACTIVE" and not live_db.state(name)["consecutive_errors"]
+        assert f"public.{name} waits: {table} is locked by process {pid}" in live_db.server.status()
+    eventually(lambda: live_db.value("SELECT n FROM unrelated") == 1)
+    assert [row["status"] for row in live_db.history("total")].count("SKIPPED") == 1
+    holder.commit()
+    eventually(lambda: live_db.rows("SELECT s, n FROM total, parts") == [(3055, 3)])
+    assert "public.total waits" not in live_db.server.status()

@@ -31,7 +31,7 @@ BEGIN
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
     PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'freshness_deadline')::timestamptz);
-    errors := CASE WHEN ok THEN 0 ELSE st.consecutive_errors + 1 END;
+    errors := CASE WHEN done THEN 0 WHEN ok THEN st.consecutive_errors ELSE st.consecutive_errors + 1 END;
     new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
         new_status := 'SUSPENDED';
