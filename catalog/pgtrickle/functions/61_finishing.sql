@@ -72,7 +72,8 @@ BEGIN
             freshness_deadline, executor, executor_reason)
         VALUES (
             st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
-            ended - coalesce(make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7))), ended - now()), ended,
+            CASE WHEN result ? 'seconds' THEN ended - make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7)))
+                 ELSE now() END, ended,
             result->>'action',
             coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
