@@ -57,6 +57,9 @@ BUSY_CLEANUP_INTERVAL = 5.0
 
 PRUNING_INTERVAL = 3600.0
 
+PRUNING_BATCHES = 10
+"""After so many batches of old history the rest is left to the next cleanup."""
+
 POPULATION_GRACE = 5.0
 """Seconds after its creation for which an empty stream table is left to the session that creates it."""
 
@@ -436,8 +439,11 @@ class Scheduler:
             async with self.pool.session() as session:
                 await session.fetch("SELECT pgtrickle._cleanup_buffers()")
                 if self.clock() - self._pruned_at >= PRUNING_INTERVAL:
-                    self._pruned_at = self.clock()
-                    await session.fetch("SELECT pgtrickle._prune_history()")
+                    for _ in range(PRUNING_BATCHES):
+                        ((removed,),) = await session.fetch("SELECT pgtrickle._prune_history()")
+                        if not removed:
+                            self._pruned_at = self.clock()
+                            break
         except (SqlError, OSError) as error:
             logger.warning("cleanup failed", database=self.pool.database, error=str(error))
 

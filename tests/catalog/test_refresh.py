@@ -189,6 +189,25 @@ def test_old_history_is_pruned_but_for_the_latest(table: Engine) -> None:
     assert table.value("SELECT count(*) FROM pgtrickle.pgt_refresh_history") == 1
 
 
+def test_history_is_pruned_to_a_number_of_rows_in_batches_that_wait_for_nobody(table: Engine, connect: Connect) -> None:
+    table.refresh(1)
+    table.connection.execute(
+        "INSERT INTO pgtrickle.pgt_refresh_history (pgt_id, data_timestamp, start_time, action, status)"
+        " SELECT 1, now(), now(), 'NO_DATA', 'COMPLETED' FROM generate_series(1, 12000)"
+    )
+    ids = "SELECT array_agg(refresh_id ORDER BY refresh_id DESC) FROM pgtrickle.pgt_refresh_history"
+    latest = table.value(ids)[:7]
+    table.connection.execute("SET pg_trickle.history_max_rows = 0")
+    assert table.value("SELECT pgtrickle._prune_history()") == 0
+    table.connection.execute("SET pg_trickle.history_max_rows = 7; SET lock_timeout = '1ms'")
+    with connect() as other, other.transaction():
+        other.execute("SELECT FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id LIMIT 1 FOR UPDATE")
+        removed = [table.value("SELECT pgtrickle._prune_history()") for _ in range(3)]
+    assert removed == [4999, 4999, 1996]
+    assert table.value("SELECT pgtrickle._prune_history()") == 1
+    assert table.value(ids) == latest
+
+
 # Cleaning
 
 

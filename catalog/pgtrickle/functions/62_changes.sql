@@ -145,13 +145,18 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._cleanup_buffers() FROM PUBLIC;
 
 
--- Remove history older than pg_trickle.history_retention_days (30; 0 keeps all); returns the rows removed. The latest
--- refresh of each stream table stays. Requests that have failed go after a week. For the engine, now and then.
+-- Remove history older than pg_trickle.history_retention_days (30), and all but the latest pg_trickle.history_max_rows (50 000)
+-- of each stream table; 0 keeps all. At most 5 000 rows a call, so that no transaction is long, and none that somebody has locked:
+-- returns how many. The latest refresh of each stream table stays. Requests that have failed go after a week. For the engine,
+-- now and then, until there is no more to remove.
 CREATE OR REPLACE FUNCTION pgtrickle._prune_history() RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    batch CONSTANT int := 5000;
     days int := pgtrickle._setting('pg_trickle.history_retention_days', '30')::int;
-    removed bigint := 0;
+    most bigint := pgtrickle._setting('pg_trickle.history_max_rows', '50000')::bigint;
+    old bigint[] := '{}';
+    removed bigint;
 BEGIN
     PERFORM pgtrickle._remove_staging_leftovers();
     PERFORM pgtrickle._remove_lost_leases();
@@ -160,11 +165,25 @@ BEGIN
     PERFORM pgtrickle._revoke_buffers(false);  -- of roles that left a group: no event trigger sees that
     DELETE FROM pgtrickle.pgt_requests q WHERE q.error IS NOT NULL AND q.requested_at < now() - interval '7 days';
     IF days > 0 THEN
-        DELETE FROM pgtrickle.pgt_refresh_history h
-        WHERE h.start_time < now() - make_interval(days => days)
-          AND h.refresh_id < (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = h.pgt_id);
-        GET DIAGNOSTICS removed = ROW_COUNT;
+        old := ARRAY(SELECT h.refresh_id FROM pgtrickle.pgt_refresh_history h
+                     WHERE h.start_time < now() - make_interval(days => days)
+                       AND h.refresh_id < (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = h.pgt_id)
+                     ORDER BY h.start_time LIMIT batch);
     END IF;
+    IF most > 0 AND cardinality(old) < batch THEN
+        old := old || ARRAY(
+            SELECT h.refresh_id
+            FROM pgtrickle.pgt_stream_tables s
+            CROSS JOIN LATERAL (SELECT l.refresh_id FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = s.pgt_id
+                                ORDER BY l.refresh_id DESC OFFSET most LIMIT 1) AS first
+            CROSS JOIN LATERAL (SELECT l.refresh_id FROM pgtrickle.pgt_refresh_history l
+                                WHERE l.pgt_id = s.pgt_id AND l.refresh_id <= first.refresh_id
+                                ORDER BY l.refresh_id LIMIT batch) AS h
+            LIMIT batch - cardinality(old));
+    END IF;
+    DELETE FROM pgtrickle.pgt_refresh_history d WHERE d.refresh_id IN (
+        SELECT h.refresh_id FROM pgtrickle.pgt_refresh_history h WHERE h.refresh_id = ANY (old) FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS removed = ROW_COUNT;
     RETURN removed;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._prune_history() FROM PUBLIC;
