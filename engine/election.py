@@ -60,7 +60,8 @@ JOIN pg_catalog.pg_stat_get_activity(NULL) h
 JOIN pg_catalog.pg_stat_get_activity(NULL) a
   ON a.usesysid OPERATOR(pg_catalog.=) h.usesysid AND a.datid OPERATOR(pg_catalog.=) h.datid
  AND (a.pid OPERATOR(pg_catalog.=) h.pid
-      OR pg_catalog.split_part(a.application_name, ':', 1) OPERATOR(pg_catalog.=) pg_catalog.split_part(h.application_name, ':', 1)
+      OR pg_catalog.split_part(a.application_name, ':', 1)
+         OPERATOR(pg_catalog.=) pg_catalog.split_part(h.application_name, ':', 1)
          AND h.application_name LIKE 'headwater engine %')
 WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text
   AND pg_catalog.concat_ws(' ', h.pid, h.backend_start, h.state_change) OPERATOR(pg_catalog.=) $2::pg_catalog.text
