@@ -115,7 +115,7 @@ def test_who_may_not_read_a_table_does_not_learn_whether_it_changes(db: Database
     mallory, reader = role("mallory"), role("reader")
     db.run(f"CREATE TABLE t (id int PRIMARY KEY); GRANT SELECT ON t TO {reader.info.user}")
     db.create("st", "SELECT id FROM t", schedule="1s")
-    db.run("INSERT INTO t VALUES (1); SELECT pg_sleep(1.1)")
+    db.run("INSERT INTO t VALUES (1); SELECT pg_sleep(3.2)")
     pending = 'SELECT pgtrickle._pending(source_oid::oid, \'{"snapshot": "1:1:", "xid": null}\'), pending_rows'
     pending += " FROM pgtrickle.change_buffer_sizes()"
     stale = "SELECT stale FROM pgtrickle.stream_tables_info WHERE pgt_name = 'st'"
