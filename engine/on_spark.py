@@ -11,7 +11,7 @@ import structlog
 
 from catalog.session import SqlSession
 from engine.context import RefreshContext
-from engine.decision import settings_of
+from engine.decision import RefreshSettings, settings_of
 from engine.lake_polls import LakeReader
 from engine.mirror import MirrorUnavailable
 from engine.placement import SPARK, NotOnSpark, SparkDelta, SparkJobError, SparkRows
@@ -107,9 +107,11 @@ class DatabaseOnSpark:
         return SparkDelta(statement, result.snapshot, result.detail, cold, release, result.sql)
 
     def _check_not_failed(self, context: RefreshContext, kind: str, query: str) -> None:
-        """Raises NotOnSpark where Spark would fail once more, unless it is insisted on."""
-        if (context.engine if context.engine != "auto" else settings_of(context).engine) == SPARK:
+        """Raises NotOnSpark where Spark would fail once more, or is to be waited for, unless it is insisted on."""
+        if _insisted(context, settings_of(context)):
             return
+        if self._executor.recovering:
+            raise NotOnSpark("Spark was lost, and is being started again")
         if reason := self._failures.reason(context.pgt_id, kind, query):
             raise NotOnSpark(reason)
 
@@ -156,7 +158,8 @@ class DatabaseOnSpark:
     ) -> Circumstances:
         settings = settings_of(context)
         address = self._address and self._address(self._pool.database)
-        tries = 2 if settings.spark_failure_policy == "retry" else 1
+        # What PostgreSQL can do does not wait until a Spark that was lost has been started again.
+        tries = 2 if settings.spark_failure_policy == "retry" and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)
         return {
@@ -170,6 +173,11 @@ class DatabaseOnSpark:
             "tries": tries,
             "parallel": Parallel(settings.spark_parallel_rows, expected, address, seconds),
         }
+
+
+def _insisted(context: RefreshContext, settings: RefreshSettings) -> bool:
+    """Whether nobody but Spark is to compute it."""
+    return (context.engine if context.engine != "auto" else settings.engine) == SPARK
 
 
 _NAMES = """

@@ -122,6 +122,11 @@ class SparkExecutor:
         """True if a job would not have to wait for Spark's start."""
         return self._sessions.warm
 
+    @property
+    def recovering(self) -> bool:
+        """True if Spark was lost and does not run again yet."""
+        return self._sessions.recovering
+
     async def run(
         self,
         session: SqlSession,

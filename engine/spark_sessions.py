@@ -109,6 +109,9 @@ class SparkSessions:
         self._idle: list[tuple[float, Session]] = []
         """Sessions to be used again, and until when."""
         self._stopped = False
+        self._up = False
+        """Whether it ran when it was last started."""
+        self._recovery: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._renew_at = math.inf
         self.started_in: float | None = None
@@ -131,6 +134,22 @@ class SparkSessions:
     def warm(self) -> bool:
         """True if a job would not have to wait for a start."""
         return self._backend is not None and self._backend.alive()
+
+    @property
+    def recovering(self) -> bool:
+        """True if Spark ran, was lost, and does not run again yet: asking has it started in the background."""
+        if self.warm or self._stopped:
+            return False
+        if self._recovery is not None and not self._recovery.done():
+            return True
+        if not self._up:
+            return False
+        self._recovery = asyncio.create_task(self._recover(), name="headwater recovery of Spark")
+        return True
+
+    async def _recover(self) -> None:
+        with suppress(SparkUnavailable):  # who needs it next hears of it
+            await self.warm_up()
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -155,11 +174,13 @@ class SparkSessions:
                 log.warning("spark_died", target=self.target.shown)
                 await self._discard()
             self._backend = backend = self._make_backend()
+            up, self._up = self._up, False
             began = time.monotonic()
             start = asyncio.ensure_future(self._blocking(backend.start))
             try:
                 await asyncio.shield(start)
             except asyncio.CancelledError:
+                self._up = up
                 # The start goes on in its thread; what it has made so far must not stay.
                 await asyncio.shield(self._discard())
                 await asyncio.wait({start})
@@ -176,6 +197,7 @@ class SparkSessions:
                 raise SparkUnavailable("Spark has been stopped")
             self.started_in = time.monotonic() - began
             self._renew_at = self._clock() + RENEWAL_SECONDS
+            self._up = True
             log.info("spark_started", target=self.target.shown, seconds=round(self.started_in, 2))
 
     def _unavailable(self, error: Exception) -> SparkUnavailable:
@@ -259,8 +281,9 @@ class SparkSessions:
         await self._discard()
         async with self._starting:
             await self._discard()
-        if self._renewal is not None:
-            await asyncio.wait({self._renewal})
+        background = {task for task in (self._renewal, self._recovery) if task is not None}
+        if background:
+            await asyncio.wait(background)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -66,6 +66,21 @@ def last_executor(db: Database) -> tuple[str, str]:
     return row["executor"], row["executor_reason"]
 
 
+def refreshed_on_spark_again(db: Database, session: psycopg.Connection[Any]) -> None:
+    """Until it has been started again PostgreSQL refreshes."""
+
+    def refreshed() -> bool:
+        change(db)
+        session.execute("SELECT pgtrickle.refresh_stream_table('totals')")
+        executor, reason = last_executor(db)
+        if executor != "spark":
+            assert "Spark was lost, and is being started again" in reason
+        return executor == "spark"
+
+    wait_until(refreshed, "Spark has been started again", 90)
+    db.assert_current("totals")
+
+
 def stopped(*processes: psutil.Process) -> None:
     for process in processes:
         process.suspend()
@@ -111,9 +126,7 @@ def test_connect_server_frozen_then_killed_in_the_middle_of_a_refresh(tmp_path: 
             session.execute("RESET pg_trickle.spark_timeout")
 
             # It has recovered.
-            change(db)
-            session.execute("SELECT pgtrickle.refresh_stream_table('totals')")
-            assert last_executor(db)[0] == "spark"
+            refreshed_on_spark_again(db, session)
 
             # Killed, and the policy says that the refresh fails.
             session.execute("SET pg_trickle.spark_failure_policy = error")
@@ -130,7 +143,7 @@ def test_connect_server_frozen_then_killed_in_the_middle_of_a_refresh(tmp_path: 
             session.execute("RESET pg_trickle.spark_failure_policy")
             session.execute("SELECT pgtrickle.refresh_stream_table('totals')")
             db.assert_current("totals")
-            assert last_executor(db)[0] == "spark"
+            refreshed_on_spark_again(db, session)
     finally:
         connect.stop()
 
@@ -139,6 +152,7 @@ def test_jvm_killed_in_the_middle_of_a_refresh_is_replaced(tmp_path: Path) -> No
     with served(tmp_path / "data", "--spark", "local[1]", *conf_options(SMALL), *DEBUG) as db:
         session = prepared(db)
         jvm = jvm_of(db.server)
+        session.execute("SET pg_trickle.refresh_engine = spark")
         stopped(jvm)
         with refreshing(db, session) as refresh:
             killed(jvm)
@@ -147,8 +161,8 @@ def test_jvm_killed_in_the_middle_of_a_refresh_is_replaced(tmp_path: Path) -> No
         assert last_executor(db)[0] == "spark"
         assert jvm_of(db.server).pid != jvm.pid
 
-        # Where the policy is not to repeat it, PostgreSQL does it at once.
-        session.execute("SET pg_trickle.spark_failure_policy = postgres")
+        # Where Spark is not insisted on, PostgreSQL does it at once, and what comes while Spark is started again.
+        session.execute("RESET pg_trickle.refresh_engine")
         change(db)
         jvm = jvm_of(db.server)
         stopped(jvm)
@@ -159,6 +173,12 @@ def test_jvm_killed_in_the_middle_of_a_refresh_is_replaced(tmp_path: Path) -> No
         executor, reason = last_executor(db)
         assert executor == "postgres"
         assert "Spark failed (58000: Spark was lost in the middle of a job)" in reason
+        change(db)
+        session.execute("SELECT pgtrickle.refresh_stream_table('totals')")
+        executor, reason = last_executor(db)
+        assert executor == "postgres"
+        assert "Spark was lost, and is being started again" in reason
+        refreshed_on_spark_again(db, session)
 
 
 def test_worker_killed_in_the_middle_of_a_refresh_is_done_without(tmp_path: Path) -> None:

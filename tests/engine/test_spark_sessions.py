@@ -211,6 +211,24 @@ def test_sail_that_ends_leaves_the_next_one_its_socket(tmp_path: Path) -> None:
     assert list((tmp_path / "sail").iterdir()) == []
 
 
+async def test_spark_that_was_lost_while_idle_is_started_again_by_itself(tmp_path: Path) -> None:
+    sessions = SparkSessions("sail", tmp_path)
+    try:
+        assert not sessions.recovering, "it has never run"
+        await sessions.warm_up()
+        assert not sessions.recovering
+        (process,) = (each for each in psutil.Process().children() if "sail_program" in " ".join(each.cmdline()))
+        process.kill()
+        async with asyncio.timeout(60):
+            while not sessions.recovering:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            while sessions.recovering:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert sessions.warm
+    finally:
+        await sessions.stop()
+
+
 async def test_sail_that_has_become_too_large_is_renewed_when_it_is_idle(tmp_path: Path) -> None:
     now = [0.0]
     sessions = SparkSessions("sail", tmp_path, memory=1 << 20, clock=lambda: now[0])
