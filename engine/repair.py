@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
-from engine.compile_pool import work_on_behalf_of
+from engine.compile_pool import compilers, work_on_behalf_of
 from engine.context import RefreshContext
 from engine.creation import explanation, notice
 from engine.definition import TRACKABLE_KINDS, Definition, Dependency, define, describe, function_hashes, view_columns
-from engine.plans import PlanInputs, captured_columns, compiled, plan
+from engine.plans import PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import begin_polls
 from engine.refresh import execute_as_owner
 from engine.stored import load_plan, track
-from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted
-from sql import Column, NotDifferentiable
+from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted, savepoint
+from sql import Column, NotDifferentiable, Renamed, jobs
 from sql.storage.shape import ROW_ID
 
 
@@ -40,7 +41,8 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
     """Plan the query anew and capture its sources anew; what is returned asks for a reinitialisation.
 
     Raises SqlError: 25001 in a transaction whose snapshot is older than the repair, 0A000 if the stream table would
-    have other columns now, PostgreSQL's own if the query does not work any more.
+    have other columns now, 42703 if it reads a column that is gone, PostgreSQL's own if the query does not work any
+    more.
     """
     if context.one_snapshot:
         raise SqlError(
@@ -68,22 +70,19 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     work_on_behalf_of(context.owner)
     old = await load_plan(session, context)
     polls = await begin_polls(session, context)
-    async with acting_as(session, context.owner):
-        definition = await define(session, context.canonical_query, PINNED_PATH)
+    canonical, dropped = await _in_names_of_now(session, context)
+    definition = await _defined(session, context, canonical, dropped)
     await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
-    inputs = old
+    _refuse_other_columns(context, old.output, definition.output)
+    inputs, fallback = opaque(definition), {}
     if old.differentiable:
         try:
             async with acting_as(session, context.owner):
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
-            raise _other_columns(context) from reason
-    if _layout(definition.output) != _layout(old.output):
-        raise _other_columns(context)
-    if context.outdated:
+            fallback = await _full_from_now_on(session, context, reason.construct)
+    if context.outdated or not await _fits(session, context, inputs, old):
         await _adapt(session, context, inputs)
-    elif not await _fits(session, context, inputs, old):
-        raise _other_columns(context)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
         context.pgt_id,
@@ -92,7 +91,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
             + [{"relid": poll["relid"], "columns": poll["columns"]} for poll in polls]
         ),
     )
-    fallback = await _fall_back(session, context, definition)
+    fallback = fallback or await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     mode = "FULL" if fallback else context.refresh_mode
     columns = await captured_columns(inputs, tracked, mode, context.engine)
@@ -105,6 +104,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
         json.dumps(
             {
                 "canonical_query": definition.canonical,
+                **({"defining_query": definition.canonical} if canonical != context.canonical_query else {}),
                 "functions_used": sorted({use.name for use in definition.functions}),
                 "function_hashes": function_hashes(definition.functions),
                 "explain": explained,
@@ -137,7 +137,14 @@ async def _fall_back(session: SqlSession, context: RefreshContext, definition: D
     obstacles = [d.obstacle for d in definition.dependencies if d.kind in TRACKABLE_KINDS and d.obstacle]
     if not obstacles or context.refresh_mode != "DIFFERENTIAL":
         return {}
-    reason = f"a source whose changes cannot be captured ({obstacles[0]})"
+    return await _full_from_now_on(session, context, f"a source whose changes cannot be captured ({obstacles[0]})")
+
+
+async def _full_from_now_on(session: SqlSession, context: RefreshContext, reason: str) -> dict[str, str]:
+    """The state of a stream table whose query can only be computed as a whole any more.
+
+    Raises SqlError 0A000 if DIFFERENTIAL was asked for.
+    """
     if context.requested_mode == "DIFFERENTIAL":
         raise SqlError(
             "0A000",
@@ -188,8 +195,82 @@ async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInput
         await execute_as_owner(session, context.owner, [alter, *indexes])
 
 
-def _layout(output: tuple[Column, ...]) -> list[tuple[str, str]]:
-    return [(column.name, column.type) for column in output]
+_NAMES = """
+SELECT (p.column_snapshot->'known')::text, pgtrickle._known_names(p.source_relid)::text
+FROM pgtrickle.pgt_dependencies p WHERE p.pgt_id = $1::bigint
+"""
+
+
+async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tuple[str, list[tuple[str, str]]]:
+    """The canonical query after its tables and their columns have been renamed, as a view's text would follow them.
+
+    Also the columns that have gone, as relation and name. Raises SqlError 0A000 if the text cannot follow.
+    """
+    renamed: list[tuple[tuple[str, str], Renamed]] = []
+    dropped: list[tuple[str, str]] = []
+    for known_text, present_text in await session.fetch(_NAMES, context.pgt_id):
+        if known_text is None or present_text is None:
+            continue  # noted by an earlier version, or dropped: what has its name now is read
+        known, present = json.loads(known_text), json.loads(present_text)
+        if not known or known == present:
+            continue
+        places = {number: place for place, (number, _) in enumerate(known["columns"])}
+        columns = tuple((name, places.get(number)) for number, name in present["columns"])
+        numbers, added = {n for n, _ in present["columns"]}, {name for name, place in columns if place is None}
+        gone = [name for number, name in known["columns"] if number not in numbers and name not in added]
+        dropped += [(f"{present['schema']}.{present['name']}", name) for name in gone]
+        names = tuple(name for _, name in known["columns"])
+        relation = Renamed(present["schema"], present["name"], names, columns)
+        if (known["schema"], known["name"]) != (relation.schema, relation.name) or any(
+            place is not None and name != names[place] for name, place in columns
+        ):
+            renamed.append(((known["schema"], known["name"]), relation))
+    if not renamed:
+        return context.canonical_query, dropped
+    text = await compilers().run(jobs.renamed, context.canonical_query, tuple(renamed))
+    if text is None:
+        (_, moved), *_ = renamed
+        raise SqlError(
+            "0A000",
+            f'the query of stream table "{context.name}" cannot follow that "{moved.schema}.{moved.name}", or a column'
+            " of it, was renamed",
+            detail="; ".join(context.broken) or None,
+            hint="Rename it back, or drop the stream table and create it again.",
+        )
+    return text, dropped
+
+
+async def _defined(
+    session: SqlSession, context: RefreshContext, canonical: str, dropped: list[tuple[str, str]]
+) -> Definition:
+    """What the query is now. Raises SqlError as `define`; of a column that was `dropped` it says so."""
+    try:
+        async with savepoint(session), acting_as(session, context.owner):
+            return await define(session, canonical, PINNED_PATH)
+    except SqlError as error:
+        found = [(relation, name) for relation, name in dropped if name in re.split(r'[" .]', error.message)]
+        if error.sqlstate != "42703" or not found:
+            raise
+        relation, name = found[0]
+        raise SqlError(
+            "42703",
+            f'column "{name}" of "{relation}", which stream table "{context.name}" reads, was dropped',
+            hint=f'Add a column "{name}" again, or drop the stream table and create it without the column.',
+        ) from error
+
+
+def _refuse_other_columns(context: RefreshContext, old: tuple[Column, ...], new: tuple[Column, ...]) -> None:
+    """The columns of a stream table stay what they are. Raises SqlError 0A000."""
+    for before, now in zip(old, new, strict=True):
+        if (before.name, before.type) != (now.name, now.type):
+            raise SqlError(
+                "0A000",
+                f'column "{before.name}" of stream table "{context.name}" would be "{now.name}" of type {now.type} now,'
+                f" and is of type {before.type}",
+                detail="; ".join(context.broken) or None,
+                hint="Give the column of the source its former type again, or drop the stream table and create it"
+                " again.",
+            )
 
 
 async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
@@ -201,12 +282,3 @@ async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: l
             f'stream table "{context.name}" would be computed from itself',
             detail=f"The cycle is: {', '.join(cycle)}.",
         )
-
-
-def _other_columns(context: RefreshContext) -> SqlError:
-    return SqlError(
-        "0A000",
-        f'a source of stream table "{context.name}" has changed in a way that changes its columns or its key',
-        detail="; ".join(context.broken) or None,
-        hint="Drop the stream table and create it again.",
-    )

@@ -37,6 +37,7 @@ from .errors import NotDifferentiable
 from .following import Followed
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
+from .renamed import Renamed
 from .render import quote
 from .render import text as literal
 from .rewrites import rewrites
@@ -52,6 +53,7 @@ __all__ = [
     "Followed",
     "NotDifferentiable",
     "ParsedQuery",
+    "Renamed",
     "Source",
     "TopK",
     "View",

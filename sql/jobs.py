@@ -14,10 +14,12 @@ from typing import Any
 from .columns import Column, Source
 from .compiled import Compiled, Core, Elsewhere
 from .constant_keys import without_positions
+from .errors import NotDifferentiable
 from .following import Followed
 from .operators import Recursion
 from .query import ParsedQuery, opaque_query, parse_query, regenerate
 from .rejected import rejected
+from .renamed import Renamed, follow_renames
 from .rewrites import rewrites
 from .spark import SparkQuery, render_spark
 from .spark_stages import SparkStages, render_stages
@@ -67,6 +69,14 @@ def reworded(canonical: str) -> str | None:
     """
     regenerated = regenerate(canonical)
     return None if same_wording(canonical, regenerated) else regenerated
+
+
+def renamed(canonical: str, relations: tuple[tuple[tuple[str, str], Renamed], ...]) -> str | None:
+    """See `follow_renames`; None where the compiler would write the query as another one."""
+    try:
+        return None if reworded(canonical) is not None else follow_renames(canonical, dict(relations))
+    except NotDifferentiable:
+        return None
 
 
 def without_views(canonical: str, views: Sequence[View]) -> str:

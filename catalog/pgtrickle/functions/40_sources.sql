@@ -190,6 +190,31 @@ BEGIN
 END $$;
 
 
+-- By which names a query knows a source, as long as its text stays what it is: {"schema", "name", "columns": [[number, name]],
+-- "attributes" (how many columns there have ever been)}, all columns in their order.
+CREATE OR REPLACE FUNCTION pgtrickle._known_names(source oid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
+        SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'attributes', c.relnatts, 'columns', (
+            SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname) ORDER BY a.attnum), '[]')
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = source);
+END $$;
+
+
+-- Whether columns of a source that were known (_known_names) are renamed or gone.
+CREATE OR REPLACE FUNCTION pgtrickle._columns_renamed(source oid, known jsonb) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM jsonb_array_elements(known->'columns') AS k(found)
+        LEFT JOIN pg_attribute a ON a.attrelid = source AND a.attnum = (k.found->>0)::int AND NOT a.attisdropped
+        WHERE a.attname IS DISTINCT FROM k.found->>1);
+END $$;
+
+
 -- SHA-256 of what the columns of a source and its primary key, or the text of a view and whose rights it has, are now. It
 -- differs as soon as a column was dropped, also if there is another of its name, renamed, retyped, or is generated
 -- otherwise, an enum has other labels or a composite type other attributes. (PL/pgSQL keeps its plans from call to call:

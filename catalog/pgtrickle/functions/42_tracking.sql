@@ -229,7 +229,8 @@ RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    snapshot jsonb := pgtrickle._column_snapshot(_note_dependency.source, _note_dependency.columns);
+    snapshot jsonb := pgtrickle._column_snapshot(_note_dependency.source, _note_dependency.columns)
+                      || jsonb_build_object('known', pgtrickle._known_names(_note_dependency.source));
     mode text := CASE WHEN _note_dependency.generation IS NOT NULL THEN 'TRIGGER' END;
 BEGIN
     INSERT INTO pgtrickle.pgt_dependencies AS d (pgt_id, source_relid, source_type, columns_used, column_snapshot,
@@ -238,7 +239,10 @@ BEGIN
             _note_dependency.columns, snapshot, pgtrickle._fingerprint(_note_dependency.source, _note_dependency.columns), mode, _note_dependency.generation)
     ON CONFLICT (pgt_id, source_relid) DO UPDATE
     SET source_type = excluded.source_type, columns_used = excluded.columns_used,
-        column_snapshot = excluded.column_snapshot, schema_fingerprint = excluded.schema_fingerprint,
+        -- The text of the query is still the one that was written for these names.
+        column_snapshot = excluded.column_snapshot || jsonb_build_object('known',
+            coalesce(d.column_snapshot->'known', excluded.column_snapshot->'known')),
+        schema_fingerprint = excluded.schema_fingerprint,
         cdc_mode = excluded.cdc_mode, capture_generation = excluded.capture_generation;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._note_dependency(bigint, oid, text[], uuid) FROM PUBLIC;

@@ -224,6 +224,9 @@ BEGIN
          WHERE d.pgt_id = _set_dependencies.pgt_id AND d.source_relid = (s->>'relid')::oid
            AND pgtrickle._capture_obstacle(d.source_relid) IS NULL))
     FROM jsonb_array_elements(sources) AS s;
+    UPDATE pgtrickle.pgt_dependencies d
+    SET column_snapshot = d.column_snapshot || jsonb_build_object('known', pgtrickle._known_names(d.source_relid))
+    WHERE d.pgt_id = _set_dependencies.pgt_id;
 END $$;
 
 

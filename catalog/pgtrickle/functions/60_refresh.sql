@@ -203,8 +203,10 @@ BEGIN
     END IF;
     FOR d IN
         SELECT p.source_relid AS oid, p.source_type, p.columns_used, p.schema_fingerprint, p.cdc_mode,
-               p.capture_generation, n.nspname, c.relname, c.reltuples, c.relhassubclass,
-               quote_ident(p.column_snapshot->>'schema') || '.' || quote_ident(p.column_snapshot->>'name') AS named,
+               p.capture_generation, n.nspname, c.relname, c.relnatts, c.reltuples, c.relhassubclass,
+               p.column_snapshot->'known' AS known,
+               quote_ident(coalesce(p.column_snapshot->'known', p.column_snapshot)->>'schema') || '.'
+               || quote_ident(coalesce(p.column_snapshot->'known', p.column_snapshot)->>'name') AS named,
                quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS qualified,
                k.generation, k.relations, k.trigger_state,
                to_regclass('pgtrickle_changes.changes_' || p.source_relid)::oid AS buffer,
@@ -252,12 +254,15 @@ BEGIN
                 denied := denied || reason;
             END IF;
         END IF;
-        IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used) THEN
+        -- No columns are noted for a full refresh. Who reads all of them may read whole rows, which are of the table's type.
+        IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used)
+           OR st.refresh_mode = 'FULL' AND pgtrickle._columns_renamed(d.oid, d.known)
+           OR d.relnatts > (d.known->>'attributes')::int AND cardinality(d.columns_used) = jsonb_array_length(d.known->'columns') THEN
             broken := broken || format('definition of %s has changed', d.qualified);
         END IF;
-        -- The query finds its tables by name, their changes are known by OID.
-        IF d.named <> d.qualified AND to_regclass(d.named) <> d.oid THEN
-            broken := broken || format('%s is another relation now', d.named);
+        -- The text of the query names its tables, their changes are known by OID.
+        IF d.named <> d.qualified AND NOT (st.polled AND d.source_type = 'FOREIGN_TABLE' AND to_regclass(d.named) IS NULL) THEN
+            broken := broken || format('%s was renamed to %s', d.named, d.qualified);
         END IF;
         IF st.polled AND d.source_type = 'FOREIGN_TABLE' THEN
             CONTINUE;  -- It is read in its copy.
