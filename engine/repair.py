@@ -21,12 +21,16 @@ from engine.transactions import PINNED_PATH, acting_as, local_setting, quoted, s
 from sql import Column, NotDifferentiable, Renamed, jobs
 from sql.storage.shape import ROW_ID
 
+MARKED = "it is marked to be computed anew"
+"""After DDL on what it reads, or because somebody has asked for it."""
+
 
 class CaptureBroken(Exception):
     """Capture must be repaired and committed before a snapshot is taken to recompute from."""
 
-    def __init__(self, reasons: tuple[str, ...]):
-        super().__init__("; ".join(reasons))
+    def __init__(self, stream_table: str, reasons: tuple[str, ...]):
+        super().__init__("; ".join(reasons) or MARKED)
+        self.stream_table = stream_table
 
 
 def must_be_repaired(context: RefreshContext) -> bool:

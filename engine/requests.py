@@ -190,7 +190,7 @@ async def refresh_scheduled(
     if is_fresh(context) and not context.polled:
         return None
     if must_be_repaired(context) and not repaired:
-        raise CaptureBroken(reasons(context))
+        raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.polled and not after_poll:
         raise NotPolled
     return await refresh(session, context, initiator=initiator, spark=spark)

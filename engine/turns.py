@@ -71,7 +71,7 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
                     )
                 break
             except CaptureBroken as broken:
-                logger.warning("capture is repaired", pgt_id=pgt_id, reason=str(broken))
+                logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
                 await _repair(session, pgt_id)
                 repaired = True
             except NotPolled:

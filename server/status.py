@@ -49,12 +49,35 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
 
 _LEASES = """
-SELECT l.name, l.pid FROM pgtrickle.pgt_leases l
+SELECT l.name, l.pid,
+       CASE WHEN a.state LIKE 'idle%' THEN greatest(pg_catalog.clock_timestamp() - a.state_change, '0') ELSE '0' END
+FROM pgtrickle.pgt_leases l
 JOIN pg_catalog.pg_stat_activity a
   ON a.pid = l.pid AND a.usesysid = l.role AND coalesce(a.backend_start = l.backend_start, true)
 WHERE a.datname = pg_catalog.current_database()
 """
-"""What is done in the database by the one server that is elected for it, and in which session."""
+"""What is done in the database by the one server that is elected for it, in which session, and when that last did."""
+
+_HOLDING = """
+SELECT pg_catalog.format('%s keeps what %s transactions have replaced or deleted (xmin)%s', holder,
+                         pg_catalog.age(xmin), ', in a transaction since ' || pg_catalog.date_trunc('second', since))
+FROM (SELECT pg_catalog.format('process %s of role "%s" (%s)', pid, usename, application_name) AS holder,
+             backend_xmin AS xmin, xact_start AS since
+      FROM pg_catalog.pg_stat_activity
+      WHERE datname = pg_catalog.current_database() AND pg_catalog.now() - xact_start > '5 minutes'
+      UNION ALL
+      SELECT pg_catalog.format('prepared transaction %L of role "%s"', gid, owner), transaction, prepared
+      FROM pg_catalog.pg_prepared_xacts
+      WHERE database = pg_catalog.current_database() AND pg_catalog.now() - prepared > '5 minutes'
+      UNION ALL
+      SELECT pg_catalog.format('replication slot "%s"', slot_name), xmin, NULL
+      FROM pg_catalog.pg_replication_slots) AS h
+WHERE xmin IS NOT NULL ORDER BY pg_catalog.age(xmin) DESC LIMIT 3
+"""
+"""Who has PostgreSQL keep old rows for longer than refreshes take: tables that change often grow meanwhile."""
+
+HANGS_AFTER = 15.0
+"""Seconds after which whoever holds a lease and has done nothing hangs, and another server takes over."""
 
 _QUEUES = """
 SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
@@ -111,6 +134,22 @@ class _Overview:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lease:
+    process: int
+    idle_seconds: float
+
+    def __str__(self) -> str:
+        """
+        >>> str(_Lease(4711, 0.42)), str(_Lease(4711, 99.5))
+        ('backend 4711, 0.4 s ago', '[red]backend 4711 hangs[/], 99.5 s ago')
+        """
+        backend = f"backend {self.process}"
+        if self.idle_seconds > HANGS_AFTER:
+            backend = f"[red]{backend} hangs[/]"
+        return f"{backend}, {self.idle_seconds:.1f} s ago"
+
+
+@dataclass(frozen=True, slots=True)
 class _Queues:
     """The queues of a database, and how they are ticked."""
 
@@ -158,13 +197,15 @@ class _Source:
 class _Database:
     name: str
     overview: _Overview
-    leases: dict[str, int]
+    leases: dict[str, _Lease]
     """The processes of PostgreSQL that work for elected servers, by what for."""
     queues: _Queues | None
     stream_tables: list[_StreamTable]
     subscriptions: list[_Subscription]
     sources: list[_Source]
     failed_requests: list[str]
+    holding: list[str]
+    """Who keeps old rows."""
 
 
 def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, console: Console) -> None:
@@ -220,6 +261,7 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
                 overview = cursor.execute(_OVERVIEW.encode()).fetchone()
             assert overview is not None
             leases = _leases(connection) if overview.installed and overview.has_leases else {}
+            holding = [str(text) for (text,) in connection.execute(_HOLDING)] if overview.installed else []
             stream_tables: list[_StreamTable] = []
             subscriptions: list[_Subscription] = []
             sources: list[_Source] = []
@@ -233,12 +275,14 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
             queues = None
             if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
                 queues = _Queues(*row)  # type: ignore[arg-type]
-            yield _Database(name, overview, leases, queues, stream_tables, subscriptions, sources, failed)
+            yield _Database(name, overview, leases, queues, stream_tables, subscriptions, sources, failed, holding)
 
 
-def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, int]:
+def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, _Lease]:
     with connection.cursor(row_factory=tuple_row) as cursor:
-        return {str(name): int(process) for name, process in cursor.execute(_LEASES)}
+        return {
+            str(name): _Lease(int(process), idle.total_seconds()) for name, process, idle in cursor.execute(_LEASES)
+        }
 
 
 def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: LiteralString) -> list[Row]:
@@ -293,7 +337,7 @@ def _database_table(databases: list[_Database]) -> Table:
             escape(database.name),
             overview.size,
             str(len(database.stream_tables)) if overview.installed else "not used yet",
-            ("" if not overview.installed else f"runs (backend {backend})" if backend else "none"),
+            ("" if not overview.installed else f"runs ({backend})" if backend else "none"),
             str(database.queues.number) if database.queues else "",
             _clock(database.queues, database.leases.get(queue_clock.LEASE)),
             _registers(overview, database.leases.get(register_maintenance.LEASE)),
@@ -301,20 +345,20 @@ def _database_table(databases: list[_Database]) -> Table:
     return table
 
 
-def _registers(overview: _Overview, worker: int | None) -> str:
+def _registers(overview: _Overview, worker: _Lease | None) -> str:
     if not overview.registers:
         return ""
-    return f"{overview.registers} (merged by backend {worker})" if worker else str(overview.registers)
+    return f"{overview.registers} (merged by {worker})" if worker else str(overview.registers)
 
 
-def _clock(queues: _Queues | None, backend: int | None) -> str:
+def _clock(queues: _Queues | None, backend: _Lease | None) -> str:
     if queues is None or not queues.number:
         return ""
     if queues.by_cron:
         return "pg_cron"
     if queues.stopped:
         return "stopped"
-    return f"every {queues.period} ms (backend {backend})" if backend else "none"
+    return f"every {queues.period} ms ({backend})" if backend else "none"
 
 
 def _stream_table_table(databases: list[_Database]) -> Table:
@@ -383,6 +427,8 @@ def _errors(databases: list[_Database]) -> Iterator[str]:
         for source in database.sources:
             if source.error:
                 yield f"{database.name}: source {source.name} does not tick: {source.error}"
+        for text in database.holding:
+            yield f"{database.name}: {text}"
         for text in database.failed_requests:
             yield f"{database.name}: request failed: {text}"
 

@@ -8,9 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+import structlog
+
 from catalog.session import SqlError
 from engine.subscribe.interface import Batch, PassOn, Subscribe
 from engine.subscribe.rendering import Rendering
+
+logger = structlog.get_logger(__name__)
 
 MOST_BYTES = 32 << 20
 """What waits for a client. One that has more waiting slows down what it is read from, for a while."""
@@ -180,6 +184,15 @@ class LiveFeed:
         """It cannot go on. What waits for the client is read first, unless that is too much."""
         if self.over:
             return
+        if error is TOO_SLOW:
+            preparation = self.rendering.preparation
+            logger.warning(
+                "subscriber reads too slowly and is ended",
+                role=preparation.role,
+                query=preparation.canonical[:200],
+                waiting_bytes=self._size + self._held_size,
+                last_read_seconds=round(time.monotonic() - self._read_at, 1),
+            )
         if self.is_full:
             self._queue.clear()
         self._held = None

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from server.status import _HOLDING
 
 Eventually = Callable[..., Any]
 
@@ -276,3 +279,28 @@ def test_who_is_waited_for_is_said_and_is_no_failure(live_db: Any, eventually: E
     holder.commit()
     eventually(lambda: live_db.rows("SELECT s, n FROM total, parts") == [(3055, 3)])
     assert "public.total waits" not in live_db.server.status()
+
+
+def test_operator_sees_who_leads_and_who_keeps_old_rows(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    leads = rf"{live_db.name}.*runs \(backend \d+, [0-5]\.\d s ago\)"
+    eventually(lambda: re.search(leads, live_db.server.status()), what="the leader is shown, and when it last looked")
+    with live_db.bypass(autocommit=False, application_name="a report") as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT FROM t")
+        live_db.run("INSERT INTO t VALUES (95, 1)")
+        said = live_db.rows(_HOLDING.replace("5 minutes", "0 s"))
+        assert any(f'process {holder.info.backend_pid} of role "postgres" (a report) keeps' in text for (text,) in said)
+
+
+def test_repair_of_a_capture_is_logged_with_name_and_reason(live_db: Any, eventually: Eventually) -> None:
+    live_db.create("total", "SELECT sum(v) AS s FROM t", schedule="1s")
+    live_db.run(
+        "ALTER TABLE t DISABLE TRIGGER USER; INSERT INTO t VALUES (96, 1000); ALTER TABLE t ENABLE TRIGGER USER"
+    )
+    eventually(lambda: live_db.value("SELECT s FROM total") == 1055)
+    live_db.run("UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = true")
+    eventually(lambda: not live_db.state("total")["needs_reinit"])
+    logged = [line for line in live_db.server.log.splitlines() if "capture is repaired" in line]
+    assert any("public.total" in line and "capture triggers of public.t were dropped" in line for line in logged)
+    assert any("public.total" in line and "it is marked to be computed anew" in line for line in logged)

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from engine.pool import PooledSession
 from engine.subscribe import AsOf
@@ -356,7 +357,7 @@ def test_client_that_does_not_read_is_dropped_and_others_go_on(
     monkeypatch.setattr("engine.subscribe.feed.MOST_BYTES", 200_000)
     monkeypatch.setattr("engine.subscribe.evaluation.SLOW_SECONDS", 0.2)
 
-    async def run() -> None:
+    async def run(logs: list[Any]) -> None:
         await lab.run("CREATE TABLE much (a int, b text)")
         lazy, keen = await lab.subscribe("TABLE much"), await lab.subscribe("SELECT a FROM much")
         for n in range(8):
@@ -367,8 +368,11 @@ def test_client_that_does_not_read_is_dropped_and_others_go_on(
             await keen.until(101 * (n + 1))
         assert (await ended(lazy)).sqlstate == "53400"
         await keen.feed.close()
+        (told,) = [line for line in logs if line["event"] == "subscriber reads too slowly and is ended"]
+        assert "much" in told["query"] and told["role"] and told["waiting_bytes"] > 200_000
 
-    lab.do(run())
+    with capture_logs() as logs:
+        lab.do(run(logs))
 
 
 def test_snapshot_larger_than_what_may_wait_is_read_to_its_end(
