@@ -151,3 +151,13 @@ def test_temporary_tables_of_a_replay_are_read_with_the_subscribers_rights(
         mallory.cursor().copy(asked.encode()) as copy,
     ):
         next(iter(copy))
+
+
+def test_no_other_encoding_is_left(db: Database, admin: Connection) -> None:
+    """What the engine says afterwards would be read as something else, such as names in the session's search_path."""
+    admin.execute("SET search_path = \"Käse\", public; SET application_name = 'Müller'")
+    path = admin.execute("SHOW search_path").fetchone()
+    lay(db, "SELECT set_config('client_encoding', 'LATIN1', false)")
+    refused(admin, "client_encoding")
+    assert admin.execute("SHOW client_encoding").fetchone() == ("UTF8",)
+    assert admin.execute("SHOW search_path").fetchone() == path

@@ -7,10 +7,11 @@
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary relations, types, functions and whatever else. (The same as pgtrickle's.)
+-- holdable cursors, temporary relations, types, functions and whatever else; and in what encoding texts are sent. (The same as pgtrickle's.)
 CREATE OR REPLACE FUNCTION pgque._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+    SELECT ARRAY(SELECT format('encoding %s', pg_client_encoding())
+                 UNION ALL SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
                            WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()

@@ -143,7 +143,9 @@ BEGIN
     END IF;
     IF known IS NOT NULL THEN
         present := pgtrickle._session_objects();
-        IF present <> known AND NOT (making AND pgtrickle._but_relations(present) = pgtrickle._but_relations(known)) THEN
+        IF NOT 'encoding ' || pg_client_encoding() = ANY (known) THEN
+            left_behind := 'client_encoding';
+        ELSIF present <> known AND NOT (making AND pgtrickle._but_relations(present) = pgtrickle._but_relations(known)) THEN
             left_behind := 'cursors, prepared statements or temporary objects';
         END IF;
         IF locks IS NOT NULL AND pgtrickle._restore_session(known, locks) THEN
@@ -255,10 +257,11 @@ END $$;
 
 
 -- What outlives a statement in a session and can hold code, or be found in the place of something else: prepared statements,
--- holdable cursors, temporary relations, types, functions and whatever else. (The other systems, which can be installed alone, have the same.)
+-- holdable cursors, temporary relations, types, functions and whatever else; and in what encoding texts are sent. (The other systems, which can be installed alone, have the same.)
 CREATE OR REPLACE FUNCTION pgtrickle._session_objects() RETURNS text[]
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY(SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
+    SELECT ARRAY(SELECT format('encoding %s', pg_client_encoding())
+                 UNION ALL SELECT format('prepared %s %s', p.name, p.prepare_time) FROM pg_prepared_statements p
                  UNION ALL SELECT format('cursor %s %s', c.name, c.creation_time) FROM pg_cursors c WHERE c.is_holdable
                  UNION ALL SELECT format('relation %s', r.oid) FROM pg_class r
                            WHERE pg_my_temp_schema() <> 0 AND r.relnamespace = pg_my_temp_schema()
