@@ -9,14 +9,14 @@ from typing import Any
 import structlog
 
 from catalog.session import SqlError, SqlSession
-from engine.compile_pool import TooComplex, work_on_behalf_of
+from engine.compile_pool import TooComplex, compilers, work_on_behalf_of
 from engine.definition import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.plans import SYSTEM_SCHEMAS, ForeignSource, PlanInputs, captured_columns, compiled, opaque, plan
 from engine.polling import CannotPoll, Copy, foreign_tables, has_lake_tables, note_copies, polling, read_from_copies
 from engine.refresh import execute_as_owner
 from engine.stored import track
 from engine.transactions import acting_as, local_setting, meanwhile, quoted, savepoint
-from sql import NotDifferentiable
+from sql import NotDifferentiable, jobs
 
 logger = structlog.get_logger(__name__)
 
@@ -258,6 +258,21 @@ async def _announce(
             f"defining query uses stable function {', '.join(stable)}",
             "Rows keep the value of the refresh that wrote them.",
         )
+    if await _has_star(definition.original):
+        await notice(
+            session,
+            "NOTICE",
+            "* in the defining query stands for the columns that its sources have now",
+            "As in a view, columns that are added to them later do not appear.",
+        )
+
+
+async def _has_star(query: str) -> bool:
+    """Whether a query gives out `*`, as far as that can be seen in its text."""
+    try:
+        return ("*" in query or "table" in query.lower()) and bool(await compilers().run(jobs.has_star, query))
+    except TooComplex:
+        return False
 
 
 async def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from .renamed import Renamed, follow_renames
 from .rewrites import rewrites
 from .spark import SparkQuery, render_spark
 from .spark_stages import SparkStages, render_stages
+from .stars import gives_out_star
 from .storage.shape import StorageColumn
 from .topk import TopK, topk
 from .views import View, inlined
@@ -60,6 +61,11 @@ class Inspected:
 def inspect(canonical: str) -> Inspected:
     """See `without_positions`, `rejected` and `topk`."""
     return Inspected(without_positions(canonical), rejected(canonical), topk(canonical))
+
+
+def has_star(query: str) -> bool:
+    """See `gives_out_star`."""
+    return gives_out_star(query)
 
 
 def reworded(canonical: str) -> str | None:

@@ -160,3 +160,22 @@ def test_a_view_that_can_only_be_computed_in_full_now(db: Any) -> None:
         db.refresh("insisting")
     db.run("CREATE OR REPLACE VIEW w AS SELECT id, a AS x, b AS y FROM t; UPDATE t SET a = 8 WHERE id = 2")
     db.assert_refreshed("copy", "insisting")
+
+
+@pytest.mark.parametrize("mode", ["AUTO", "DIFFERENTIAL", "FULL"])
+def test_a_star_is_said_to_stand_for_the_columns_of_now(db: Any, mode: str) -> None:
+    notices: list[tuple[str | None, str | None]] = []
+    db.connection.add_notice_handler(lambda told: notices.append((told.message_primary, told.message_hint)))
+    db.run(TABLES)
+    db.create("counted", "SELECT count(*), sum(a * b) FROM (SELECT * FROM t) AS q", refresh_mode=mode)
+    assert notices == []
+    db.create("star", "SELECT t.*, 1 AS one FROM t", refresh_mode=mode)
+    assert notices == [
+        (
+            "* in the defining query stands for the columns that its sources have now",
+            "As in a view, columns that are added to them later do not appear.",
+        )
+    ]
+    db.run("ALTER TABLE t ADD d int DEFAULT 5; INSERT INTO t VALUES (60)")
+    db.assert_refreshed("star")
+    assert [name for (name,) in db.rows(COLUMNS, "star")] == ["id", "a", "b", "c", "one"]
