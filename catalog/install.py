@@ -9,7 +9,8 @@ The server's role runs what is in these schemas, so they must belong to it or to
 else could be changed by that role, also into something else: nothing is installed beside it, and nothing of it is run.
 
 The state of a database is one line for each system, kept as the comment of its schema, so that looking costs one small
-query. A system that is `movable` may be in a schema of the user's choice; its scripts say ``@extschema@``, as those of
+query. Another tells whether what was installed is still there (`catalog.integrity`); what is not is made again. A
+system that is `movable` may be in a schema of the user's choice; its scripts say ``@extschema@``, as those of
 PostgreSQL's own extensions do, and the comment is what it is found by.
 """
 
@@ -24,7 +25,8 @@ from pathlib import Path
 
 import structlog
 
-from catalog.ownership import check_owners, revoke_create, untrusted
+from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
+from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
 from catalog.session import ScriptSession, SqlError, SqlSession
 
 log = structlog.get_logger(__name__)
@@ -68,6 +70,8 @@ class System:
     """Those of the schemas in which everything belongs to the server."""
     movable: bool = False
     """Whether the schema may be another one; `schema` is then the default."""
+    generated: tuple[str, ...] = ()
+    """Functions that the scripts make and its use makes again, of another text."""
     in_use: str | None = None
     """A query, for a movable system: whether it holds anything that would be lost by making it elsewhere instead."""
     others: str | None = None
@@ -94,6 +98,7 @@ QUEUES = System(
     advisory_lock=0x7067_7175_6575_6573,  # "pgqueues"
     functions_needed=("pg_control_system()",),
     missing="SELECT pgque._missing_roles()",
+    generated=("pgque.send", "pgque.insert_event", "pgque.insert_event_bulk"),
 )
 
 REGISTERS = System(
@@ -117,12 +122,14 @@ SYSTEMS = (STREAM_TABLES, QUEUES, REGISTERS)
 class InstallResult:
     """What `install` found or did.
 
-    `warnings` say which rights are missing and what works less for want of them.
+    `warnings` say which rights are missing and what works less for want of them, and what could not be repaired.
     """
 
     state: str
     changed: bool
     warnings: tuple[str, ...] = ()
+    repaired: tuple[Damage, ...] = ()
+    """What had been dropped or changed since an earlier installation by the same scripts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +223,8 @@ async def install(
     """Bring a system's catalog in the session's database up to date. The session must be outside a transaction.
 
     A movable system is upgraded where it is; with `schema` it is made there, and if it is somewhere else without
-    being in use, no longer there. Costs one query where there is nothing to do (two for a movable system). Several
-    servers may do this at once; one of them does the work.
+    being in use, no longer there. What was dropped or changed since is made again. Costs three small queries where
+    there is nothing to do (four for a movable system). Several servers may do this at once; one of them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
     belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then). It is an
     UntrustedSchema where the schema, or something in it, belongs to another role.
@@ -228,8 +235,61 @@ async def install(
     warnings: tuple[str, ...] = (
         (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
     )
+    damaged: list[Damage] = []
     if _is_current(present, scripts, superuser) and not await untrusted(session, system, place):
-        return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
+        damaged = await _damage(session, scripts, system, place)
+        warnings += _lost(system, damaged)
+        if not any(one.can_be_repaired for one in damaged):
+            return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
+    try:
+        changed = await _install_and_commit(session, scripts, system, schema)
+    except SqlError as error:
+        if not damaged or error.is_of_connection or isinstance(error, UntrustedSchema):
+            raise
+        # What is left of it works as well as before.
+        warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
+        return InstallResult(present, changed=False, warnings=warnings)
+    repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
+    warnings += await _missing(session, system)
+    return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
+
+
+async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[Damage] | None:
+    """What `install` would repair of a system, and tables that it could not; None where it would do more, or less.
+
+    That is where the system is not installed, by another version, or by somebody who is not trusted. Raises SqlError.
+    """
+    scripts = bundled_scripts(system)
+    place = await _place(session, system)
+    present, superuser, _ = await _present_state(session, place)
+    if not _is_current(present, scripts, superuser) or await untrusted(session, system, place):
+        return None
+    return await _damage(session, scripts, system, place)
+
+
+def _names(scripts: Scripts, system: System, place: str) -> list[str]:
+    """The kinds and names of what the scripts make and can make again, and of the tables, in a schema.
+
+    Everything else that migrations make may be something else by now.
+    """
+    again = names_made(script.sql for script in scripts.functions + scripts.superuser)
+    once = names_made(script.sql for script in scripts.migrations)
+    generated = [f"generated:{name}" for name in system.generated]
+    tables = [name for name in once if name.startswith("table:")]
+    return [name.replace("@extschema@", place) for name in again + generated + tables]
+
+
+async def _damage(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage]:
+    schemas = [place, *system.beside]
+    return await damage(session, f"{quoted(place)}.{system.versions}", _names(scripts, system, place), schemas)
+
+
+def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
+    lost = [one for one in damaged if not one.can_be_repaired]
+    return (f"{system.title} have lost what cannot be made again: {shown(lost)}",) if lost else ()
+
+
+async def _install_and_commit(session: ScriptSession, scripts: Scripts, system: System, schema: str | None) -> bool:
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
         changed = await install_in_transaction(session, scripts, system=system, schema=schema)
@@ -237,8 +297,7 @@ async def install(
     except BaseException:
         await session.execute("ROLLBACK")
         raise
-    warnings += await _missing(session, system)
-    return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings)
+    return changed
 
 
 async def _place(session: SqlSession, system: System) -> str:
@@ -282,8 +341,11 @@ async def install_in_transaction(
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
     present, superuser, _ = await _present_state(session, place)
-    if _is_current(present, scripts, superuser):
+    repairing = _is_current(present, scripts, superuser)
+    damaged = await _damage(session, scripts, system, place) if repairing else []
+    if repairing and not any(one.can_be_repaired for one in damaged):
         return False  # another server was faster
+    await clear_way(session, damaged)
     if schema is not None:
         await _leave(session, system, schema)
     extschema = quoted(place)
@@ -318,8 +380,9 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
+    await note(session, versions, _names(scripts, system, place), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
-    log.info("catalog installed", state=state, schema=place)
+    log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)
     return True
 
 

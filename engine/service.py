@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, System, install
+from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, System, install
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
@@ -152,6 +152,7 @@ class Engine:
             self._untrusted.discard(database)
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
+            _log_repaired(database, STREAM_TABLES, result)
             self._take_up(database, pool)
             return "; ".join(filter(None, absent)) or None
 
@@ -169,6 +170,7 @@ class Engine:
             return f'{system.title} are not available in database "{database}": {error.message}{hint}'
         for warning in result.warnings:
             logger.warning(f"{system.title} installed with limits", database=database, warning=warning)
+        _log_repaired(database, system, result)
         return None
 
     def _take_up(self, name: str, pool: DatabasePool) -> None:
@@ -403,3 +405,8 @@ async def _ended(tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("ended with an error", task=task.get_name(), error=repr(error))
     return left
+
+
+def _log_repaired(database: str, system: System, result: InstallResult) -> None:
+    for damage in result.repaired:
+        logger.warning(f"{system.title} repaired", database=database, damage=str(damage))

@@ -1,4 +1,4 @@
-"""The command line: `headwater serve`, `psql`, `status` and `quickstart`."""
+"""The command line: `headwater serve`, `psql`, `status`, `repair` and `quickstart`."""
 
 from __future__ import annotations
 
@@ -375,6 +375,35 @@ def status(data: Data, postgres: Postgres = None) -> None:
         show(running, directory, postgres, console if console.is_terminal else Console(width=PIPE_WIDTH))
     except StartupError as error:
         _fail(error)
+
+
+@app.command()
+def repair(
+    data: Data,
+    postgres: Postgres = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what is damaged, and change nothing.")] = False,
+) -> None:
+    """Put back functions, views and triggers of ours that were dropped or changed, in every database.
+
+    The server does the same when it starts. Exit status 1 if something is, or with --dry-run would be, left to repair.
+    The password of a PostgreSQL of your own is taken as by [bold]headwater status[/].
+    """
+    from server.repair import repair as run
+
+    directory = DataDirectory(data)
+    running = directory.running()
+    if running is None:
+        _not_running(directory)
+    try:
+        found = run(running, directory, postgres, dry_run=dry_run)
+    except StartupError as error:
+        _fail(error)
+    for one in found:
+        print(f"{one}{', repaired' if one.repaired else ''}")
+    if not found:
+        print("nothing is damaged")
+    if not all(one.repaired for one in found):
+        raise typer.Exit(FAILED)
 
 
 @app.command()

@@ -29,7 +29,7 @@ from server.psql import reachable
 
 Row = TypeVar("Row")
 
-_DATABASES = """
+DATABASES = """
 SELECT datname::text FROM pg_catalog.pg_database
 WHERE datallowconn AND NOT datistemplate AND pg_catalog.has_database_privilege(oid, 'CONNECT')
 ORDER BY datname
@@ -254,7 +254,7 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
         return connection
 
     with closing(connect(running.database)) as connection:
-        names = [str(name) for (name,) in connection.execute(_DATABASES)]
+        names = [str(name) for (name,) in connection.execute(DATABASES)]
     for name in names:
         with closing(connect(name)) as connection:
             with connection.cursor(row_factory=class_row(_Overview)) as cursor:

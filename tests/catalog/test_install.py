@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, Script, Scripts, bundled_scripts
+from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, Script, Scripts, System, bundled_scripts
 from catalog.ownership import UntrustedSchema
 from catalog.session import SqlError
 from tests.catalog.conftest import PASSWORD, Connect, Engine, install_into, sqlstate
@@ -203,3 +203,113 @@ def test_bodies_of_all_functions_are_valid(dsn: str, bare_connect: Connect) -> N
         except psycopg.Error as error:
             invalid[name] = error.diag.message_primary
     assert invalid == {}
+
+
+def test_what_was_dropped_or_changed_is_put_back(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn)
+    admin = bare_connect()
+    admin.execute("""
+        DROP FUNCTION pgtrickle.pgt_status();
+        DROP VIEW pgtrickle.quick_health, pgtrickle.pgt_request_errors;
+        DROP TRIGGER request_made ON pgtrickle.pgt_requests;
+        ALTER TABLE pgtrickle.pgt_requests DISABLE TRIGGER request_left;
+        DROP EVENT TRIGGER pg_trickle_drop_tracker;
+        ALTER EVENT TRIGGER pg_trickle_rewrite_tracker DISABLE;
+        CREATE OR REPLACE FUNCTION pgtrickle._qualified(relid oid) RETURNS text LANGUAGE sql AS 'SELECT NULL::text';
+        DROP FUNCTION pgtrickle.get_staleness(text);
+        CREATE FUNCTION pgtrickle.get_staleness(text) RETURNS int LANGUAGE sql AS 'SELECT 1';
+        ALTER FUNCTION pgtrickle._on_ddl_end() RESET search_path;
+        GRANT EXECUTE ON FUNCTION pgtrickle._on_sql_drop() TO PUBLIC;
+        CREATE OR REPLACE VIEW pgtrickle.pgt_change_tracking AS
+        SELECT source_relid, slot_name, last_consumed_lsn, '{}'::bigint[] AS tracked_by_pgt_ids, captured_columns,
+               generation, last_cleaned_xid, system
+        FROM pgtrickle.pgt_captures;
+    """)
+    repaired = install_into(dsn).repaired
+    assert sorted(str(damage) for damage in repaired) == [
+        "event trigger pg_trickle_drop_tracker is missing",
+        "event trigger pg_trickle_rewrite_tracker is changed",
+        "function pgtrickle._on_ddl_end() is changed",
+        "function pgtrickle._on_sql_drop() is open to everybody",
+        "function pgtrickle._qualified(oid) is changed",
+        "function pgtrickle.get_staleness(text) is changed",
+        "function pgtrickle.pgt_status() is missing",
+        "trigger request_left ON pgtrickle.pgt_requests is changed",
+        "trigger request_made ON pgtrickle.pgt_requests is missing",
+        "view pgtrickle.pgt_change_tracking is changed",
+        "view pgtrickle.pgt_request_errors is missing",
+        "view pgtrickle.quick_health is missing",
+    ]
+    # It is all as at first, by the same measure.
+    assert (install_into(dsn).changed, install_into(dsn).repaired) == (False, ())
+    assert admin.execute("SELECT pgtrickle._qualified('pg_class'::regclass)").fetchone() == ("pg_catalog.pg_class",)
+    assert admin.execute(
+        "SELECT count(*), bool_or(has_function_privilege('catalog_bob', 'pgtrickle._on_sql_drop()', 'EXECUTE')) "
+        "FROM pgtrickle.pgt_status()"
+    ).fetchone() == (0, None)
+    assert admin.execute(
+        "SELECT has_function_privilege('catalog_bob', 'pgtrickle._on_sql_drop()', 'EXECUTE')"
+    ).fetchone() == (False,)
+
+
+@pytest.mark.parametrize(
+    ("system", "damage"),
+    [
+        (QUEUES, "DROP FUNCTION pgque.send(text, jsonb)"),
+        (QUEUES, "DROP TRIGGER queues_changed ON pgque.queue"),
+        (REGISTERS, "DROP VIEW accum_internal.call CASCADE"),
+        (REGISTERS, "DROP EVENT TRIGGER pg_accumulator_drop_guard"),
+    ],
+    ids=lambda value: value.schema if isinstance(value, System) else value.split()[1],
+)
+def test_queues_and_registers_are_put_back(dsn: str, bare_connect: Connect, system: System, damage: str) -> None:
+    install_into(dsn, system=STREAM_TABLES)
+    install_into(dsn, system=system)
+    bare_connect().execute(damage)
+    result = install_into(dsn, system=system)
+    assert result.changed and "missing" in {damage.what for damage in result.repaired}
+    assert not install_into(dsn, system=system).changed
+
+
+def test_registers_in_a_schema_of_the_users_choice_are_put_back(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn)
+    install_into(dsn, system=REGISTERS, schema="Two Words")
+    bare_connect().execute('DROP FUNCTION "Two Words".register_list()')
+    (damage,) = install_into(dsn, system=REGISTERS).repaired
+    assert str(damage) == 'function "Two Words".register_list() is missing'
+    assert not install_into(dsn, system=REGISTERS).changed
+
+
+def test_what_is_made_while_it_is_used_is_no_damage(engine: Engine, dsn: str) -> None:
+    """Capture, functions that send, functions of registers, roles' functions: they are in none of the scripts."""
+    for system in (QUEUES, REGISTERS):
+        install_into(dsn, system=system)
+    engine.connection.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v text); SELECT pgque.create_queue('orders');"
+        'SELECT accum.register_create(\'stock\', \'{"item": "int"}\', \'{"quantity": "numeric"}\')'
+    )
+    engine.refresh(engine.create("st", t=["id", "v"]))
+    engine.connection.execute("SET search_path = pgtrickle, accum, public")  # by which nothing is judged
+    for system in (STREAM_TABLES, QUEUES, REGISTERS):
+        assert not install_into(dsn, system=system).changed
+
+
+def test_a_table_that_is_gone_is_told_at_each_start(dsn: str, bare_connect: Connect) -> None:
+    install_into(dsn)
+    bare_connect().execute("DROP TABLE pgtrickle.pgt_source_gates CASCADE")
+    for _ in range(2):
+        result = install_into(dsn)
+        assert [w for w in result.warnings if "table pgtrickle.pgt_source_gates is missing" in w] != []
+
+
+def test_who_may_not_repair_is_told_what_is_broken(dsn: str, bare_connect: Connect) -> None:
+    """An ordinary role that serves what a superuser installed goes on with what is left, and gains nothing."""
+    install_into(dsn)
+    admin = bare_connect()
+    admin.execute("DROP FUNCTION pgtrickle.pgt_status()")
+    result = install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD))
+    assert not result.changed and result.repaired == ()
+    assert any(
+        "could not be repaired" in w and "function pgtrickle.pgt_status() is missing" in w for w in result.warnings
+    )
+    assert admin.execute("SELECT to_regprocedure('pgtrickle.pgt_status()') IS NULL").fetchone() == (True,)

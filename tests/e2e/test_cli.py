@@ -346,7 +346,7 @@ def test_psql_is_connected_to_the_running_server(shared: Served) -> None:
     assert "division by zero" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["psql", "status"])
+@pytest.mark.parametrize("command", ["psql", "status", "repair"])
 def test_no_server_is_exit_status_3(tmp_path: Path, command: str) -> None:
     result = headwater(command, "--data", tmp_path / "data")
     assert result.returncode == 3
@@ -387,9 +387,27 @@ def test_status_lists_subscriptions_and_sources(shared: Served) -> None:
     assert any("public.counted" in line and "0.25 s" in line for line in lines)
 
 
+def test_repair_puts_back_what_was_dropped(shared: Served) -> None:
+    with shared.connect() as connection:
+        connection.execute("SELECT count(*) FROM pgtrickle.pgt_status()")
+        connection.execute("DROP FUNCTION pgtrickle.pgt_status(); DROP FUNCTION pgque.version()")
+        expected = [
+            "postgres: function pgtrickle.pgt_status() is missing",
+            "postgres: function pgque.version() is missing",
+        ]
+        for _ in range(2):  # the first has changed nothing
+            shown = headwater("repair", "--dry-run", "--data", shared.data)
+            assert (shown.stdout.splitlines(), shown.stderr, shown.returncode) == (expected, "", 1)
+        shown = headwater("repair", "--data", shared.data)
+        assert (shown.stdout.splitlines(), shown.returncode) == ([f"{line}, repaired" for line in expected], 0)
+        connection.execute("SELECT pgque.version() FROM pgtrickle.pgt_status()")
+        shown = headwater("repair", "--data", shared.data)
+        assert (shown.stdout, shown.stderr, shown.returncode) == ("nothing is damaged\n", "", 0)
+
+
 def test_version_and_help() -> None:
     assert headwater("--version").stdout == f"headwater {__version__}\n"
-    for command in ("serve", "psql", "status", "quickstart"):
+    for command in ("serve", "psql", "status", "repair", "quickstart"):
         assert command in headwater("--help").stdout
         result = headwater(command, "--help")
         assert (result.returncode, "Usage: " in result.stdout) == (0, True)

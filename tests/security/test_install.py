@@ -212,3 +212,24 @@ def test_lock_of_the_installation_that_another_role_holds(squatted: Squatted) ->
     squatted.mallory.execute("SELECT pg_advisory_lock(%s)", [STREAM_TABLES.advisory_lock])
     squatted.install(STREAM_TABLES)
     assert squatted.value("SELECT to_regclass('pgtrickle.pgt_stream_tables') IS NOT NULL")
+
+
+def test_repair_runs_nothing_of_another_roles(squatted: Squatted) -> None:
+    """Whoever may create in a schema for once can take the name of a function that is gone, and has it found."""
+    squatted.install(STREAM_TABLES)
+    squatted.admin.execute("DROP FUNCTION pgtrickle.get_staleness(text); GRANT CREATE ON SCHEMA pgtrickle TO PUBLIC")
+    squatted.mallory.execute(
+        "CREATE FUNCTION pgtrickle.get_staleness(text) RETURNS float8 LANGUAGE sql AS 'SELECT 1.0'"
+    )
+    assert "get_staleness" in squatted.refused(STREAM_TABLES).detail
+    squatted.admin.execute("DROP FUNCTION pgtrickle.get_staleness(text)")
+    squatted.install(STREAM_TABLES)
+    squatted.mallory.execute("SELECT pgtrickle.get_staleness('none') WHERE false")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        squatted.mallory.execute("CREATE FUNCTION pgtrickle.more() RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    for statement in (
+        "UPDATE pgtrickle.pgt_schema_version SET objects = NULL",
+        "DELETE FROM pgtrickle.pgt_schema_version",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            squatted.mallory.execute(statement)

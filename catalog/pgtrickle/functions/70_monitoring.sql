@@ -394,3 +394,29 @@ CREATE POLICY errors_of_ones_own ON pgtrickle.pgt_refresh_history FOR SELECT
     USING (error_message IS NULL OR pg_has_role('pg_monitor', 'USAGE')
            OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
                       WHERE s.pgt_id = pgt_refresh_history.pgt_id AND pg_has_role(s.pgt_owner, 'USAGE')));
+
+
+-- Capture by source, with the stream tables that need it.
+CREATE OR REPLACE VIEW pgtrickle.pgt_change_tracking AS
+SELECT c.source_relid,
+       c.slot_name,
+       c.last_consumed_lsn,
+       ARRAY(SELECT d.pgt_id
+             FROM pgtrickle.pgt_dependencies d
+             WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
+             ORDER BY d.pgt_id) AS tracked_by_pgt_ids,
+       c.captured_columns,
+       c.generation,
+       c.last_cleaned_xid,
+       c.system
+FROM pgtrickle.pgt_captures c;
+GRANT SELECT ON pgtrickle.pgt_change_tracking TO PUBLIC;
+
+
+-- Requests of connections that bypass the server, which could not be carried out. Everybody sees his own.
+CREATE OR REPLACE VIEW pgtrickle.pgt_request_errors WITH (security_invoker = true) AS
+SELECT request_id, kind, arguments, requested_by::regrole::text AS requested_by, requested_at, attempts,
+       error_state, error
+FROM pgtrickle.pgt_requests
+WHERE error IS NOT NULL;
+GRANT SELECT ON pgtrickle.pgt_request_errors TO PUBLIC;

@@ -146,23 +146,6 @@ CREATE TABLE pgtrickle.pgt_captures (
 GRANT SELECT ON pgtrickle.pgt_captures TO PUBLIC;
 
 
--- Capture by source, with the stream tables that need it.
-CREATE VIEW pgtrickle.pgt_change_tracking AS
-SELECT c.source_relid,
-       c.slot_name,
-       c.last_consumed_lsn,
-       ARRAY(SELECT d.pgt_id
-             FROM pgtrickle.pgt_dependencies d
-             WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
-             ORDER BY d.pgt_id) AS tracked_by_pgt_ids,
-       c.captured_columns,
-       c.generation,
-       c.last_cleaned_xid,
-       c.system
-FROM pgtrickle.pgt_captures c;
-GRANT SELECT ON pgtrickle.pgt_change_tracking TO PUBLIC;
-
-
 -- Numbers statements that changed a captured table. One sequence for the database: its last value tells at a glance
 -- whether anything can have changed anywhere.
 CREATE SEQUENCE pgtrickle_changes.change_id_seq;
@@ -192,15 +175,6 @@ CREATE POLICY own_requests ON pgtrickle.pgt_requests
     USING (requested_by = to_regrole(quote_ident(current_user))::oid)
     WITH CHECK (requested_by = to_regrole(quote_ident(current_user))::oid);
 GRANT SELECT, DELETE, INSERT (kind, arguments, search_path) ON pgtrickle.pgt_requests TO PUBLIC;
-
-
--- Requests of connections that bypass the server, which could not be carried out. Everybody sees his own.
-CREATE VIEW pgtrickle.pgt_request_errors WITH (security_invoker = true) AS
-SELECT request_id, kind, arguments, requested_by::regrole::text AS requested_by, requested_at, attempts,
-       error_state, error
-FROM pgtrickle.pgt_requests
-WHERE error IS NOT NULL;
-GRANT SELECT ON pgtrickle.pgt_request_errors TO PUBLIC;
 
 
 -- Catalog of features that the functions of this version refuse; created now, so that what reads them works.
