@@ -155,7 +155,7 @@ def test_the_worker_shows_what_it_is_and_what_it_does(registers: Database, event
     assert (state in ("idle", "active", "idle in transaction"), started) == (True, True)
     shown = registers.server.status()
     (line,) = [line for line in shown.splitlines() if " postgres " in line and "backend" in line]
-    assert f"(merged by backend {row[0]})" in line
+    assert f"(merged by backend {row[0]}," in line
 
 
 def test_partitions_are_kept_ahead(registers: Database, eventually: Eventually) -> None:
