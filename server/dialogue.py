@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from server.protocol import messages as m
+from server.protocol.explanation import is_own_debugging
 from server.protocol.framing import CONTINUATION, WHOLE, Framer, begins
 from server.protocol.values import codec
 from server.sides import Hold
@@ -170,7 +171,7 @@ class Dialogue:
             sqlstate = m.sqlstate_of(data[5:])
             if sqlstate == m.REQUEST_MADE:
                 self.requested = True
-            elif sqlstate != self.swallow:
+            elif sqlstate != self.swallow and not self._is_own_debugging(data[5:]):
                 self._session.client.write(self.for_client(data))
         elif kind == m.NOTIFICATION:
             self._session.client.write(data)
@@ -182,6 +183,9 @@ class Dialogue:
         else:
             return False
         return True
+
+    def _is_own_debugging(self, body: bytes) -> bool:
+        return (self.pinned and m.is_debugging(body)) or (self._traffic.trusted and is_own_debugging(body))
 
     def _pass_parameter(self, data: bytes) -> None:
         name = m.text_at(data, 5)

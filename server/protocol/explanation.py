@@ -1,6 +1,8 @@
-"""PostgreSQL's errors, with what a client needs to know and without what says nothing to it."""
+"""PostgreSQL's errors and messages, with what a client needs to know and without what says nothing to it."""
 
 from __future__ import annotations
+
+import re
 
 from server.protocol import messages as m
 
@@ -12,6 +14,11 @@ _NO_ENDING = (
 _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
 _FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
+_EVENT_TRIGGER = b"\0REventTriggerInvoke\0"
+_IN_OURS = re.compile(
+    rb'^[^"\n]*PL/pgSQL[^"\n]*\b(?:pgtrickle(?:_changes|_roles)?|pgque|accum(?:_internal|_roles)?)\.', re.MULTILINE
+)
+"""A line of a context, in any language: a function of the catalog is at work."""
 _OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
 
 
@@ -27,6 +34,24 @@ def explained(response: bytes, *, in_our_transaction: bool) -> bytes:
     if "W" in fields and _is_ours(fields["W"]):
         del fields["W"]
     return response if fields == before else m.rebuild_report(m.ERROR, fields)
+
+
+def is_own_debugging(body: bytes) -> bool:
+    """Whether a notice's body is a DEBUG message that the client would not get without us.
+
+    PostgreSQL announces each function that an event trigger calls, without saying in its name which one: all of these
+    are left out.
+
+    >>> is_own_debugging(b"SDEBUG\\0VDEBUG\\0C00000\\0MEventTriggerInvoke 1\\0REventTriggerInvoke\\0\\0")
+    True
+    >>> is_own_debugging(b"SDEBUG\\0VDEBUG\\0C00000\\0Mhere\\0WPL/pgSQL function pgque.send(text) line 3\\0\\0")
+    True
+    >>> is_own_debugging(b"SDEBUG\\0VDEBUG\\0C00000\\0Mhere\\0WPL/pgSQL function mine(text) line 3\\0\\0")
+    False
+    """
+    if not m.is_debugging(body):
+        return False
+    return _EVENT_TRIGGER in body or _IN_OURS.search(m.report_fields(body).get("W", b"")) is not None
 
 
 def _is_ours(context: bytes) -> bool:

@@ -197,6 +197,11 @@ def sqlstate_of(body: bytes) -> str:
     return body[at + 1 : body.find(b"\0", at)].decode("ascii", "replace")
 
 
+def is_debugging(body: bytes) -> bool:
+    """Whether a NoticeResponse is a DEBUG message."""
+    return b"\0VDEBUG\0" in body
+
+
 def is_fatal(body: bytes) -> bool:
     """Whether an ErrorResponse ends the session."""
     return b"\0VFATAL\0" in body or b"\0VPANIC\0" in body

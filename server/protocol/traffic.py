@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP
+from server.protocol.explanation import is_own_debugging
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.owed import Copies, Owed
 from server.protocol.shapes import Rows, Shapes
@@ -279,7 +280,8 @@ class Traffic(Owed):
     def read(self, kind: int, body: bytes) -> bool:
         """Take note of a message that says something about the session.
 
-        True if the client must not see it: an engine request, or the error of one that was left behind.
+        True if the client must not see it: an engine request, the error of one that was left behind, or what work of
+        ours says to those who look for mistakes.
         """
         if kind == m.COMMAND_COMPLETE:
             self.received += 1
@@ -295,6 +297,7 @@ class Traffic(Owed):
                 else:
                     self.attention = Attention.REQUEST_MADE
                 return True
+            return self.trusted and is_own_debugging(body)
         elif kind == m.ERROR:
             self.seen += 1
             self.failed = True

@@ -216,6 +216,35 @@ def test_no_message_of_the_servers_own_reaches_the_client(db: Any) -> None:
     assert notices == []
 
 
+def test_debugging_clients_hear_what_postgresql_says_and_nothing_of_ours(db: Any) -> None:
+    """psycopg 2's own tests count the messages of a few temporary tables."""
+    psycopg2 = pytest.importorskip("psycopg2")
+    db.run("CREATE FUNCTION say() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE DEBUG 'said'; END $$")
+    statements = [
+        "CREATE TEMPORARY TABLE chatty1 (id serial PRIMARY KEY)",
+        "DROP TABLE chatty1",
+        "CREATE TABLE copied (id int, v int); ALTER TABLE copied ADD w int; DROP TABLE copied",
+        "DO $$ BEGIN CREATE TEMPORARY TABLE chatty2 (id int); DROP TABLE chatty2; END $$",
+        "SELECT pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')",
+        "INSERT INTO t VALUES (3, 'c')",
+        "SELECT pgtrickle.refresh_stream_table('copy')",
+        "SELECT pgtrickle.drop_stream_table('copy')",
+        "SELECT pgque.create_queue('q')",
+        "SELECT say()",
+    ]
+    connection = psycopg2.connect(db.server.dsn(db.name))
+    connection.autocommit = True
+    cursor = connection.cursor()
+    cursor.execute("SET client_min_messages = debug1")
+    for statement in statements:
+        cursor.execute(statement)
+    said = [text.removesuffix("\n") for text in connection.notices]
+    connection.close()
+    of_the_tables = [text for text in said if "chatty1_" in text or text == "DEBUG:  said"]
+    assert len(of_the_tables) > 1 and of_the_tables[-1] == "DEBUG:  said"
+    assert set(said) == set(of_the_tables)
+
+
 def test_connection_that_bypasses_the_server(db: Any, eventually: Callable[..., Any]) -> None:
     bypass = db.bypass()
     bypass.execute(CREATE)
