@@ -105,7 +105,7 @@ class Opening:
                 ssl_handshake_timeout=self.session.relay.limits.startup_seconds,
             )
         except (OSError, ssl.SSLError) as error:
-            log.info("TLS handshake failed", error=str(error))
+            log.info("TLS handshake failed", client=self.session.client_address, error=str(error))
             secured = None
         if secured is None or self.session.state is State.CLOSED:
             self.session.abort()

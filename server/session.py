@@ -62,6 +62,13 @@ class RelaySession:
         """Whether the session has, or is getting, a PostgreSQL connection."""
         return self.state not in (State.STARTUP, State.SECURING, State.CLOSED)
 
+    @property
+    def client_address(self) -> str:
+        """Where the client is, for the log; empty once it has gone."""
+        transport = self.client.transport
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if peer else ""
+
     def move(self, event: Event) -> None:
         self.state = after(self.state, event)
 
@@ -90,7 +97,13 @@ class RelaySession:
         self.close()
 
     def violated(self, error: m.ProtocolViolation) -> None:
-        log.info("protocol violated", database=self.database, state=self.state.name, error=str(error))
+        log.info(
+            "protocol violated",
+            client=self.client_address,
+            database=self.database,
+            state=self.state.name,
+            error=str(error),
+        )
         self.fail(error.sqlstate, str(error))
 
     def close(self) -> None:

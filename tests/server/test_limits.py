@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import conninfo
+from structlog.testing import capture_logs
 
 from server.relay import Limits
 from tests.server.conftest import RunningRelay, through
@@ -55,9 +56,12 @@ def test_malformed_messages_end_the_connection_with_a_protocol_error(relayed: st
 )
 def test_malformed_startup_packets(relay: RunningRelay, garbage: bytes) -> None:
     with dial(relay.port) as connection:
-        connection.sendall(garbage)
-        answer = until_closed(connection)
+        with capture_logs() as logged:
+            connection.sendall(garbage)
+            answer = until_closed(connection)
         assert answer[:1] == b"E" and b"C08P01" in answer
+        host, number = connection.getsockname()
+        assert [entry["client"] for entry in logged] == [f"{host}:{number}"]
     _wait_for(lambda: not relay.relay.sessions)
 
 
