@@ -26,6 +26,11 @@ async def conduct(session: RelaySession, dialogue: Dialogue, attention: Attentio
     if kind == m.QUERY:
         session.conductor = simple = SimpleConductor(session, dialogue)
         await simple.run(data, attention)
+        if not simple.own:
+            return
+        session.conductor = behind = ExtendedConductor(session, dialogue)  # the transaction goes on up to a Sync
+        behind.go_on_from(simple)
+        await behind.run_batch()
     else:
         assert kind != CONTINUATION
         session.conductor = extended = ExtendedConductor(session, dialogue)

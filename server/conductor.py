@@ -70,6 +70,10 @@ class Conductor:
         self.subscriber: Subscriber | None = None
         """What is being answered instead of PostgreSQL."""
 
+    def go_on_from(self, other: Conductor) -> None:
+        """Take another conductor's place, in the middle of a transaction."""
+        self.own, self.status, self.changed = other.own, other.status, other.changed
+
     # -- the client's statements -------------------------------------------------------------------------------
 
     @property

@@ -8,17 +8,31 @@ without us.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from functools import cached_property
+from types import MappingProxyType
 
 from catalog.session import SqlError
 from server.conductor import COMPLETIONS, Conductor, Refused
+from server.conductor_simple import SimpleConductor
 from server.protocol import messages as m
+from server.protocol.executed import Executed, followed, unnamed_text
 from server.protocol.framing import CONTINUATION, begins
 from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
+from server.protocol.transaction_control import WORDS, refused_outside, warned_of_outside
 from server.protocol.watch import Attention
 from server.protocol.words import Mention
-from server.request_session import BackendError
+from server.request_session import BackendError, run_by_name
 from server.subscriptions.extended import ExtendedSubscriptions
+
+_TEXT_OF = (
+    b"SELECT statement FROM pg_catalog.pg_prepared_statements WHERE name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+)
+_TURN = 1000
+"""Messages that are read in one turn of the event loop."""
+_ALREADY = "25001"
+"""SQLSTATE of the warning that there is a transaction in progress already."""
 
 
 class ExtendedConductor(Conductor):
@@ -28,10 +42,14 @@ class ExtendedConductor(Conductor):
     """Every Execute may make a request, named or not."""
     _executed_before: bool | None = None
     """Whether something has been executed in the batch before it was attended to."""
+    _warned: bytes | None = None
+    """How PostgreSQL is asked to warn that there was no transaction, where the client ends ours by what it executes."""
     ran = 0
     """Executes run by us."""
     parsed: frozenset[bytes] = frozenset()
     """Named statements that a first run of the batch has left behind."""
+    older: Mapping[bytes, bytes] = MappingProxyType({})
+    """Texts of statements that earlier batches have prepared, as far as they are known."""
 
     async def run(self, kind: int, message: bytes, attention: Attention) -> None:
         """Run from an Execute that mentions something to the end of the batch."""
@@ -68,7 +86,8 @@ class ExtendedConductor(Conductor):
         return bound.text if bound is not None else b""
 
     async def run_batch(self, first: tuple[int, bytes] | None = None) -> None:
-        """Run messages until the batch is over."""
+        """Run messages until the batch is over, and no transaction of ours is left open behind it."""
+        self.executed = await self._executed_so_far()
         while True:
             kind, data = first or await self.dialogue.next_from_client()
             first = None
@@ -76,23 +95,21 @@ class ExtendedConductor(Conductor):
                 await self._finish()
                 return
             if kind in (m.QUERY, m.FUNCTION_CALL) and not self.skipping:  # else ignored, as everything up to Sync
-                if await self._end_by_query(kind, data):
+                if not await self._goes_on_behind(kind, data):
                     return
                 continue
             if kind == m.TERMINATE:
                 self.traffic.terminated = True
                 await self.send(data)
                 return
-            if kind == m.FLUSH:
-                await self.release()
-            elif not self.skipping:
+            if kind != m.FLUSH and not self.skipping:
                 await self._one(kind, data)
+                await self.release()  # nobody knows whether the client waits for it, by a Flush, before it goes on
 
     async def _one(self, kind: int, data: bytes) -> None:
         if kind == CONTINUATION:
             await self.send(data)
             return
-        await self.release()
         self._follow(kind, data)
         if await self.subscriptions.take(kind, data):
             return
@@ -111,7 +128,21 @@ class ExtendedConductor(Conductor):
                 self.skipping = True
                 return
         self.ran += kind == m.EXECUTE
-        self.dialogue.swallow = "25001" if self.own else None  # a BEGIN of the client's makes ours its own
+        self.dialogue.swallow = self._warned = None
+        if kind == m.EXECUTE and self.own:
+            try:
+                words = await self._words(m.text_at(data, 5))
+            except BackendError as error:  # cancelled, or out of time
+                await self.report(error)
+                self.skipping = True
+                return
+            refused = refused_outside(words)
+            if refused is not None:
+                await self._refuse_outside(refused)
+                return
+            if kind_of(words) is Kind.BEGIN:  # of the client's, makes ours its own
+                self.dialogue.swallow = _ALREADY
+            self._warned = warned_of_outside(words)
         length = int.from_bytes(data[1:5], "big") + 1
         await self.send(data)
         missing = length - len(data)
@@ -129,6 +160,48 @@ class ExtendedConductor(Conductor):
         if kind in (m.PARSE, m.BIND, m.CLOSE):
             self.traffic.look(kind, data, 0, len(data))
             self.traffic.attention = None  # we are attending
+            self.executed.follow(kind, data)
+
+    # -- what is executed ----------------------------------------------------------------------------------------
+
+    async def _executed_so_far(self) -> Executed:
+        """What the batch has parsed and bound before it was attended to."""
+        executed = Executed()
+        executed.statements.update(self.older)
+        batch = self.traffic.batch
+        for number, (kind, message) in enumerate(followed(b"".join(batch.raw or ()) if batch is not None else b"")):
+            executed.follow(kind, message)
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+        return executed
+
+    async def _words(self, portal: bytes) -> tuple[str, ...]:
+        """The first words of what a portal runs."""
+        name = self.executed.unknown(portal)
+        if name is not None:
+            self.executed.statements[name] = await self.look_up(name, flush=True)
+        text = self.executed.text(portal) or b""
+        return leading(text, WORDS, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+
+    async def look_up(self, name: bytes, *, flush: bool) -> bytes:
+        """The text of a statement that an earlier batch has prepared."""
+        if not name:
+            return unnamed_text(self.traffic.unnamed) or b""
+        answers = await self.exchange(run_by_name(_TEXT_OF, [name]), flush=flush)
+        return next((data[11:] for kind, data in answers if kind == m.DATA_ROW), b"")
+
+    async def _refuse_outside(self, command: bytes) -> None:
+        """Undo what the batch has done, and let PostgreSQL refuse a command that needs a transaction block."""
+        try:
+            await self.exchange(self.ours(b"ROLLBACK"), flush=True)
+            self.own = self.changed = False
+            self.status = m.IDLE
+            await self.exchange(self.ours(command), flush=True)
+        except BackendError as error:
+            self.session.client.write(self.explained(error.response))
+        self.skipping = True
+
+    # -- transactions --------------------------------------------------------------------------------------------
 
     def _parse_as_sent(self, parse: bytes) -> bytes:
         """A Parse as PostgreSQL gets it."""
@@ -142,7 +215,8 @@ class ExtendedConductor(Conductor):
         if self.own or self.status != m.IDLE:
             return False
         if self.everything:
-            return True
+            words = leading(self.executed.text(m.text_at(execute, 5)) or b"", WORDS)
+            return kind_of(words) not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT)
         bound = self.traffic.portals.get(m.text_at(execute, 5))
         if bound is None or bound.mention is Mention.DATABASE:
             return False
@@ -167,7 +241,12 @@ class ExtendedConductor(Conductor):
         """The engine's turn, in the middle of the batch."""
         self.alone = self.alone and self.ran == 1 and self._before_sync()
         if self.status == m.IDLE:
-            await self.open()  # takes in what the implicit transaction has done
+            try:
+                await self.open()  # takes in what the implicit transaction has done
+            except BackendError as error:  # cancelled, or out of time
+                await self.report(error)
+                self.skipping = True
+                return
         if not await self.carry_out():
             self.skipping = True
 
@@ -178,10 +257,16 @@ class ExtendedConductor(Conductor):
             if answer == m.ERROR:
                 self.skipping = True
                 self.held = None
+                if self._warned is not None:
+                    await self.exchange(b"")  # or PostgreSQL ignores what follows
+                    await self.inject(self._warned)
+                    self.own = False
                 self.session.client.write(self.explained(data))
                 return
             if answer == m.COMMAND_COMPLETE:
                 self._completed(data)
+                if self._warned is not None:
+                    await self.exchange(self.ours(self._warned), flush=True)
                 return
             await self.give(answer, data)
             if answer == m.COPY_IN:
@@ -215,7 +300,6 @@ class ExtendedConductor(Conductor):
             await self._until_ready()
             if self.own:
                 await self.roll_back()
-        await self.release()
         await self.ready(self.status)
 
     async def _until_ready(self) -> None:
@@ -225,21 +309,51 @@ class ExtendedConductor(Conductor):
             if kind == m.READY:
                 self.status = data[5]
                 return
-            if kind == m.ERROR:  # a deferred constraint, at the end of the implicit transaction
-                self.held = None
-            await self.release()
             await self.give(kind, data)
 
-    async def _end_by_query(self, kind: int, data: bytes) -> bool:
-        """A Query or FunctionCall without a Sync before it ends the batch as well, unless what was ours has failed."""
-        if self.own:
-            error: SqlError | None = await self.commit()
-            if error is not None:
-                await self.report(error)
-                self.skipping = True
-                return False
-        await self.release()
-        self.own = False
-        self.traffic.batch = None
-        await self.pass_one(kind, data)
-        return True
+    async def _goes_on_behind(self, kind: int, data: bytes) -> bool:
+        """A Query or FunctionCall without a Sync before it. Whether a transaction of ours goes on behind it.
+
+        PostgreSQL runs it in the implicit transaction of what comes before it. That goes on unless the Query fails,
+        ends it, or has several statements.
+        """
+        if not self.own:
+            self.traffic.batch = None
+            await self.pass_one(kind, data)
+            return False
+        if kind == m.QUERY and len(data) == int.from_bytes(data[1:5], "big") + 1:
+            joining = SimpleConductor(self.session, self.dialogue)
+            joining.go_on_from(self)
+            self.session.conductor = joining
+            await joining.run_joined(data[5:-1])
+            self.session.conductor = self
+            self.go_on_from(joining)
+        else:
+            await self._run_as_it_is(data)
+        self.skipping = False
+        return self.own
+
+    async def _run_as_it_is(self, data: bytes) -> None:
+        """Run a FunctionCall, or a Query that is too long to be read, in our transaction."""
+        missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
+        await self.send(data)
+        while missing > 0:
+            _, piece = await self.dialogue.next_from_client()
+            missing -= len(piece)
+            await self.send(piece)
+        failed = False
+        while True:
+            kind, answer = await self.dialogue.next_from_backend()
+            if kind == m.READY:
+                break
+            failed |= kind == m.ERROR
+            await self.give(kind, answer)
+            if kind == m.COPY_IN:
+                await self.pump_copy()
+        self.status = answer[5]
+        if not failed and self.dialogue.requested:
+            failed = not await self.carry_out()
+        if failed and self.status != m.IDLE:
+            await self.roll_back()
+        self.own = self.status != m.IDLE
+        await self.ready(self.status)

@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from catalog.session import SqlError
 from server.conductor import ALONE, Conductor, Refused
 from server.protocol import messages as m
+from server.protocol.batches import ROLE, STEP
 from server.protocol.cursor_syntax import CloseCursor
+from server.protocol.framing import kinds
 from server.protocol.lexer import Kind, Statement, kind_of
 from server.protocol.subscribe_syntax import SyntaxFault
+from server.protocol.transaction_control import refused_outside, warned_of_outside
 from server.protocol.values import codec
 from server.protocol.watch import Attention
 from server.protocol.words import Mention, mentions
@@ -23,7 +25,6 @@ from server.request_session import BackendError
 from server.subscriptions.held import Ours
 from server.subscriptions.simple import SimpleSubscriptions
 
-_NO_TRANSACTION = "25P01"
 _ALREADY = "25001"
 
 
@@ -89,8 +90,28 @@ class SimpleConductor(Conductor):
         ):
             await self.pass_one(m.QUERY, message)
             return
-        self.alone = not self.subscribing and not found.several and found.begins_with("SELECT")
-        await self.run_statements(text, alone=not found.several)
+        joins = self._joins()
+        self.alone = not self.subscribing and not found.several and found.begins_with("SELECT") and not joins
+        await self.run_statements(text, alone=not found.several, joins=joins)
+
+    def _joins(self) -> bool:
+        """Whether something has been executed without a Sync in the transaction in which the Query will run."""
+        batch = self.traffic.batch
+        if batch is None or batch.raw is None:
+            return batch is not None
+        steps = [kind for kind in kinds(b"".join(batch.raw)) if ROLE[kind] == STEP]
+        return m.EXECUTE in steps[self.traffic.ended :]
+
+    async def run_joined(self, text: bytes) -> None:
+        """Run a Query in the transaction of ours in which what came before it, without a Sync, has run."""
+        subscribing = Mention.SUBSCRIBE in self.traffic.mentioned(text)
+        found = await self.survey(text, subscribing=subscribing)
+        self.subscribing = found.subscribing
+        if found.first is None:
+            await self._answer(text, 0, text)
+            await self.ready(self.status)
+        else:
+            await self.run_statements(text, alone=not found.several, joins=True)
 
     async def survey(self, text: bytes, *, subscribing: bool) -> Survey:
         """Look at all statements; databases that one is about are released. ``subscribing``: look for SUBSCRIBE."""
@@ -107,18 +128,23 @@ class SimpleConductor(Conductor):
             await self.release_databases_of(text, statement)
         return found
 
-    async def run_statements(self, text: bytes, *, alone: bool) -> None:
-        """Run all statements and end the batch. ``alone``: there is but one."""
+    async def run_statements(self, text: bytes, *, alone: bool, joins: bool = False) -> None:
+        """Run all statements and end the batch. ``alone``: there is but one.
+
+        ``joins``: others have come before it without a Sync. PostgreSQL ends their transaction behind several
+        statements, but not behind one.
+        """
         going = True
         async for statement in self.statements(text):
             await self.release()
             part = text if alone else text[statement.start : statement.end]
             if statement.words[0] in _OURS:
                 part = self.as_sent(part)
-            going = await self._run_one(part, 0 if alone else statement.start, text, kind_of(statement.words), alone)
+            going = await self._run_one(part, 0 if alone else statement.start, text, statement.words, alone)
             if not going:
                 break
-        if self.own:
+        if self.own and not (joins and alone and going):
+            self.own = False
             if going:
                 error = await self.commit()
                 if error is not None:
@@ -128,22 +154,22 @@ class SimpleConductor(Conductor):
         await self.release()
         await self.ready(self.status)
 
-    async def _run_one(self, part: bytes, start: int, text: bytes, kind: Kind, alone: bool) -> bool:
+    async def _run_one(self, part: bytes, start: int, text: bytes, words: tuple[str, ...], alone: bool) -> bool:
+        kind = kind_of(words)
         asked = None
         if self.subscribing:
             await self.subscriptions.forget_lost()
             asked = self.subscriptions.look(part)
-        if kind is Kind.SAVEPOINT and self.own:
-            what = {"S": "SAVEPOINT", "R": "RELEASE SAVEPOINT"}[part[:1].decode().upper()]
-            what = "ROLLBACK TO SAVEPOINT" if part[:2].upper() == b"RO" else what
-            await self.report(SqlError(_NO_TRANSACTION, f"{what} can only be used in transaction blocks"))
-            return False
-        if kind is Kind.END and self.own:
-            notice = m.notice_response(_NO_TRANSACTION, "there is no transaction in progress")
-            self.session.client.write(notice)
+        refused = refused_outside(words) if self.own else None
+        if refused is not None:
+            await self.roll_back()
             self.own = False
-        elif kind is Kind.BEGIN and self.own:
-            self.own = False  # our BEGIN becomes the client's; it may still add its isolation level
+            return await self._answer(refused, 0, text)
+        warned = warned_of_outside(words) if self.own else None
+        begins = kind is Kind.BEGIN and self.own
+        if warned is not None:
+            pass
+        elif begins:  # ours becomes the client's, which may still add its isolation level
             self.dialogue.swallow = _ALREADY
         elif asked is not None and alone:
             pass  # has no use for a transaction
@@ -158,8 +184,9 @@ class SimpleConductor(Conductor):
             asked = self.held = None
         if asked is not None:
             return await self._answer_here(part, start, text, asked)
-        going = await self._answer(part, start, text)
+        going = await self._answer(part, start, text, warned)
         self.dialogue.swallow = None
+        self.own = self.own and warned is None and not (begins and going)
         if going and self.dialogue.requested:
             going = self.status == m.IN_TRANSACTION and await self.carry_out()
         return going
@@ -174,14 +201,21 @@ class SimpleConductor(Conductor):
             raise outcome
         self.own = True
 
-    async def _answer(self, part: bytes, start: int, text: bytes) -> bool:
-        """Run one statement and pass its answer on, but for its last CommandComplete. False if it failed."""
+    async def _answer(self, part: bytes, start: int, text: bytes, warned: bytes | None = None) -> bool:
+        """Run one statement and pass its answer on, but for its last CommandComplete. False if it failed.
+
+        ``warned``: how PostgreSQL is asked to warn that there was no transaction, where the statement ends one of ours.
+        """
         await self.send(m.query(part))
         going = True
+        failure = b""
         while True:
             kind, data = await self.dialogue.next_from_backend()
             if kind == m.READY:
                 self.status = data[5]
+                if warned is not None:
+                    await self.inject(warned)
+                self.session.client.write(failure)
                 return going
             await self.release()
             if kind == m.COMMAND_COMPLETE:
@@ -190,7 +224,7 @@ class SimpleConductor(Conductor):
             elif kind == m.ERROR:
                 going = False
                 data = self.explained(data)
-                self.session.client.write(self._shifted(data, text[:start]) if start else data)
+                failure = self._shifted(data, text[:start]) if start else data
             else:
                 await self.give(kind, data)
                 if kind == m.COPY_IN:

@@ -11,16 +11,25 @@ from __future__ import annotations
 from collections import deque
 
 from catalog.session import SqlError
-from server.conductor import Refused
+from server.conductor import COMPLETIONS, Refused
 from server.conductor_extended import ExtendedConductor
 from server.conductor_simple import SimpleConductor
 from server.protocol import messages as m
+from server.protocol.executed import Executed, followed
 from server.protocol.framing import FRONTEND_LENGTHS, WHOLE, Framer
 
 _TOO_LATE = SqlError(
     "0A000",
     "cannot carry out the engine request of this statement outside a transaction block",
     hint="Run it inside a transaction block, or name the function in the statement's own text.",
+)
+
+
+_NOT_FOUND = (b"42P01", b"42704")
+_NOT_YET = (
+    b"What a function asks the engine for is done when the function's statement has been answered."
+    b" Wait for its result before sending the next statement, or name the engine's function in the statement's own"
+    b" text."
 )
 
 
@@ -53,9 +62,13 @@ class UnnamedConductor(ExtendedConductor):
                 continue
             if kind == m.ERROR:
                 self.skipping = True
+                data = _hinted(data)
             elif kind in b"123TnIs":
                 traffic.received += 1
             await self.give(kind, data)
+            if kind == m.COPY_IN:
+                await self._copy()
+                await self.send(m.FLUSH_MESSAGE)
         if not self.skipping:
             try:
                 self.status = self.status_in_batch()
@@ -63,13 +76,22 @@ class UnnamedConductor(ExtendedConductor):
                 await self.refuse(error)
             else:
                 await self.turn()
+        await self.release()
         await self.run_batch()
+
+    async def _copy(self) -> None:
+        """PostgreSQL wants COPY data, which the client may have sent already."""
+        self.traffic.begin_copy()
+        if self.traffic.copying:
+            await self.pump_copy()
+            self.traffic.copying = False
 
     async def _answered(self) -> None:
         """The batch has been sent to its end: hold what is left of its answer until it is known what it was."""
         traffic = self.traffic
         head = traffic.oldest()
-        repeatable = head.raw is not None and not traffic.rows and len(traffic.outstanding) == 1
+        ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or traffic.client.skip
+        repeatable = head.raw is not None and not traffic.rows and not ahead
         seen = traffic.seen
         answers: deque[tuple[int, bytes]] = deque()
         size = 0
@@ -84,6 +106,17 @@ class UnnamedConductor(ExtendedConductor):
                 continue
             answers.append((kind, data))
             size += len(data)
+            if kind == m.COPY_IN:
+                for answer in answers:
+                    await self.give(*answer)
+                answers.clear()
+                size, repeatable = 0, False
+                await self._copy()
+                if not traffic.outstanding:  # PostgreSQL has ignored the Sync
+                    await self._in_time()
+                    return
+                continue
+            traffic.received += kind in COMPLETIONS
             while size > WHOLE and len(answers) > 1:
                 repeatable = False
                 kept, early = answers.popleft()
@@ -100,11 +133,16 @@ class UnnamedConductor(ExtendedConductor):
                 self.held = data
             else:
                 await self.give(kind, data)
-        ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or traffic.client.skip
         if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else the commit is going to be refused
             await self.carry_out()
         await self.release()
+        await self._ready()
+
+    async def _ready(self) -> None:
+        """End the oldest batch; the next one may have begun."""
+        batch = self.traffic.batch
         await self.ready(self.status)
+        self.traffic.batch = batch
 
     async def _left_behind(
         self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
@@ -115,7 +153,7 @@ class UnnamedConductor(ExtendedConductor):
                 if kind != m.COMMAND_COMPLETE:
                     await self.give(kind, data)
             await self.report(_TOO_LATE)
-            await self.ready(self.status)
+            await self._ready()
             return
         self.dialogue.suppress = seen
         batch = b"".join(raw)
@@ -126,8 +164,28 @@ class UnnamedConductor(ExtendedConductor):
             await again.run_statements(text, alone=not (await again.survey(text, subscribing=False)).several)
         else:
             self.parsed = _named_statements(batch)
+            await self._look_up_what_is_older(batch)
             self.dialogue.repeat(batch)
             await self.run_batch()
+
+    async def _look_up_what_is_older(self, batch: bytes) -> None:
+        """Learn, before the batch is run again, what its statements are that it does not parse itself."""
+        executed = Executed()
+        older: dict[bytes, bytes] = {}
+        for kind, message in followed(batch):
+            executed.follow(kind, message)
+            name = executed.unknown(m.text_at(message, 5)) if kind == m.EXECUTE else None
+            if name is not None and name not in older:
+                older[name] = await self.look_up(name, flush=False)
+        self.older = older
+
+
+def _hinted(error: bytes) -> bytes:
+    """An error behind a request in the same pipeline, with the reason why it may not have found what was asked for."""
+    fields = m.report_fields(error[5:])
+    if fields.get("C") not in _NOT_FOUND or "H" in fields:
+        return error
+    return m.rebuild_report(m.ERROR, {**fields, "H": _NOT_YET})
 
 
 def _named_statements(batch: bytes) -> frozenset[bytes]:

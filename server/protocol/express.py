@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from server.protocol import messages as m
 from server.protocol.traffic import Traffic
+from server.protocol.watch import SHORT
 from server.protocol.words import sends
 
 _unpack = m.HEADER.unpack_from
@@ -61,6 +62,8 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
                 return False
         if not traffic.sending:
             traffic.sending = sends(text)
+        if end < SHORT and kind == _PARSE and start == 6:
+            traffic.unnamed = data
     if kind == _QUERY:
         if length + 1 != end:
             return False

@@ -97,6 +97,8 @@ class Traffic(Owed):
         """Whether a row has been passed on."""
         self.controls: list[bytes] = []
         """Tags of transaction control."""
+        self.ended = 0
+        """Completions up to the last that ended a transaction."""
         self.requested = False
         """Whether a COPY from the client has made a request."""
         self.changed = False
@@ -301,6 +303,7 @@ class Traffic(Owed):
         elif kind == m.ERROR:
             self.seen += 1
             self.failed = True
+            self.unnamed = b""  # a Parse that has passed since may have been ignored
             self.error()
             self.fatal = m.is_fatal(body)
             return self.trusted and m.sqlstate_of(body) == m.REQUEST_LEFT
@@ -319,6 +322,8 @@ class Traffic(Owed):
             self.changed = True
         elif _CONTROLS.match(tag):
             self.controls.append(tag.rstrip(b"\0"))
+            if not tag.startswith((b"BEGIN", b"START")):
+                self.ended = self.received
             if self.portals and tag.startswith(b"COMMIT"):
                 self._end_portals()
             elif self.portals and tag.startswith(b"ROLLBACK"):
@@ -336,6 +341,7 @@ class Traffic(Owed):
         if self.failed or self.copying or self.controls:
             self.failed = self.copying = self.skipping = False
             self.controls = []
+            self.ended = 0
         if status == m.IDLE:
             if self.portals:
                 self._end_portals()

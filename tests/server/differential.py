@@ -6,11 +6,11 @@ import random
 import re
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from server.protocol import messages as m
-from tests.server.wire import Wire
+from tests.server.wire import Wire, statement
 
 NAMES = (b"", b"", b"", b"a", b"b")
 PLAIN = (
@@ -32,6 +32,12 @@ PLAIN = (
     "commit",
     "rollback",
     "commit and chain",
+    "rollback and chain",
+    "end and no chain",
+    "abort work",
+    "savepoint s",
+    "release s",
+    "rollback to s",
     "savepoint s",
     "rollback to s",
     "release s",
@@ -81,6 +87,29 @@ SEVERAL = (
     "insert into c values (9); begin; select count(*) from c; rollback; select count(*) from c",
     "; ; select 1; -- end",
 )
+CONTROLS = (
+    "begin",
+    "start transaction read only",
+    "commit",
+    "end",
+    "abort",
+    "rollback",
+    "commit and chain",
+    "end work and chain",
+    "rollback and chain",
+    "abort and no chain",
+    "savepoint s",
+    "release s",
+    "rollback to s",
+)
+CHANGES = (
+    "insert into c values (1), (2)",
+    "insert into d values (1)",
+    "delete from c",
+    "select count(*) from c",
+    "select 1/0",
+    "do $$begin raise warning 'said' using errcode = '25001'; end$$",
+)
 MENTIONING = (
     " /* create_stream_table */",
     " -- drop database",
@@ -103,10 +132,8 @@ class Conversation:
 
 
 class Speaker:
-    """Makes up conversations. One that mentions what is the server's executes one statement in each batch.
-
-    A batch in which the engine may have work to do runs in a transaction of the server's, in which transaction control
-    by the same batch is answered otherwise.
+    """Makes up conversations. Batches that mention what is the server's run in transactions of the server's, of which
+    the answers must say nothing.
     """
 
     def __init__(self, seed: int):
@@ -116,11 +143,11 @@ class Speaker:
     def conversation(self) -> Conversation:
         chance = self.chance
         steps = [step for _ in range(chance.randrange(1, 9)) for step in self._step()]
+        if chance.random() < 0.4:
+            steps += self._pipeline()
         if chance.random() < 0.1:
             at = chance.randrange(len(steps))
             steps[at:at] = [m.query(b"copy c from stdin"), m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE]
-        if self.mentioning:
-            steps = list(_with_syncs(steps))
         return Conversation(tuple(steps), chance.choice((0, 0, 1, 7, 40, -1)), chance.random() < 0.2)
 
     def _text(self, several: bool) -> bytes:
@@ -131,6 +158,24 @@ class Speaker:
             if chance.random() < 0.2:
                 text = text.replace("select", chance.choice(MENTIONING).replace("--", "\n --") + "\nselect", 1)
         return text.encode()
+
+    def _pipeline(self) -> list[bytes]:
+        """Several Executes without a Sync between them, and what may end their transaction, or goes on with it."""
+        chance = self.chance
+        older = chance.choice(CONTROLS).encode()
+        name = chance.choice((b"", b"a"))
+        steps = [m.parse(name, older), m.SYNC_MESSAGE] if chance.random() < 0.3 else []
+        executed = m.bind(b"", name) + m.execute(b"") if steps else statement(chance.choice(CONTROLS))
+        middle = [executed]
+        for _ in range(chance.randrange(4)):
+            text = chance.choice(chance.choice((CONTROLS, CHANGES)))
+            middle.append(statement(text, name=b"b" if chance.random() < 0.1 else b""))
+        chance.shuffle(middle)
+        mention = chance.choice(MENTIONING) if self.mentioning else ""
+        first = statement(chance.choice(CHANGES) + mention, name=b"b" if name or not steps else b"c")
+        ends = [m.SYNC_MESSAGE, *(m.query(chance.choice((*CONTROLS, *CHANGES, *SEVERAL)).encode()) for _ in range(3))]
+        chance.shuffle(ends)
+        return [*steps, first, *middle, *ends[: chance.randrange(5)], m.SYNC_MESSAGE]
 
     def _step(self) -> list[bytes]:
         chance = self.chance
@@ -169,18 +214,6 @@ class Speaker:
         if chance.random() < 0.5:
             return [m.message(m.FUNCTION_CALL, struct.pack(">Ihhh", 999999, 0, 0, 0))]
         return [m.message(m.FUNCTION_CALL, struct.pack(">Ihhi", INT4LARGER, 0, 2, 1) + b"7\0\0\0\x0212\0\0")]
-
-
-def _with_syncs(steps: Sequence[bytes]) -> Iterator[bytes]:
-    pending = executed = False
-    for step in steps:
-        if (step[0] in b"QF" and pending) or (step[0] in b"PBDEC" and executed):
-            yield m.SYNC_MESSAGE
-            executed = False
-        if step[0] in b"PBDECQFS":
-            pending = step[0] in b"PBDEC"
-            executed = step[0] == m.EXECUTE
-        yield step
 
 
 INT4LARGER = 768

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from server.conductor_extended import ExtendedConductor
 from server.protocol import messages as m
 from tests.server.conftest import Engaged
 from tests.server.wire import Wire, statement, until_closed
@@ -57,6 +58,49 @@ def test_request_without_name_before_the_sync_joins_the_implicit_transaction(
     requesting.send(statement("select a from t"), m.SYNC_MESSAGE)
     assert requesting.kinds().replace("N", "") == "C12DCZ"
     assert engaged.tables() == {"t", "x"}
+
+
+def test_flush_behind_a_request_without_name_is_answered_before_the_sync(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(statement("select make('t', 'select 1 as a')"), m.FLUSH_MESSAGE)
+    assert requesting.kinds("C").replace("N", "") == "12DC"
+    requesting.send(statement("select a from t"), m.SYNC_MESSAGE)
+    assert requesting.kinds() == "12DCZ"
+    assert engaged.tables() == {"t"}
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_copy_behind_a_request_without_name_is_begun(requesting: Wire, engaged: Engaged, extended: bool) -> None:
+    requesting.send(m.query(b"create table x(i int)"))
+    requesting.until()
+    make = "select make('t', 'select 1')"
+    both = statement(make) + statement("copy x from stdin") + m.FLUSH_MESSAGE
+    requesting.send(both if extended else m.query(make.encode() + b"; copy x from stdin"))
+    requesting.until("G")
+    requesting.send(m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE, m.SYNC_MESSAGE if extended else b"")
+    answer = requesting.until()
+    if extended:
+        assert engaged.tables() == {"x", "t"}
+    else:  # the commit is refused: the string cannot be run again
+        assert b"C0A000" in answer[-2][1]
+        assert engaged.tables() == {"x"}
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
+
+
+def test_statement_that_is_out_of_time_when_our_transaction_begins(
+    requesting: Wire, engaged: Engaged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def late(conductor: ExtendedConductor, *, alone: bool = False) -> None:
+        await conductor.exchange(conductor.ours(b"SELECT 1/0"), flush=True)
+
+    monkeypatch.setattr(ExtendedConductor, "open", late)
+    requesting.send(statement("select make('t', 'select 1')"), m.FLUSH_MESSAGE)
+    assert requesting.kinds("E").endswith("E")
+    requesting.send(m.SYNC_MESSAGE)
+    assert requesting.until() == [("Z", b"I")]
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
+    assert engaged.tables() == set()
 
 
 def test_failed_request_skips_the_rest_up_to_sync(requesting: Wire, engaged: Engaged) -> None:
