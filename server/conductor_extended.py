@@ -266,7 +266,11 @@ class ExtendedConductor(Conductor):
             if answer == m.COMMAND_COMPLETE:
                 self._completed(data)
                 if self._warned is not None:
-                    await self.exchange(self.ours(self._warned), flush=True)
+                    try:
+                        await self.exchange(self.ours(self._warned), flush=True)
+                    except BackendError as error:  # cancelled, or out of time
+                        await self.report(error)
+                        self.skipping = True
                 return
             await self.give(answer, data)
             if answer == m.COPY_IN:

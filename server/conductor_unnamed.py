@@ -17,6 +17,7 @@ from server.conductor_simple import SimpleConductor
 from server.protocol import messages as m
 from server.protocol.executed import Executed, followed
 from server.protocol.framing import FRONTEND_LENGTHS, WHOLE, Framer
+from server.request_session import BackendError
 
 _TOO_LATE = SqlError(
     "0A000",
@@ -164,7 +165,13 @@ class UnnamedConductor(ExtendedConductor):
             await again.run_statements(text, alone=not (await again.survey(text, subscribing=False)).several)
         else:
             self.parsed = _named_statements(batch)
-            await self._look_up_what_is_older(batch)
+            try:
+                await self._look_up_what_is_older(batch)
+            except BackendError as error:  # cancelled, or out of time
+                self.dialogue.suppress = 0
+                await self.report(error)
+                await self.ready(self.status)
+                return
             self.dialogue.repeat(batch)
             await self.run_batch()
 
