@@ -119,7 +119,7 @@ class Conductor:
 
     def explained(self, response: bytes) -> bytes:
         """PostgreSQL's error as the client gets it."""
-        return explained(response, in_our_transaction=self.own)
+        return explained(response, in_our_transaction=self.own, requested=self.dialogue.requested)
 
     async def ready(self, status: int) -> None:
         """End the batch: tell the client, and let go of what was noted about it."""

@@ -26,14 +26,6 @@ _TOO_LATE = SqlError(
 )
 
 
-_NOT_FOUND = (b"42P01", b"42704")
-_NOT_YET = (
-    b"What a function asks the engine for is done when the function's statement has been answered."
-    b" Wait for its result before sending the next statement, or name the engine's function in the statement's own"
-    b" text."
-)
-
-
 class UnnamedConductor(ExtendedConductor):
     everything = True
 
@@ -63,7 +55,7 @@ class UnnamedConductor(ExtendedConductor):
                 continue
             if kind == m.ERROR:
                 self.skipping = True
-                data = _hinted(data)
+                data = self.explained(data)
             elif kind in b"123TnIs":
                 traffic.received += 1
             await self.give(kind, data)
@@ -133,7 +125,7 @@ class UnnamedConductor(ExtendedConductor):
                 traffic.note_tag(data[5:])
                 self.held = data
             else:
-                await self.give(kind, data)
+                await self.give(kind, self.explained(data) if kind == m.ERROR else data)
         if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else the commit is going to be refused
             await self.carry_out()
         await self.release()
@@ -185,14 +177,6 @@ class UnnamedConductor(ExtendedConductor):
             if name is not None and name not in older:
                 older[name] = await self.look_up(name, flush=False)
         self.older = older
-
-
-def _hinted(error: bytes) -> bytes:
-    """An error behind a request in the same pipeline, with the reason why it may not have found what was asked for."""
-    fields = m.report_fields(error[5:])
-    if fields.get("C") not in _NOT_FOUND or "H" in fields:
-        return error
-    return m.rebuild_report(m.ERROR, {**fields, "H": _NOT_YET})
 
 
 def _named_statements(batch: bytes) -> frozenset[bytes]:

@@ -11,6 +11,11 @@ _NO_ENDING = (
     "An engine request is carried out in the transaction of the whole statement, in which no procedure can COMMIT or"
     " ROLLBACK. Call the function outside the procedure."
 )
+_NOT_FOUND = (b"42P01", b"42704")
+_NOT_YET = (
+    "What a function or block asks the engine for is done when its statement has been answered. Make the stream table"
+    " in a statement of its own, and wait for its result, before what reads it."
+)
 _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
 _FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
@@ -22,15 +27,18 @@ _IN_OURS = re.compile(
 _OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
 
 
-def explained(response: bytes, *, in_our_transaction: bool) -> bytes:
+def explained(response: bytes, *, in_our_transaction: bool, requested: bool = False) -> bytes:
     """An ErrorResponse of a statement of the client's, which may run in a transaction that it does not know of.
 
+    `requested`: the statement had asked the engine for something, which it may then not have found.
     A context of nothing but functions of the catalog goes: to its users these are one function, as if written in C.
     """
     fields = m.report_fields(response[5:])
     before = dict(fields)
     if in_our_transaction and fields.get("C") == _TERMINATION.encode():
         fields.setdefault("H", _NO_ENDING.encode())
+    if requested and fields.get("C") in _NOT_FOUND:
+        fields.setdefault("H", _NOT_YET.encode())
     if "W" in fields and _is_ours(fields["W"]):
         del fields["W"]
     return response if fields == before else m.rebuild_report(m.ERROR, fields)
