@@ -173,7 +173,8 @@ class Relay:
                 if tunnel is None or tunnel.selected_alpn_protocol() != ALPN:
                     session.fail("08P01", "direct TLS connection without ALPN protocol negotiation")
         except (OSError, TimeoutError) as error:
-            log.info("connection not established", error=str(error) or type(error).__name__)
+            client = session.client_address or _address(accepted)
+            log.info("connection not established", client=client, error=str(error) or type(error).__name__)
             session.abort()
             accepted.close()
         except asyncio.CancelledError:
@@ -194,3 +195,11 @@ async def _first_byte(accepted: socket.socket) -> int | None:
         loop.remove_reader(descriptor)
     first = accepted.recv(1, socket.MSG_PEEK)
     return first[0] if first else None
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        host, port, *_ = connection.getpeername()
+    except OSError:  # it has gone
+        return ""
+    return f"{host}:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -86,6 +87,35 @@ def test_random_bytes_never_harm_another_session(relay: RunningRelay, dsn: str) 
             wire.close()
         assert good.execute("select 1").fetchone() == (1,)
     _wait_for(lambda: not relay.relay.sessions)
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["closes", "resets"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        struct.pack(">II", 8, 80877103),
+        struct.pack(">II", 8, 80877103) + startup("user", "postgres")[:9],
+        startup("user", "postgres")[:6],
+        startup("user", "postgres"),
+        startup("user", "postgres") + b"p\0\0",
+        startup("user", "postgres") + b"X\0\0\0\4",
+    ],
+    ids=["nothing", "SSLRequest", "half behind it", "half a packet", "startup", "half a password", "goodbye"],
+)
+def test_client_that_goes_away_while_its_session_begins(relay: RunningRelay, said: bytes, reset: bool) -> None:
+    """At once, or when PostgreSQL has asked for a password: it leaves nothing behind, and nothing went wrong."""
+    with capture_logs() as logged:
+        for waiting in (False, True):
+            with dial(relay.port) as connection:
+                if said:
+                    connection.sendall(said)
+                if waiting and len(said) >= len(startup("user", "postgres")):
+                    connection.recv(1)
+                if reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        _wait_for(lambda: not relay.relay.sessions)
+    assert [entry for entry in logged if entry["log_level"] in ("warning", "error", "critical")] == []
 
 
 def test_startup_time_limit(start_relay: Callable[..., RunningRelay]) -> None:
