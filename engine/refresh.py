@@ -318,6 +318,8 @@ async def _apply_within(
     """`_apply` for changes. What takes longer than the limit, in milliseconds, is undone. Raises _NotApplied."""
     if limit is None:
         return await _apply(session, context, statement, parameters, changes=True)
+    # What is put back afterwards is what holds before the limit does.
+    await session.keep_settings(context.owner)
     began = time.perf_counter()
     try:
         async with savepoint(session), local_setting(session, "statement_timeout", f"{limit:.0f}ms"):

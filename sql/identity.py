@@ -64,7 +64,7 @@ def as_text(reference: str, field: Described) -> str:
     A cast from character(n) to text, and perhaps from a domain over it, would lose trailing blanks.
 
     >>> as_text("x", Column("x", "numeric")), as_text("x", Column("x", "bpchar", faithful=False))[:50]
-    ('((x)::text COLLATE "C")', '(CASE WHEN pg_catalog.num_nulls(x) = 0 THEN pg_ca')
+    ('((x)::text COLLATE "C")', '(CASE WHEN pg_catalog.num_nulls(x) = 0 THEN pg_cat')
     """
     if not _perhaps_padded(field):
         return f'(({reference})::text COLLATE "C")'
@@ -75,8 +75,9 @@ def as_text(reference: str, field: Described) -> str:
 def _perhaps_padded(field: Described) -> bool:
     # Where all values are padded to one length, there is nothing to lose.
     type_ = base_type(field.type)
-    padded = type_ in ("bpchar", "character") and not faithful(field)
-    return padded or ("." in type_ and not type_.endswith(".citext"))
+    return not faithful(field) and (
+        type_ in ("bpchar", "character") or ("." in type_ and not type_.endswith(".citext"))
+    )
 
 
 def _hashed(reference: str, field: Described, *, by_content: bool) -> str:

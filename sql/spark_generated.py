@@ -26,7 +26,13 @@ def simplified(query: exp.Expr) -> exp.Expr:
     ...     'SELECT (array_agg(a.x ORDER BY a.x::text COLLATE "C"))[1] AS x FROM a GROUP BY a.x', read="postgres"
     ... )).sql("postgres"))
     SELECT a.x AS x FROM a GROUP BY a.x
+    >>> print(simplified(sqlglot.parse_one(
+    ...     "SELECT CASE WHEN num_nulls(x) = 0 THEN format('%s'::text, x) END AS x FROM a", read="postgres"
+    ... )).sql("postgres"))
+    SELECT CAST(x AS TEXT) AS x FROM a
     """
+    for case in list(query.find_all(exp.Case)):
+        _without_padding(case)
     for select in list(query.find_all(exp.Select)):
         _without_laterals(select)
         _without_looks(select)
@@ -35,6 +41,20 @@ def simplified(query: exp.Expr) -> exp.Expr:
     for member in list(query.find_all(exp.In)):
         _without_special_numbers(member)
     return query
+
+
+def _without_padding(case: exp.Case) -> None:
+    """A value's text with its trailing blanks (`identity.as_text`) is its text: no type that Spark has loses any."""
+    if len(case.args["ifs"]) != 1 or case.args.get("this") or case.args.get("default"):
+        return
+    (only,) = case.args["ifs"]
+    shown = only.args["true"]
+    if not isinstance(shown, exp.Format) or len(shown.expressions) != 1:
+        return
+    (value,) = shown.expressions
+    present = exp.EQ(this=exp.func("num_nulls", value.copy()), expression=exp.Literal.number(0))
+    if shown.this.sql("postgres") == "CAST('%s' AS TEXT)" and only.this.sql("postgres") == present.sql("postgres"):
+        case.replace(exp.cast(value.copy(), "text"))
 
 
 def _without_laterals(select: exp.Select) -> None:

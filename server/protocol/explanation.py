@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from server.protocol import messages as m
 
 _TERMINATION = "2D000"
@@ -20,10 +18,10 @@ _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
 _FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
 _EVENT_TRIGGER = b"\0REventTriggerInvoke\0"
-_IN_OURS = re.compile(
-    rb'^[^"\n]*PL/pgSQL[^"\n]*\b(?:pgtrickle(?:_changes|_roles)?|pgque|accum(?:_internal|_roles)?)\.', re.MULTILINE
+_SCHEMAS = (
+    *(b" pgtrickle.", b" pgtrickle_changes.", b" pgtrickle_roles.", b" pgque."),
+    *(b" accum.", b" accum_internal.", b" accum_roles."),
 )
-"""A line of a context, in any language: a function of the catalog is at work."""
 _OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
 
 
@@ -59,7 +57,13 @@ def is_own_debugging(body: bytes) -> bool:
     """
     if not m.is_debugging(body):
         return False
-    return _EVENT_TRIGGER in body or _IN_OURS.search(m.report_fields(body).get("W", b"")) is not None
+    return _EVENT_TRIGGER in body or any(map(_is_at_work, m.report_fields(body).get("W", b"").split(b"\n")))
+
+
+def _is_at_work(line: bytes) -> bool:
+    """Whether a line of a context, in any language, tells of a function of the catalog; a statement in it is quoted."""
+    place = line.partition(b'"')[0]
+    return b"PL/pgSQL" in place and any(schema in place for schema in _SCHEMAS)
 
 
 def _is_ours(context: bytes) -> bool:

@@ -77,12 +77,8 @@ def test_copy_behind_a_request_without_name_is_begun(requesting: Wire, engaged: 
     requesting.send(both if extended else m.query(make.encode() + b"; copy x from stdin"))
     requesting.until("G")
     requesting.send(m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE, m.SYNC_MESSAGE if extended else b"")
-    answer = requesting.until()
-    if extended:
-        assert engaged.tables() == {"x", "t"}
-    else:  # the commit is refused: the string cannot be run again
-        assert b"C0A000" in answer[-2][1]
-        assert engaged.tables() == {"x"}
+    assert requesting.kinds().endswith("CZ")
+    assert engaged.tables() == {"x", "t"}
     requesting.send(m.query(b"select 1"))
     assert requesting.kinds() == "TDCZ"
 
