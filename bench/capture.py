@@ -30,9 +30,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from catalog.install import install
-from engine.pool import PooledSession
-from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres
+from engine.session.pool import PooledSession
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory
 
 COLUMNS = "id int PRIMARY KEY, a int NOT NULL, b text, c numeric, d timestamptz"
 ROW = (

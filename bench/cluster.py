@@ -152,7 +152,7 @@ class Measuring:
         self._console = console
         self._seed = time.time_ns() % 1_000_000
         self.measured: dict[tuple[str, int], Measured] = {}
-        self.elsewhere: dict[str, str] = {}
+        self.remote_plan: dict[str, str] = {}
 
     def run(self, connection: Connection, names: Sequence[str], workers: int) -> None:
         """All rounds on a cluster of so many workers."""
@@ -176,7 +176,7 @@ class Measuring:
         shown = ", ".join(f"{part} {parts.get(part, 0):.0f}" for part in PARTS)
         self._console.print(f"{workers} workers, round {n}: {name} {action} on {executor}, {elapsed:.0f} ms ({shown})")
         if executor != "spark":
-            self.elsewhere[name] = f"{action}: {reason}"
+            self.remote_plan[name] = f"{action}: {reason}"
         elif n and (action == "DIFFERENTIAL") == name.endswith("differential"):
             found = self.measured.setdefault((name, workers), Measured())
             for part, ms in parts.items():
@@ -219,7 +219,7 @@ def main() -> None:
             finally:
                 cluster.stop()
     report(console, measuring.measured, options)
-    for name, reason in sorted((missing | measuring.elsewhere).items()):
+    for name, reason in sorted((missing | measuring.remote_plan).items()):
         console.print(f"not on Spark: {name}: {reason}", highlight=False, soft_wrap=True)
 
 

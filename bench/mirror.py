@@ -82,7 +82,7 @@ def cpu(process: psutil.Process) -> float:
 
 def measure(dsn: str, data: Path, server: psutil.Process, options: argparse.Namespace, console: Console) -> None:
     """Make a mirror, write, watch, print."""
-    from engine.snapshots import PgSnapshot
+    from engine.session.snapshots import PgSnapshot
 
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("CREATE TABLE items (id int PRIMARY KEY, amount bigint, price numeric(12, 2), note text)")

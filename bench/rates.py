@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.serving import Served
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 
 ENVIRONMENT = {
     "PGHOST": "host",

@@ -32,10 +32,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.serving import Served, served
-from engine.placement import NoSpark
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.refresh import Initiator
-from engine.requests import refresh_scheduled
+from engine.refresh.executor_choice import NoSpark
+from engine.refresh.refresh import Initiator
+from engine.requests.requests import refresh_scheduled
+from engine.session.pool import SESSION_SETTINGS, PooledSession
 
 SOURCES = """
 CREATE TABLE customers (id int PRIMARY KEY, region int NOT NULL, name text NOT NULL, discount int NOT NULL);

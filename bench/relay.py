@@ -40,10 +40,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.serving import served
-from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres
-from server.hooks import Backend, NoEngine
-from server.relay import Relay
+from server.intercept.engine_interface import Backend, NoEngine
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory
+from server.relay.listener import Relay
 
 MILLION_ROWS = "select n, 'row number ' || n, n / 7.0 from generate_series(1, 1000000) n"
 

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.relay import TcpCluster, headwater
-from server.data_directory import DataDirectory
+from server.postgres.data_directory import DataDirectory
 
 MIB = 1024 * 1024
 READY = b"Z\0\0\0\5I"

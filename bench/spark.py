@@ -69,7 +69,7 @@ class Results:
     """By series (full, or the percentage changed), query and place."""
 
     costs: dict[tuple[str, str, str], Cost] = field(default_factory=dict)
-    elsewhere: dict[str, str] = field(default_factory=dict)
+    remote_plan: dict[str, str] = field(default_factory=dict)
 
     def add(self, series: str, query: str, place: str, elapsed: float, cpu: float, parts: dict[str, float]) -> None:
         cost = self.costs.setdefault((series, query, place), Cost())
@@ -130,7 +130,7 @@ class Measuring:
         except psycopg.Error as error:
             waited = time.perf_counter() - began
             why = f"failed after {waited:.0f} s: {str(error).splitlines()[0]}"
-            self._results.elsewhere[f"{name}, {series}"] = why
+            self._results.remote_plan[f"{name}, {series}"] = why
             self._step(f"{series}: {query} on {place} {why}")
             return
         finally:
@@ -139,10 +139,10 @@ class Measuring:
         action, executor, reason = last(connection, name)
         self._step(f"{series}: {query} on {place} {action}, {elapsed:.0f} ms, {cpu:.2f} CPU s of PostgreSQL; {reason}")
         if place != "PostgreSQL" and executor != "spark":
-            self._results.elsewhere[f"{name}, {series}, {place}"] = f"{action}: {reason}"
+            self._results.remote_plan[f"{name}, {series}, {place}"] = f"{action}: {reason}"
             return
         if "differential" in name and action != "DIFFERENTIAL":
-            self._results.elsewhere[f"{name}, {series}, {place}"] = f"{action}: {reason}"
+            self._results.remote_plan[f"{name}, {series}, {place}"] = f"{action}: {reason}"
             return
         if counted:
             self._results.add(series, query, place, elapsed, cpu, parts_of(reason or "", elapsed))
@@ -167,7 +167,7 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
     results = Results()
     with served(data, "off", {}) as connection:
         step(f"loading scale {options.scale:g}")
-        results.elsewhere |= prepare(connection, options.scale, stream_tables(options))
+        results.remote_plan |= prepare(connection, options.scale, stream_tables(options))
     measuring = Measuring(options, data, results, step)
     changed = [] if options.no_differential else [f"{percent:g} %" for percent in options.changed]
     all_series = [*([] if options.no_full else [FULL]), *changed]
@@ -188,7 +188,7 @@ def run(options: argparse.Namespace, data: Path, step: Callable[[str], None]) ->
                 refresh(connection, name)
                 if differs(connection, name, QUERIES[name.split("_")[0]]):
                     raise SystemExit(f'stream table "{name}" differs from its query on {target}')
-    results.elsewhere = {name: why for name, why in results.elsewhere.items() if ", filling" not in name}
+    results.remote_plan = {name: why for name, why in results.remote_plan.items() if ", filling" not in name}
     return results
 
 
@@ -237,7 +237,7 @@ def report(console: Console, results: Results, options: argparse.Namespace) -> N
                 f" {filled.ms / 1000:.1f} s ({filled.part('extract') / 1000:.1f} s of it extraction) and"
                 f" {filled.cpu_s:.1f} s of PostgreSQL's CPU"
             )
-    for name, reason in sorted(results.elsewhere.items()):
+    for name, reason in sorted(results.remote_plan.items()):
         console.print(f"not measured: {name}: {reason}", highlight=False, soft_wrap=True)
 
 

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.rates import ENVIRONMENT
 from bench.serving import Served, served
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 
 LOAD = 1000
 """Rows that pgbench commits in a second while latency is measured under load."""

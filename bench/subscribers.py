@@ -30,7 +30,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.serving import Served, served
-from engine.pool import DatabasePool
+from engine.session.pool import DatabasePool
 from engine.subscribe import Batch, Feed, RowOutput, Subscribe
 from engine.subscribe.hub import Hub
 

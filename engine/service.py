@@ -15,22 +15,23 @@ from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, Sys
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
-from engine import requests, turns
-from engine.ahead import capturing_in
-from engine.capture_keeper import CaptureKeeper
-from engine.extensions import Installer
-from engine.history import HistoryClock
-from engine.placement import NoSpark, Spark
-from engine.pool import ConnectArguments, DatabasePool, PooledSession
-from engine.queue_clock import QueueClock
-from engine.refresh import Initiator
-from engine.register_maintenance import RegisterMaintenance
-from engine.requests import Loader
-from engine.scheduler import MOST_WORKERS, Scheduler, Turn
-from engine.sources import SourceClock
+from engine.capture.ahead import capturing_in
+from engine.capture.maintenance import CaptureMaintenance
+from engine.load_generators import SourceClock
+from engine.queues.ticker import QueueTicker
+from engine.refresh.executor_choice import NoSpark, Spark
+from engine.refresh.refresh import Initiator
+from engine.registers.maintenance import RegisterMaintenance
+from engine.requests import requests
+from engine.requests.extensions import Installer
+from engine.requests.requests import Loader
+from engine.scheduling import worker
+from engine.scheduling.scheduler import MOST_WORKERS, Scheduler, Turn
+from engine.scheduling.waiting import note_waiting
+from engine.session.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.subscribe import SubscriptionHub
+from engine.subscribe.history import HistoryClock
 from engine.subscribe.hub import Hub
-from engine.waiting import note_waiting
 
 logger = structlog.get_logger(__name__)
 
@@ -57,7 +58,7 @@ IN_TRANSACTION = "inside a transaction block"
 
 
 class Keeper(Protocol):
-    """Keeps the mirrors of one database (`mirror_keeper`), as the engine sees it."""
+    """Keeps the mirrors of one database (`mirror.maintenance`), as the engine sees it."""
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -78,7 +79,7 @@ class _Database:
 
     pool: DatabasePool
     scheduler: Scheduler
-    clock: QueueClock
+    clock: QueueTicker
     sources: SourceClock
     history: HistoryClock
     registers: RegisterMaintenance
@@ -90,7 +91,7 @@ class _Database:
 
 @dataclass(slots=True)
 class Engine:
-    """Implements the relay's `EngineHooks`.
+    """Implements the relay's `EngineInterface`.
 
     `connect_arguments` gives, for a database's name, how the engine logs in; `spark_for` gives the Spark executor to be
     used with a database's pool.
@@ -178,21 +179,21 @@ class Engine:
 
         async def refresh(table: StreamTable, limit: float | None) -> Turn:
             initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
-            return await turns.refresh_within(pool, table.pgt_id, initiator, spark, limit)
+            return await worker.refresh_within(pool, table.pgt_id, initiator, spark, limit)
 
         async def stray(role: int, limit: float | None) -> bool:
-            return await turns.carry_out_stray(pool, role, spark, limit)
+            return await worker.carry_out_stray(pool, role, spark, limit)
 
         scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool))
         tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
-        clock = QueueClock(pool)
+        clock = QueueTicker(pool)
         tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
-        captures = CaptureKeeper(pool)
+        captures = CaptureMaintenance(pool)
         tasks.append(asyncio.create_task(captures.run(), name=f"headwater captures {name}"))
         registers = RegisterMaintenance(pool)
         tasks.append(asyncio.create_task(registers.run(), name=f"headwater registers {name}"))
@@ -326,12 +327,12 @@ class Engine:
         except SqlError:
             # Its locks must be gone before another connection can undo the first step.
             await session.abandon()
-            await turns.undo(pool, created)
+            await worker.undo(pool, created)
             raise
         except BaseException:
             # The client is gone or has cancelled: what it created half is not wanted. Its locks go when its session
             # has ended, which waits for this.
-            self._in_background(turns.undo(pool, created))
+            self._in_background(worker.undo(pool, created))
             raise
 
     async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> None:

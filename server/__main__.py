@@ -1,5 +1,5 @@
 """`python -m server` is the command `headwater`."""
 
-from server.cli import main
+from server.commands.cli import main
 
 main()

@@ -30,20 +30,20 @@ Project
 The refresh is one statement: it takes the frontier as ``$1`` (jsonb) and returns what it did and the new frontier.
 """
 
-from .columns import Column, Source
-from .compiled import PLAN_FORMAT, Compiled, Core
-from .constant_keys import without_positions
-from .errors import NotDifferentiable
-from .following import Followed
-from .query import ParsedQuery, opaque_query, parse_query, regenerate
-from .rejected import rejected
-from .renamed import Renamed
-from .render import quote
-from .render import text as literal
-from .rewrites import rewrites
-from .topk import TopK, topk
-from .views import View, inlined
-from .wording import same_wording
+from sql.base.columns import Column, Source
+from sql.base.text import quote
+from sql.base.text import text as literal
+from sql.build.topk import TopK, topk
+from sql.canonical.constant_keys import without_positions
+from sql.canonical.equivalence import same_wording
+from sql.canonical.explain_rewrites import rewrites
+from sql.canonical.rejected import rejected
+from sql.canonical.renamed import Renamed
+from sql.canonical.views import View, inlined
+from sql.changes.change_query import Followed
+from sql.compile.compile import ParsedQuery, opaque_query, parse_query, regenerate
+from sql.compile.compiled import PLAN_FORMAT, Compiled, Core
+from sql.errors import NotDifferentiable
 
 __all__ = [
     "PLAN_FORMAT",

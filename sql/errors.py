@@ -15,3 +15,7 @@ class NotDifferentiable(Exception):
         self.construct = construct
         self.hint = hint
         self.detail = detail
+
+
+class NotExpressible(Exception):
+    """A query that Spark would not answer exactly as PostgreSQL does; the text names what stands in the way."""

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from .columns import Column, Source
-from .compiled import Compiled, Core, Elsewhere
-from .constant_keys import without_positions
-from .errors import NotDifferentiable
-from .following import Followed
-from .operators import Recursion
-from .query import ParsedQuery, opaque_query, parse_query, regenerate
-from .rejected import rejected
-from .renamed import Renamed, follow_renames
-from .rewrites import rewrites
-from .spark import SparkQuery, render_spark
-from .spark_stages import SparkStages, render_stages
-from .stars import gives_out_star
-from .storage.shape import StorageColumn
-from .topk import TopK, topk
-from .views import View, inlined
-from .wording import same_wording
+from sql.base.columns import Column, Source
+from sql.build.topk import TopK, topk
+from sql.canonical.constant_keys import without_positions
+from sql.canonical.equivalence import same_wording
+from sql.canonical.explain_rewrites import rewrites
+from sql.canonical.rejected import rejected
+from sql.canonical.renamed import Renamed, follow_renames
+from sql.canonical.stars import gives_out_star
+from sql.canonical.views import View, inlined
+from sql.changes.change_query import Followed
+from sql.compile.compile import ParsedQuery, opaque_query, parse_query, regenerate
+from sql.compile.compiled import Compiled, Core, RemotePlan
+from sql.errors import NotDifferentiable
+from sql.operators import Recursion
+from sql.spark.render import SparkQuery, render_spark
+from sql.spark.stages import SparkStages, render_stages
+from sql.storage.shape import StorageColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,10 +205,10 @@ def spark_refresh(
     sources: tuple[Source, ...],
     binary_order: bool,
     collated: frozenset[tuple[int, str]],
-) -> tuple[Elsewhere, SparkStages]:
+) -> tuple[RemotePlan, SparkStages]:
     """See `Compiled.elsewhere` and `render_stages`. Raises NotExpressible."""
-    elsewhere = _compiled(query).elsewhere(storage, changed)
-    return elsewhere, render_stages(elsewhere, sources, changed, binary_order=binary_order, collated=collated)
+    remote_plan = _compiled(query).remote_plan(storage, changed)
+    return remote_plan, render_stages(remote_plan, sources, changed, binary_order=binary_order, collated=collated)
 
 
 # -- a query that is followed -----------------------------------------------------------------------------------------

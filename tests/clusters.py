@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres, binaries
+from server.postgres.cluster import EmbeddedPostgres, binaries
+from server.postgres.data_directory import DataDirectory
 
 _numbers = count(1)
 

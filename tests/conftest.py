@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory
 from tests.clusters import new_database, started_cluster
 
 # A cluster that does not wait for the disk (the tests stop processes, never the machine), and whose autovacuum does not

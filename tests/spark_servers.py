@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from engine.spark_jvm import Java, find_java, spark_command, spark_environment
+from engine.spark.jvm import Java, find_java, spark_command, spark_environment
 
 START_SECONDS = 300.0
 LAUNCHER = Path(__file__).parents[1] / "server" / "launch.py"

@@ -8,18 +8,18 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from catalog.session import SqlError
-from engine.history import Past
-from engine.pool import PooledSession
+from engine.session.pool import PooledSession
+from engine.session.transactions import set_role
 from engine.subscribe.feed import SLOW_SECONDS, LiveFeed
+from engine.subscribe.history import Past
 from engine.subscribe.interface import Batch
 from engine.subscribe.rendering import Rendering
 from engine.subscribe.replay import Replay
 from engine.subscribe.sessions import Limit, Rights
-from engine.transactions import acting_as
 
 if TYPE_CHECKING:
     from engine.subscribe.groups import Group
-    from engine.subscribe.joining import Joining
+    from engine.subscribe.join_request import JoinRequest
 
 TURN = 64
 """Clients that are given something in one turn of the event loop."""
@@ -69,7 +69,7 @@ class Evaluation:
         """Whether feeds have been given a part of a timestamp's changes, and not yet all of them."""
         self.progressed_at = time.monotonic()
         """When its feeds were last told which times are closed."""
-        self.gathering: Joining | None = None
+        self.gathering: JoinRequest | None = None
         """Those who are to join next."""
         self._engine_role = engine_role
         self._progress: dict[int, tuple[bytes, ...]] = {}
@@ -184,14 +184,14 @@ class Evaluation:
     async def past(self, session: PooledSession, timestamp: int, frontier: str, feed: LiveFeed) -> None:
         """Give a feed the rows as they were at a frontier. Raises SqlError."""
         query = await self.preparation.followed.past(self.sources)
-        await self._copy(session, query, timestamp, {"snapshot": frontier}, patiently(feed), small=False)
+        await self._copy(session, query, timestamp, {"snapshot": frontier}, put_with_backpressure(feed), small=False)
 
     async def since(self, session: PooledSession, past: Past, until: int, now: int, feed: LiveFeed) -> None:
         """Give a feed what has happened since a time, at the timestamps at which it happened. Raises SqlError.
 
         ``now`` is the timestamp of the session's snapshot, ``until`` the last that is wanted.
         """
-        give = patiently(feed)
+        give = put_with_backpressure(feed)
         period: dict[str, Any] = {"snapshot": past.snapshot, "after": past.timestamp}
         query = await self.preparation.followed.history(self.sources)
         if query is not None:
@@ -240,7 +240,7 @@ class Evaluation:
 
         moment = None if dated else timestamp
         statement = self.rendering.statement(query, moment, parameters, small=small, header=False)
-        async with acting_as(session, self.preparation.runs_as, current=current or self._engine_role):
+        async with set_role(session, self.preparation.runs_as, current=current or self._engine_role):
             await session.copy_out(statement, sink)
 
     async def beginning(self, session: PooledSession, timestamp: int) -> list[Batch]:
@@ -308,7 +308,7 @@ async def _give(feeds: Sequence[LiveFeed], batch: Batch) -> None:
             await feed.room(deadline - time.monotonic())
 
 
-def patiently(feed: LiveFeed) -> Callable[[Batch], Awaitable[None]]:
+def put_with_backpressure(feed: LiveFeed) -> Callable[[Batch], Awaitable[None]]:
     """Give a feed that has not joined the others yet: nobody else waits for it."""
 
     async def give(batch: Batch) -> None:

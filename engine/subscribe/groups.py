@@ -16,9 +16,9 @@ import asyncpg
 import structlog
 
 from catalog.session import SqlError
-from engine.pool import BE_IMPATIENT, RESET, PooledSession
+from engine.session.pool import BE_IMPATIENT, RESET, PooledSession
 from engine.subscribe.evaluation import Evaluation
-from engine.subscribe.joining import Interrupted
+from engine.subscribe.join_request import Interrupted
 from engine.subscribe.sessions import RESET_SECONDS, Limit, Rights, SessionsByRights
 
 logger = structlog.get_logger(__name__)

@@ -12,19 +12,19 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession
-from engine.locking import patiently
-from engine.pool import DatabasePool
+from engine.capture.lock_retry import with_lock_retry
+from engine.session.pool import DatabasePool
+from engine.session.transactions import local_setting
+from engine.subscribe.as_of import AsOfStart
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
+from engine.subscribe.initial_snapshot import InitialSnapshot, too_early
 from engine.subscribe.interface import Output, Prepared, Subscribe
-from engine.subscribe.joining import Interrupted, Joining
-from engine.subscribe.past import Beginning
+from engine.subscribe.join_request import Interrupted, JoinRequest
 from engine.subscribe.preparation import Preparation, Preparing
 from engine.subscribe.rendering import Rendering, rendering
 from engine.subscribe.sessions import SessionsByRights
-from engine.subscribe.starting import Start, too_early
 from engine.subscribe.ticker import Ticker
-from engine.transactions import local_setting
 
 logger = structlog.get_logger(__name__)
 
@@ -130,20 +130,20 @@ class Hub:
         if as_of is not None and as_of == feed.up_to:
             as_of = None  # nothing to be waited for: it ends as soon as it begins
         elif as_of is not None and as_of <= int(now):
-            past, as_of = Beginning(as_of, at_least, is_now=as_of >= int(now) - NOT_LATER), None
+            past, as_of = AsOfStart(as_of, at_least, is_now=as_of >= int(now) - NOT_LATER), None
         evaluation = await self._evaluation(prepared, written)
         evaluation.admit(feed)
         evaluation.joining -= 1
         if as_of is not None and as_of > int(now):
-            self._start(Start(evaluation, feed, self._sessions), as_of, (as_of - int(now)) / 1000)
+            self._start(InitialSnapshot(evaluation, feed, self._sessions), as_of, (as_of - int(now)) / 1000)
             return
         if past is not None:
-            joining = self._start(Start(evaluation, feed, self._sessions, past))
+            joining = self._start(InitialSnapshot(evaluation, feed, self._sessions, past))
         elif (gathering := evaluation.gathering) is not None and gathering.is_open:
             joining = gathering
             joining.feeds.append(feed)
         else:
-            joining = evaluation.gathering = self._start(Start(evaluation, feed, self._sessions))
+            joining = evaluation.gathering = self._start(InitialSnapshot(evaluation, feed, self._sessions))
         timestamp = await asyncio.shield(joining.joined)
         if past is not None:
             await past.found
@@ -156,7 +156,7 @@ class Hub:
             ((last,),) = await own.fetch("SELECT last_value + 1 FROM pgtrickle.pgt_timeline_seq")
         return int(last)
 
-    def _start(self, start: Start, target: int | None = None, seconds: float = 0.0) -> Joining:
+    def _start(self, start: InitialSnapshot, target: int | None = None, seconds: float = 0.0) -> JoinRequest:
         """Have clients join at the next tick for which there is a session: a tick must not wait for one.
 
         Or at a target, which is so many seconds away.
@@ -220,7 +220,7 @@ class Hub:
         }
         try:
             async with self._pool.session() as own:
-                answer = await patiently(
+                answer = await with_lock_retry(
                     own, "SELECT pgtrickle._subscribe($1::int, $2::text::jsonb)::text", server, json.dumps(definition)
                 )
         except SqlError as error:
@@ -251,7 +251,7 @@ class Hub:
         task.add_done_callback(self._leaving.discard)
 
     async def _retire(self, evaluation: Evaluation) -> None:
-        """Forget a subscription that nobody reads; the keeper of captures ends what it alone needed."""
+        """Forget a subscription that nobody reads; the maintenance of captures ends what it alone needed."""
         await asyncio.sleep(LINGER)
         if evaluation.feeds or evaluation.joining or evaluation.subscription_id not in self._ticker.evaluations:
             return

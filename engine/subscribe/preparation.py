@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError, SqlSession
-from engine.compiled_query import FollowedQuery
-from engine.definition import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
-from engine.locking import LOCK_PATIENCE
-from engine.plans import compiled, plan
-from engine.refresh import run_as_owner
+from engine.capture.lock_retry import LOCK_PATIENCE
+from engine.compile.compiled_query import FollowedQuery
+from engine.session.roles import run_as_owner
+from engine.session.transactions import quoted, set_role
+from engine.stream_tables.analysis import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
+from engine.stream_tables.plan_inputs import compiled, plan
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
 from engine.subscribe.sessions import Rights, SessionsByRights
-from engine.transactions import acting_as, quoted
 from sql import NotDifferentiable
-from sql.following import KIND
+from sql.changes.change_query import KIND
 from sql.jobs import Following
 
 NUMERIC, BOOLEAN, BIGINT, TEXT = (
@@ -138,13 +138,13 @@ async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscr
         for name in ("DateStyle", "TimeZone"):
             if name in names:
                 await own.fetch("SELECT pg_catalog.set_config($1::text, $2::text, true)", name, names[name])
-        async with acting_as(own, role):
+        async with set_role(own, role):
             definition = await define(own, asked.query, path)
             _refuse(definition)
             await _check_rights(own, role, definition.canonical)
         ordered = asked.order_by is not None
         definition, runs_as, runs_as_oid = await _reader(own, definition, role, role_oid, ordered=ordered)
-        async with acting_as(own, runs_as):
+        async with set_role(own, runs_as):
             try:
                 inputs = await plan(own, definition)
                 before = asked.envelope.kind is EnvelopeKind.DEBEZIUM
@@ -155,7 +155,7 @@ async def _prepare(sessions: SessionsByRights, question: Question, asked: Subscr
                     "0A000", f"{reason.construct} is not supported in SUBSCRIBE", detail=reason.detail, hint=FULLY
                 ) from reason
             found = await analysed(own, definition.canonical, ("types",))
-        async with acting_as(own, role):
+        async with set_role(own, role):
             order_by = await _ordering(own, asked.order_by, followed, path)
     if not followed.reproducible:
         raise SqlError("0A000", "WITH RECURSIVE whose rows depend on the order of others is not supported in SUBSCRIBE")

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from catalog.session import SqlError
-from engine.plans import dumps
+from engine.session.transactions import quoted
+from engine.stream_tables.plan_inputs import dumps
 from engine.subscribe.framing import HEADER, TRAILER, BinaryFramer, Framer, LineFramer, framed, numeric, row
 from engine.subscribe.interface import CopyOutput, Output, RowOutput
 from engine.subscribe.preparation import ORDER, OutputColumn, Preparation
-from engine.transactions import quoted
 from sql import literal
-from sql.following import KIND
-from sql.plan import AT
+from sql.changes.change_query import KIND
+from sql.operators.statement import AT
 
 TEXTS = frozenset({25, 1042, 1043, 19, 114, 18})
 """The types whose binary form is their text: text, bpchar, varchar, name, json, "char"."""

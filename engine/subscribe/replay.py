@@ -1,6 +1,6 @@
 """Replay: a query's changes at each timestamp since one in the past, evaluated as they were when it was now.
 
-The versions of what the sources' rows were go into temporary tables of the session (`sql.versions`), which end with its
+The versions of the sources' rows go into temporary tables of the session (`operators.versions`), which end with its
 transaction. They cost as much as the changes since then, whatever the size of the sources.
 """
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from catalog.session import SqlError
-from engine.compiled_query import FollowedQuery
-from engine.pool import PooledSession
-from engine.refresh import execute_as_owner, run_as_owner
+from engine.compile.compiled_query import FollowedQuery
+from engine.session.pool import PooledSession
+from engine.session.roles import execute_as_owner, run_as_owner
 from engine.subscribe.preparation import Preparation
-from sql.plan import MOST
-from sql.versions import create_versions, fill_versions, index_versions, timestamps
+from sql.operators.statement import MOST
+from sql.operators.versions import create_versions, fill_versions, index_versions, timestamps
 
 OTHERWISE = "Retain the history of a stream table of this query, and subscribe to that."
 
@@ -41,7 +41,7 @@ class Replay:
         period: Mapping[str, Any],
         engine_role: str,
     ) -> Replay:
-        """Find out what has changed in a period, whose parameters are those of `sql.versions.fill_versions`.
+        """Find out what has changed in a period, whose parameters are those of `sql.operators.versions.fill_versions`.
 
         It takes the rights of whoever the subscription reads as. Raises SqlError.
         """

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from catalog.session import SqlError
-from engine.pool import DatabasePool, PooledSession
+from engine.session.pool import DatabasePool, PooledSession
 
 MOST_OF_ONE = 8
 """Sessions that one set of rights can use at once."""

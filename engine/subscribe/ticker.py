@@ -5,7 +5,7 @@ is taken, so snapshots grow with timestamps everywhere. Every subscription with 
 one statement, so that all its rows of a transaction carry one timestamp; what was committed between two ticks is
 consolidated. No statement of a user's runs in the session of the ticker: those with the same rights are evaluated
 together in a session of theirs (`groups`), which imports the snapshot. So does whoever joins, at a tick. When to tick
-is said by its `Pace`.
+is said by its `TickSchedule`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from catalog.session import SqlError
-from engine.pool import DatabasePool, PooledSession
+from engine.session.pool import DatabasePool, PooledSession
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.groups import LOCKED, Group, Tick
-from engine.subscribe.joining import Interrupted, Joining, TooLate
-from engine.subscribe.pace import PROGRESS, Pace, milliseconds
+from engine.subscribe.join_request import Interrupted, JoinRequest, TooLate
 from engine.subscribe.sessions import Rights, SessionsByRights
+from engine.subscribe.tick_schedule import PROGRESS, TickSchedule, milliseconds
 
 logger = structlog.get_logger(__name__)
 
@@ -60,7 +60,7 @@ class Ticker:
     """The number under which subscriptions are registered, once there is one."""
     role: str = ""
     """The engine's own."""
-    _pace: Pace = field(init=False)
+    _pace: TickSchedule = field(init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
     _groups: dict[Rights, Group] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Ticker:
     _system: str | None = None
 
     def __post_init__(self) -> None:
-        self._pace = Pace(self.evaluations)
+        self._pace = TickSchedule(self.evaluations)
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -90,7 +90,7 @@ class Ticker:
         self._ready.clear()
         self._pace.wake()
 
-    def join(self, joining: Joining) -> None:
+    def join(self, joining: JoinRequest) -> None:
         """Have clients join at the next tick, or at their target."""
         self._pace.joining.append(joining)
         self._pace.wake()
@@ -350,7 +350,7 @@ class Ticker:
         """The evaluations that have everything up to the last tick."""
         return [evaluation for evaluation in self.evaluations.values() if evaluation.timestamp == self._timestamp]
 
-    def _let_join(self, joining: Joining, tick: Tick) -> asyncio.Event:
+    def _let_join(self, joining: JoinRequest, tick: Tick) -> asyncio.Event:
         """Have a client begin at this timestamp; the event says that it has imported the snapshot."""
         imported = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Which statement's text each portal of a batch runs, where a conductor must know it before the statement is run.
+"""Which statement's text each portal of a batch runs, where an interceptor must know it before the statement is run.
 
 Portals of a transaction that is the relay's are bound in the batch itself, since they end with their transaction. The
 statement may be older: PostgreSQL knows its text if it has a name, and `Watch.unnamed` has the last one without.

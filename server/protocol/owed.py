@@ -12,13 +12,13 @@ from collections import deque
 from server.protocol import messages as m
 from server.protocol.batches import Batch
 from server.protocol.framing import WHOLE
-from server.protocol.watch import Watch
+from server.protocol.statement_registry import StatementRegistry
 
 Copies = list[int] | None
 """What a chunk adds to `Batch.copies`; None if it has no COPY data."""
 
 
-class Owed(Watch):
+class Owed(StatementRegistry):
     """The batches of a session that have not been answered."""
 
     def __init__(self) -> None:

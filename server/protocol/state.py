@@ -7,7 +7,7 @@ at the database (it may have to install itself) while the client waits; from the
 directions (``traffic``).
 
 When a message needs the engine, the session is *attended*: both directions are cut into messages, and one coroutine
-(``server.conductor``) decides about each of them until the batch has been answered; then bytes pass again.
+(``intercept.base``) decides about each of them until the batch has been answered; then bytes pass again.
 
 Whatever goes wrong, on either side and in any state, leads to CLOSED, and from there nothing leads away. An
 event that the table does not have in a state is a mistake of the relay's, and raises
@@ -33,7 +33,7 @@ class State(Enum):
     RELAY = auto()
     """Bytes pass."""
     ATTENDED = auto()
-    """A coroutine conducts the messages of both sides."""
+    """A coroutine reads the messages of both sides one by one."""
     CLOSED = auto()
 
 

@@ -21,12 +21,12 @@ from collections.abc import Callable
 
 from server.protocol import messages as m
 from server.protocol.batches import COPY, END, ROLE, STEP
-from server.protocol.explanation import is_own_debugging
+from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
+from server.protocol.header_cache import HeaderCache, Rows
+from server.protocol.keyword_scan import NOTHING
 from server.protocol.owed import Copies, Owed
-from server.protocol.shapes import Rows, Shapes
-from server.protocol.watch import Attention, reason
-from server.protocol.words import NOTHING
+from server.protocol.statement_registry import Attention, reason
 
 MOST_MESSAGES = 1000
 """Messages of a chunk, rows not counted, that are looked at in one turn of the event loop."""
@@ -87,7 +87,7 @@ class Traffic(Owed):
         """Transaction status of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
         """What ParameterStatus said."""
-        self.batches, self.answers = Shapes(), Shapes()
+        self.batches, self.answers = HeaderCache(), HeaderCache()
         """Shapes of whole batches and whole answers (``express``)."""
         self.past_rows = Rows().past
         # Since the last ReadyForQuery:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from server.protocol.lexer import single
-from sql.load import SCHEMES
+from sql.statements.copy_from_files import SCHEMES
 
 _BEGINS = frozenset(("COPY",))
 

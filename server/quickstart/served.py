@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psycopg
 
-from server.data_directory import DataDirectory, StartupError
-from server.unprivileged import LAUNCH
+from server.postgres.data_directory import DataDirectory, StartupError
+from server.postgres.unprivileged import LAUNCH
 
 STOP_SECONDS = 90.0
 

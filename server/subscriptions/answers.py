@@ -1,6 +1,6 @@
 """What a subscription's statements answer: rows as they come, COPY data, cursors declared, read and closed.
 
-Each answer ends with a completion, which the conductor holds (``Conductor.held``) until the client may have it.
+Each answer ends with a completion, which the interceptor holds (``Interceptor.held``) until the client may have it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from contextlib import contextmanager
 
 from catalog.session import SqlError
 from engine.subscribe import Batch, CopyOutput, RowOutput
+from server.intercept.relayed_session import run_by_name
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows, refuse_backward
+from server.protocol.keyword_scan import Keyword
+from server.protocol.statement_registry import Mentioning
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece
 from server.protocol.values import codec
-from server.protocol.watch import Mentioning
-from server.protocol.words import Mention
-from server.request_session import run_by_name
-from server.subscriptions.held import MARKER, Cursor, Flow, Kept, Portal, Statement
+from server.subscriptions.describe_query import with_formats
+from server.subscriptions.format_conversion import FormatConversion
 from server.subscriptions.literals import read_anywhere
-from server.subscriptions.recoding import Recoding
-from server.subscriptions.stand_in import with_formats
+from server.subscriptions.session_subscriptions import MARKER, Cursor, Portal, RowBuffer, RowReader, Statement
 from server.subscriptions.subscriber import Subscriber
 
 GRACE_SECONDS = 1.0
@@ -45,7 +45,7 @@ class Answers(Subscriber):
         client.write_at_once(data)
         await asyncio.sleep(0)  # the server has other clients, too
 
-    async def pass_rows(self, flow: Flow, limit: int | None) -> int:
+    async def pass_rows(self, flow: RowReader, limit: int | None) -> int:
         """Pass on what comes until there are so many rows, or the flow ends; returns how many there were."""
         client, sent = self.session.client, 0
 
@@ -67,7 +67,7 @@ class Answers(Subscriber):
         return sent
 
     async def pass_ready_rows(
-        self, flow: Flow, limit: int | None, seconds: float | None, write: Write, kept: Kept | None
+        self, flow: RowReader, limit: int | None, seconds: float | None, write: Write, kept: RowBuffer | None
     ) -> int:
         """Pass on what comes within so many seconds; without any, what is there once anything is.
 
@@ -113,7 +113,7 @@ class Answers(Subscriber):
             with self._reading(portal.flow, portal.name):
                 await self.give_rows(portal.flow, limit)
 
-    async def give_rows(self, flow: Flow, limit: int) -> None:
+    async def give_rows(self, flow: RowReader, limit: int) -> None:
         async with self.patience(flow):
             sent = await self.watched(self.pass_rows(flow, limit or None))
         if limit and sent == limit:
@@ -122,7 +122,7 @@ class Answers(Subscriber):
             self.complete(f"SELECT {sent}")
 
     @contextmanager
-    def _reading(self, flow: Flow, name: bytes) -> Iterator[None]:
+    def _reading(self, flow: RowReader, name: bytes) -> Iterator[None]:
         """A flow whose reading fails cannot be read again: nobody would miss what is missing."""
         if flow.failed:
             shown = name.decode(codec(self.encoding), "replace")
@@ -135,14 +135,14 @@ class Answers(Subscriber):
             raise
 
     def complete(self, tag: str) -> None:
-        self.conductor.held = m.message(m.COMMAND_COMPLETE, tag.encode() + b"\0")
+        self.interceptor.held = m.message(m.COMMAND_COMPLETE, tag.encode() + b"\0")
 
     async def copy(self, statement: Statement, parameters: bytes = b"") -> None:
         """COPY (SUBSCRIBE …) TO STDOUT."""
         asked = statement.asked
         assert isinstance(asked, CopySubscription)
         response = await self.copy_response(statement)
-        backslashes, encoding = self.conductor.backslashes, self.encoding
+        backslashes, encoding = self.interceptor.backslashes, self.encoding
         options = [
             f"{name} {read_anywhere(Piece(0, value), backslashes=backslashes, client_encoding=encoding)}".rstrip()
             for name, value in asked.options
@@ -166,7 +166,7 @@ class Answers(Subscriber):
         """DECLARE … CURSOR FOR SUBSCRIBE: the subscription starts now."""
         asked = statement.asked
         assert isinstance(asked, DeclareCursor)
-        if self.conductor.status == m.IDLE:
+        if self.interceptor.status == m.IDLE:
             raise SqlError("25P01", "DECLARE CURSOR can only be used in transaction blocks")
         await self._refuse_second(asked.name)
         formats = (1,) if asked.binary else ()
@@ -180,12 +180,12 @@ class Answers(Subscriber):
             self.held.drop(flow)
             raise
         self.held.cursors[asked.name] = cursor
-        self.traffic.portals[asked.name] = Mentioning(Mention.SUBSCRIBE, b"")
+        self.traffic.portals[asked.name] = Mentioning(Keyword.SUBSCRIBE, b"")
         self.complete("DECLARE CURSOR")
 
     async def forget_lost(self) -> None:
         """Close the cursors that ROLLBACK TO SAVEPOINT has undone."""
-        if not self.traffic.rolled_back or self.conductor.status != m.IN_TRANSACTION:
+        if not self.traffic.rolled_back or self.interceptor.status != m.IN_TRANSACTION:
             return
         if self.held.cursors:
             ((marker,),) = await self._session(lambda: None).fetch(_READ_MARKER)
@@ -206,9 +206,9 @@ class Answers(Subscriber):
     async def _execute_fetch(self, portal: Portal, asked: FetchRows, limit: int) -> None:
         """FETCH in a portal: all its rows are taken at once, as PostgreSQL does, and given out as they are wanted."""
         if portal.flow is None and limit and not asked.move:
-            kept = Kept()
+            kept = RowBuffer()
             portal.tag = await self.fetch(asked, portal.formats, into=kept)
-            portal.flow = Flow(kept, {})
+            portal.flow = RowReader(kept, {})
         if portal.flow is None:
             self.complete(await self.fetch(asked, portal.formats))
             return
@@ -220,7 +220,7 @@ class Answers(Subscriber):
             self.complete(portal.tag)
 
     async def fetch(
-        self, asked: FetchRows, formats: tuple[int, ...], *, describe: bool = False, into: Kept | None = None
+        self, asked: FetchRows, formats: tuple[int, ...], *, describe: bool = False, into: RowBuffer | None = None
     ) -> str:
         """FETCH or MOVE, into `into` or else to the client; `describe` gives the rows' description as well.
 
@@ -233,7 +233,7 @@ class Answers(Subscriber):
             raise SqlError("34000", f'cursor "{shown}" does not exist')
         if asked.backward:
             raise refuse_backward()
-        recoding = None if cursor.formats or asked.move else Recoding.needed(self, cursor.columns, formats)
+        recoding = None if cursor.formats or asked.move else FormatConversion.needed(self, cursor.columns, formats)
         kept = into if recoding is None else recoding.kept
         write: Write = _nowhere if asked.move else self.write if kept is None else kept.keep
         with self._reading(cursor.flow, asked.name):

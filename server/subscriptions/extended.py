@@ -10,26 +10,26 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from catalog.session import SqlError
+from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.keyword_scan import Keyword
+from server.protocol.statement_registry import Mentioning
 from server.protocol.subscribe_syntax import CopySubscription, Subscription
-from server.protocol.watch import Mentioning
-from server.protocol.words import Mention
-from server.request_session import BackendError
 from server.subscriptions.answers import Answers
-from server.subscriptions.held import Ours, Portal, Statement
-from server.subscriptions.stand_in import StandIn
+from server.subscriptions.describe_query import DescribeQuery
+from server.subscriptions.session_subscriptions import Ours, Portal, Statement
 from server.subscriptions.subscriber import ABORTED, BACK, SAVEPOINT
 
 if TYPE_CHECKING:
-    from server.conductor_extended import ExtendedConductor
+    from server.intercept.extended import ExtendedInterceptor
 
 _NO_DATA = m.message(m.NO_DATA)
 _NO_PARAMETERS = m.message(m.PARAMETER_DESCRIPTION, m.INT16.pack(0))
 
 
 class ExtendedSubscriptions(Answers):
-    conductor: ExtendedConductor
+    interceptor: ExtendedInterceptor
 
     async def take(self, kind: int, data: bytes) -> bool:
         """Answer a message, if it is about a subscription. False if PostgreSQL is to answer it."""
@@ -54,11 +54,11 @@ class ExtendedSubscriptions(Answers):
         error = await self.run(work)
         if error is None:
             return
-        if self.conductor.status == m.IDLE and not isinstance(error, BackendError):
+        if self.interceptor.status == m.IDLE and not isinstance(error, BackendError):
             # What the batch has done before must not be committed: let PostgreSQL fail, too.
-            await self.conductor.fail_batch()
-        self.conductor.held = None
-        self.conductor.skipping = True
+            await self.interceptor.fail_batch()
+        self.interceptor.held = None
+        self.interceptor.skipping = True
         self.session.client.write(self.response(error, text))
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ class ExtendedSubscriptions(Answers):
         text = m.text_at(data, 6 + len(name))
         types = data[7 + len(name) + len(text) :]
         noted = self.traffic.statements.get(name)
-        if noted is None or Mention.SUBSCRIBE not in noted.mention:
+        if noted is None or Keyword.SUBSCRIBE not in noted.mention:
             self.held.statements.pop(name, None)
             return False
         asked = self.look(text)
         if asked is None:
             self.held.statements.pop(name, None)
-            if rest := noted.mention & ~Mention.SUBSCRIBE:
+            if rest := noted.mention & ~Keyword.SUBSCRIBE:
                 self.traffic.statements[name] = Mentioning(rest, text)
             else:
                 del self.traffic.statements[name]
@@ -88,16 +88,18 @@ class ExtendedSubscriptions(Answers):
         if isinstance(asked, (FetchRows, CloseCursor)):
             plain = asked.plain() if isinstance(asked, FetchRows) else text
             await self.exchange(m.parse(name, plain, types), flush=True)
-            self.held.statements[name] = Statement(text, asked, StandIn())
+            self.held.statements[name] = Statement(text, asked, DescribeQuery())
         else:
             self.held.statements[name] = await self.prepare(asked, text, name, types, flush=True)
         self.session.client.write(m.PARSE_COMPLETE_MESSAGE)
 
     def _statement(self, name: bytes) -> Statement | None:
         noted = self.traffic.statements.get(name)
-        if noted is not None and noted.mention is Mention.CURSOR:  # prepared before there was such a cursor
+        if noted is not None and noted.mention is Keyword.CURSOR:  # prepared before there was such a cursor
             asked = self.look(noted.text)
-            return Statement(noted.text, asked, StandIn()) if isinstance(asked, (FetchRows, CloseCursor)) else None
+            return (
+                Statement(noted.text, asked, DescribeQuery()) if isinstance(asked, (FetchRows, CloseCursor)) else None
+            )
         found = self.held.statements.get(name)
         # Parsed again where nobody looked, the name means something else.
         return found if noted is not None and found is not None and found.text == noted.text else None
@@ -111,7 +113,7 @@ class ExtendedSubscriptions(Answers):
             if statement is not None:
                 self.traffic.portals.pop(name, None)
             if name and (name in self.held.portals or name in self.held.cursors):
-                self.traffic.portals[name] = Mentioning(Mention.SUBSCRIBE, b"")
+                self.traffic.portals[name] = Mentioning(Keyword.SUBSCRIBE, b"")
                 await self._attempt(_refuse_second(name), b"")
                 return True
             self.held.close_portal(name)
@@ -132,10 +134,10 @@ class ExtendedSubscriptions(Answers):
     async def _bind(self, name: bytes, statement: Statement, data: bytes) -> None:
         if name and (name in self.held.portals or name in self.held.cursors):
             await _refuse_second(name)
-        inside = self.conductor.status == m.IN_TRANSACTION
-        messages = self.conductor.ours(SAVEPOINT) if inside else b""
+        inside = self.interceptor.status == m.IN_TRANSACTION
+        messages = self.interceptor.ours(SAVEPOINT) if inside else b""
         messages += data + m.describe_portal(name) + m.close_portal(name)
-        messages += self.conductor.ours(*BACK) if inside else b""
+        messages += self.interceptor.ours(*BACK) if inside else b""
         answers = await self.exchange(messages, flush=True)
         parameters, formats = _bound(data, 7 + len(name) + len(m.text_at(data, 6 + len(name))))
         self.held.close_portal(name)
@@ -148,7 +150,7 @@ class ExtendedSubscriptions(Answers):
                 )
             description = self.description_of(self.held.cursors[statement.asked.name], formats)
         self.held.portals[name] = Portal(name, statement, description, formats, parameters)
-        self.traffic.portals[name] = Mentioning(Mention.SUBSCRIBE, statement.text)
+        self.traffic.portals[name] = Mentioning(Keyword.SUBSCRIBE, statement.text)
         self.session.client.write(m.BIND_COMPLETE_MESSAGE)
 
     def _take_describe(self, name: bytes, of_statement: bool) -> bool:
@@ -170,7 +172,7 @@ class ExtendedSubscriptions(Answers):
         """A bound portal, or a cursor, which is one, too: then one that fetches at most `limit` rows."""
         found, cursor = self.held.portals.get(name), self.held.cursors.get(name)
         if found is None and cursor is not None:
-            statement = Statement(b"", FetchRows(name, limit), StandIn(), cursor.columns)
+            statement = Statement(b"", FetchRows(name, limit), DescribeQuery(), cursor.columns)
             return Portal(name, statement, self.description_of(cursor, ()))
         return found
 
@@ -184,19 +186,19 @@ class ExtendedSubscriptions(Answers):
             return False
         if portal.statement.asked == CloseCursor(None):
             self.close(CloseCursor(None))
-            self.conductor.held = None
+            self.interceptor.held = None
             return False
         await self._attempt(self._execute(portal, limit), portal.statement.text)
-        self.conductor.ran += 1
+        self.interceptor.ran += 1
         return True
 
     async def _execute(self, portal: Portal, limit: int) -> None:
-        conductor = self.conductor
-        if conductor.status == m.FAILED:
+        interceptor = self.interceptor
+        if interceptor.status == m.FAILED:
             raise ABORTED
         begins = isinstance(portal.statement.asked, (Subscription, CopySubscription)) and portal.flow is None
-        if begins and conductor.status == m.IDLE and not conductor.nothing_ran():
-            await conductor.open()  # takes in what the implicit transaction has done
+        if begins and interceptor.status == m.IDLE and not interceptor.nothing_ran():
+            await interceptor.open()  # takes in what the implicit transaction has done
         await self.execute(portal, limit)
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from catalog.session import SqlError
 from engine.subscribe import CLIENT_SETTINGS, AsOf, Envelope, Subscribe
+from server.intercept.relayed_session import CLEAR, NAME, RelayedSession, run_by_name
 from server.protocol import messages as m
 from server.protocol import values
 from server.protocol.lexer import tokens
 from server.protocol.subscribe_syntax import Piece, Subscription
-from server.request_session import CLEAR, NAME, RelayedSession, run_by_name
 
 if TYPE_CHECKING:
     from server.subscriptions.subscriber import Subscriber

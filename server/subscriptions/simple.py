@@ -8,8 +8,8 @@ from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, SyntaxFault
 from server.subscriptions.answers import Answers
-from server.subscriptions.held import Ours
-from server.subscriptions.stand_in import with_formats
+from server.subscriptions.describe_query import with_formats
+from server.subscriptions.session_subscriptions import Ours
 from server.subscriptions.subscriber import ABORTED
 
 
@@ -20,7 +20,7 @@ class SimpleSubscriptions(Answers):
         return self.response(error, text) if error is not None else None
 
     async def _answer(self, text: bytes, asked: Ours | SyntaxFault) -> None:
-        if self.conductor.status == m.FAILED:
+        if self.interceptor.status == m.FAILED:
             raise ABORTED
         if isinstance(asked, SqlError):
             raise asked

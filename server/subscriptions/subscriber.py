@@ -16,19 +16,19 @@ import structlog
 
 from catalog.session import SqlError
 from engine.subscribe import CLIENT_SETTINGS, Feed, Output
-from server.dialogue import BackendGone
+from server.intercept.message_stream import BackendGone
+from server.intercept.relayed_session import CLEAR, NAME, BackendError, RelayedSession, run_by_name
 from server.protocol import cursor_syntax, subscribe_syntax
 from server.protocol import messages as m
 from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Subscription, SyntaxFault
 from server.protocol.values import codec
-from server.request_session import CLEAR, NAME, BackendError, RelayedSession, run_by_name
-from server.subscriptions import literals, stand_in
-from server.subscriptions.held import Flow, Held, Ours, Statement
-from server.subscriptions.stand_in import Column, StandIn
+from server.subscriptions import describe_query, literals
+from server.subscriptions.describe_query import Column, DescribeQuery
+from server.subscriptions.session_subscriptions import Ours, RowReader, SessionSubscriptions, Statement
 
 if TYPE_CHECKING:
-    from server.conductor import Conductor
+    from server.intercept.base import Interceptor
 
 log = structlog.get_logger(__name__)
 
@@ -54,12 +54,12 @@ _OTHER_SETTINGS = "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog
 class Subscriber:
     """What one attended batch does with subscriptions."""
 
-    def __init__(self, conductor: Conductor):
-        self.conductor = conductor
-        self.session = conductor.session
-        self.dialogue = conductor.dialogue
-        self.traffic = conductor.traffic
-        self.held: Held = self.session.subscriptions()
+    def __init__(self, interceptor: Interceptor):
+        self.interceptor = interceptor
+        self.session = interceptor.session
+        self.dialogue = interceptor.dialogue
+        self.traffic = interceptor.traffic
+        self.held: SessionSubscriptions = self.session.subscriptions()
         self._task: asyncio.Task[None] | None = None
         self._busy = False
         """Whether PostgreSQL works on something of ours."""
@@ -81,7 +81,7 @@ class Subscriber:
 
     def recognise(self, text: bytes) -> Ours | None:
         """What a statement asks for, if it is to be answered here. Raises SyntaxFault."""
-        backslashes, encoding = self.conductor.backslashes, self.encoding
+        backslashes, encoding = self.interceptor.backslashes, self.encoding
         found = subscribe_syntax.parse(text, backslashes=backslashes, encoding=encoding)
         if found is None and self.held.cursors:
             about = cursor_syntax.parse(text, backslashes=backslashes, encoding=encoding)
@@ -108,7 +108,7 @@ class Subscriber:
 
         Raises BackendGone, ProtocolViolation.
         """
-        self.conductor.subscriber = self
+        self.interceptor.subscriber = self
         self._cancelled = False
         task = self._task = asyncio.get_running_loop().create_task(work)
         try:
@@ -118,7 +118,7 @@ class Subscriber:
             await asyncio.wait({task})
             raise
         finally:
-            self.conductor.subscriber = self._task = self._inside = None
+            self.interceptor.subscriber = self._task = self._inside = None
         if self._gone is not None:
             raise self._gone
         failure = CANCELLED if task.cancelled() else task.exception()
@@ -129,7 +129,7 @@ class Subscriber:
         if not isinstance(failure, SqlError):
             log.error("subscription failed", database=self.session.database, exc_info=failure)
             failure = SqlError("XX000", f"internal error of the engine: {failure}")
-        if failure.sqlstate == _NOT_LOCKED and self.conductor.status == m.IN_TRANSACTION and not self._temporary:
+        if failure.sqlstate == _NOT_LOCKED and self.interceptor.status == m.IN_TRANSACTION and not self._temporary:
             failure = SqlError(failure.sqlstate, failure.message, detail=failure.detail, hint=_OWN_LOCK)
         await self._abort(failure)
         return failure
@@ -137,14 +137,14 @@ class Subscriber:
     async def _abort(self, error: SqlError) -> None:
         if self._temporary:
             self._temporary = False
-            await self.conductor.inject(b"ROLLBACK")
+            await self.interceptor.inject(b"ROLLBACK")
         elif not isinstance(error, BackendError):
             session = self._session(lambda: None)
-            await self.conductor.abort(session, error)
-            self.conductor.status = session.status
+            await self.interceptor.abort(session, error)
+            self.interceptor.status = session.status
         self.dialogue.pinned = False
         if self._afterwards is not None:
-            await self.conductor.inject(self._afterwards)
+            await self.interceptor.inject(self._afterwards)
             self._afterwards = None
 
     def cancel(self) -> bool:
@@ -161,9 +161,9 @@ class Subscriber:
             raise CANCELLED
 
     @asynccontextmanager
-    async def patience(self, flow: Flow) -> AsyncIterator[None]:
+    async def patience(self, flow: RowReader) -> AsyncIterator[None]:
         """Keep PostgreSQL from ending the session for being idle, while its client is not."""
-        local = self.conductor.status == m.IN_TRANSACTION
+        local = self.interceptor.status == m.IN_TRANSACTION
         name = IDLE_IN_TRANSACTION if local else IDLE_SESSION
         before = flow.timeouts.get(name, "0")
         if before == "0":
@@ -219,7 +219,7 @@ class Subscriber:
         self._check()
         self._busy = True
         try:
-            return await self.conductor.exchange(messages, flush=flush)
+            return await self.interceptor.exchange(messages, flush=flush)
         finally:
             self._busy = False
 
@@ -232,7 +232,7 @@ class Subscriber:
         async def never() -> None:
             raise SqlError("25001", "cannot commit in the client's transaction")
 
-        return RelayedSession(self.dialogue, self.session.database, self.conductor.status, check, never)
+        return RelayedSession(self.dialogue, self.session.database, self.interceptor.status, check, never)
 
     async def prepare(
         self, asked: Subscribing, text: bytes, name: bytes = NAME, types: bytes = m.UNTYPED, *, flush: bool = False
@@ -242,24 +242,24 @@ class Subscriber:
         In a transaction it is done behind a savepoint, so that no locks stay.
         """
         subscription = asked if isinstance(asked, Subscription) else asked.subscription
-        inside = self.conductor.status == m.IN_TRANSACTION
-        asking = stand_in.names(subscription)
-        messages = self.conductor.ours(SAVEPOINT) if inside else b""
-        declared = stand_in.of_query(
-            subscription, types, backslashes=self.conductor.backslashes, encoding=self.encoding
+        inside = self.interceptor.status == m.IN_TRANSACTION
+        asking = describe_query.names(subscription)
+        messages = self.interceptor.ours(SAVEPOINT) if inside else b""
+        declared = describe_query.of_query(
+            subscription, types, backslashes=self.interceptor.backslashes, encoding=self.encoding
         )
         messages += CLEAR + m.parse(NAME, asking.text, declared) + m.describe_statement(NAME) + CLEAR
         found = _columns(await self._ask(asking, text, messages, flush))
-        made = stand_in.build(subscription, found)
-        form = stand_in.build(asked, found)
+        made = describe_query.build(subscription, found)
+        form = describe_query.build(asked, found)
         messages = m.parse(NAME, made.text, types) + m.describe_statement(NAME)
         if name != NAME:
             messages += m.parse(name, form.text, types)
-        messages += CLEAR + (self.conductor.ours(*BACK) if inside else b"")
+        messages += CLEAR + (self.interceptor.ours(*BACK) if inside else b"")
         answers = await self._ask(made, text, messages, flush)
         return Statement(text, asked, form, _columns(answers), _parameter_types(answers))
 
-    async def _ask(self, about: StandIn, text: bytes, messages: bytes, flush: bool) -> list[tuple[int, bytes]]:
+    async def _ask(self, about: DescribeQuery, text: bytes, messages: bytes, flush: bool) -> list[tuple[int, bytes]]:
         """`exchange` about a stand-in: an error has its place in the client's statement."""
         try:
             return await self.exchange(messages, flush=flush)
@@ -268,10 +268,10 @@ class Subscriber:
 
     async def copy_response(self, statement: Statement) -> bytes:
         """The CopyOutResponse that PostgreSQL itself gives for the stand-in's COPY, after it has read the options."""
-        inside = self.conductor.status == m.IN_TRANSACTION
-        messages = self.conductor.ours(SAVEPOINT) if inside else b""
+        inside = self.interceptor.status == m.IN_TRANSACTION
+        messages = self.interceptor.ours(SAVEPOINT) if inside else b""
         messages += CLEAR + m.parse(NAME, statement.form.text) + m.bind(NAME, NAME) + m.execute(NAME) + CLEAR
-        messages += self.conductor.ours(*BACK) if inside else b""
+        messages += self.interceptor.ours(*BACK) if inside else b""
         answers = await self._ask(statement.form, statement.text, messages, flush=False)
         return next(data for kind, data in answers if kind == m.COPY_OUT)
 
@@ -279,27 +279,27 @@ class Subscriber:
 
     async def start(
         self, subscription: Subscription, output: Output, statement: Statement, parameters: bytes = b""
-    ) -> Flow:
+    ) -> RowReader:
         """Start a subscription. ``parameters`` are those of the portal, as Bind has them.
 
         What is done for it on the client's connection is undone.
         """
-        self._temporary = self.conductor.status == m.IDLE
-        await self.exchange(self.conductor.ours(b"BEGIN" if self._temporary else SAVEPOINT))
+        self._temporary = self.interceptor.status == m.IDLE
+        await self.exchange(self.interceptor.ours(b"BEGIN" if self._temporary else SAVEPOINT))
         session = self.session_of_ours()
         feed: Feed | None = None
         try:
             await session.pin()
             feed = await self._open(session, subscription, output, statement, parameters)
-            await self.exchange(self.conductor.ours(*((b"ROLLBACK",) if self._temporary else BACK)))
+            await self.exchange(self.interceptor.ours(*((b"ROLLBACK",) if self._temporary else BACK)))
         except BaseException as error:
             if feed is not None:
-                self.held.drop(Flow(feed, {}))
+                self.held.drop(RowReader(feed, {}))
             if isinstance(error, BackendError):  # speaks of a text that the client does not know
                 raise BackendError(self.dialogue.for_client(m.without(error.response, "PpqW"))) from None
             raise
         self._temporary = self.dialogue.pinned = False
-        return Flow(feed, self._timeouts)
+        return RowReader(feed, self._timeouts)
 
     async def _open(
         self,
@@ -338,7 +338,7 @@ def _set(name: str, value: str, local: bool) -> bytes:
 
 def _columns(answers: list[tuple[int, bytes]]) -> tuple[Column, ...]:
     described = [data for kind, data in answers if kind == m.ROW_DESCRIPTION]
-    return tuple(stand_in.columns(described[0])) if described else ()
+    return tuple(describe_query.columns(described[0])) if described else ()
 
 
 def _parameter_types(answers: list[tuple[int, bytes]]) -> tuple[int, ...]:

@@ -1,27 +1,27 @@
 """The operators over Z-sets, one file each."""
 
-from .aggregate import Aggregate
-from .call import Call
-from .constants import Constants
-from .distinct import Distinct
-from .distinct_on import DistinctOn
-from .expand import Expand
-from .filter import Filter
-from .join import Join
-from .limit import Limit
-from .matching import AntiJoin, SemiJoin
-from .operator import Operator, Restriction
-from .outer import FullJoin, LeftJoin, Merged
-from .project import Project
-from .project_set import ProjectSet
-from .recursion import Recursion
-from .rescan import Rescan
-from .row_key import row_key
-from .scan import Scan
-from .set_operation import SetOperation
-from .set_returning import SetReturning
-from .union_all import UnionAll
-from .window import Window
+from sql.operators.aggregate import Aggregate
+from sql.operators.call import Call
+from sql.operators.constants import Constants
+from sql.operators.distinct import Distinct
+from sql.operators.distinct_on import DistinctOn
+from sql.operators.expand import Expand
+from sql.operators.filter import Filter
+from sql.operators.join import Join
+from sql.operators.limit import Limit
+from sql.operators.matching import AntiJoin, SemiJoin
+from sql.operators.operator import Operator, Restriction
+from sql.operators.outer import FullJoin, LeftJoin, Merged
+from sql.operators.project import Project
+from sql.operators.project_set import ProjectSet
+from sql.operators.recompute_groups import RecomputeGroups
+from sql.operators.recursion import Recursion
+from sql.operators.row_key import row_key
+from sql.operators.scan import Scan
+from sql.operators.set_operation import SetOperation
+from sql.operators.set_returning import SetReturning
+from sql.operators.union_all import UnionAll
+from sql.operators.window import Window
 
 __all__ = [
     "Aggregate",
@@ -40,8 +40,8 @@ __all__ = [
     "Operator",
     "Project",
     "ProjectSet",
+    "RecomputeGroups",
     "Recursion",
-    "Rescan",
     "Restriction",
     "Scan",
     "SemiJoin",

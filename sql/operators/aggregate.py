@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ..columns import Field
-from ..identity import any_alike, as_text
-from ..plan import Plan
-from ..render import derived, quote, select, union_all
-from .addition import addable, all_groups, delta_by_addition, known_groups, reads_all
-from .auxiliaries import results
-from .call import Call
-from .operator import Restriction, names, restricted
-from .rescan import Rescan
+from sql.base.columns import Field
+from sql.base.identity import any_alike, as_text
+from sql.base.text import derived, quote, select, union_all
+from sql.operators.accumulators import results
+from sql.operators.call import Call
+from sql.operators.linear_aggregate import addable, all_groups, delta_by_addition, known_groups, reads_all
+from sql.operators.operator import Restriction, names, restricted
+from sql.operators.recompute_groups import RecomputeGroups
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(Rescan):
+class Aggregate(RecomputeGroups):
     """``grouped`` is False without GROUP BY, when there is always one row.
 
     What PostgreSQL leaves open (the spelling of a key, the last bits of a sum of floats) must be ``reproducible``,
@@ -40,7 +40,9 @@ class Aggregate(Rescan):
     def computed(self, rows: str) -> str:
         chosen = _Chosen(self.keys)
         columns = [
-            quote(key.name) if key.faithful or not self.reproducible else f"{any_alike(key)} AS {quote(key.name)}"
+            quote(key.name)
+            if key.equality_is_identity or not self.reproducible
+            else f"{any_alike(key)} AS {quote(key.name)}"
             for key in self.keys
         ]
         for call in self.calls:
@@ -59,12 +61,12 @@ class Aggregate(Rescan):
             return restricted(plan, every, names(self.columns), only, self._nullable())
         known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None
         if parts is None or known is None:
-            return Rescan.new(self, plan, only)
-        return union_all([results(self.keys, parts, known[0]), Rescan.new(self, plan, known[1])])
+            return RecomputeGroups.new(self, plan, only)
+        return union_all([results(self.keys, parts, known[0]), RecomputeGroups.new(self, plan, known[1])])
 
     def delta(self, plan: Plan) -> str:
         parts = addable(self)
-        return Rescan.delta(self, plan) if parts is None else delta_by_addition(self, parts, plan)
+        return RecomputeGroups.delta(self, plan) if parts is None else delta_by_addition(self, parts, plan)
 
     def describe(self) -> str:
         return "Aggregate" + (f"({', '.join(c.function for c in self.calls)})" if self.calls else "")

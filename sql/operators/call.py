@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..identity import as_text
-from ..render import quote
-from .ordering import SortKey
+from sql.base.columns import Field
+from sql.base.identity import as_text
+from sql.base.text import quote
+from sql.operators.ordering import SortKey
 
 EXACT = frozenset({"smallint", "integer", "bigint", "numeric"})
 """Types whose sums do not depend on the order of what is added."""
@@ -88,7 +88,7 @@ class Call:
         """The columns of whose equal values one is picked."""
         ordered_set = self.within and self.function not in _COUNTS
         if self.function in _EXTREMA or ordered_set or (self.distinct and self.function not in _COUNTS):
-            return tuple(column for column in self.columns if not column.faithful)
+            return tuple(column for column in self.columns if not column.equality_is_identity)
         return ()
 
     def sql(self, *, reproducible: bool, chosen: Choice = lambda column: quote(column.name)) -> str:
@@ -127,7 +127,7 @@ class Call:
         arguments = dict.fromkeys(a for a in self.arguments if isinstance(a, Field))
         if self.function in _ANY_ORDER and (not reproducible or all(a.base_type in EXACT for a in arguments)):
             return []
-        given = {key.column.name for key in self.order if key.column.faithful}
+        given = {key.column.name for key in self.order if key.column.equality_is_identity}
         records = [f'{a}::text COLLATE "C"' for a in self.arguments if isinstance(a, str) and a.startswith("ROW(")]
         return [part for a in arguments if a.name not in given for part in by_content(a)] + records
 
@@ -156,11 +156,11 @@ class Call:
 def by_content(column: Field) -> Sequence[str]:
     """Sort expressions that put different values of a column in an order, equal ones by what they look like.
 
-    >>> by_content(Field("i", "integer")), by_content(Field("n", "numeric", faithful=False))
+    >>> by_content(Field("i", "integer")), by_content(Field("n", "numeric", equality_is_identity=False))
     (['"i"'], ['"n"', '(("n")::text COLLATE "C")'])
     """
     name = quote(column.name)
     text = as_text(name, column)
     if column.base_type not in _BY_VALUE:
         return [text]
-    return [name] if column.faithful else [name, text]
+    return [name] if column.equality_is_identity else [name, text]

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..dialect import generate
-from ..plan import Plan
-from ..render import quote, select
-from .operator import Operator, Restriction, W
+from sql.base.columns import Field
+from sql.base.text import quote, select
+from sql.canonical.dialect import generate
+from sql.operators.operator import Operator, Restriction, W
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..render import derived, select
-from .operator import names
-from .ordering import KeepsRows, SortKey, order_by, total_order
-from .rescan import Rescan
-from .row_key import telling, told_apart
+from sql.base.columns import Field
+from sql.base.text import derived, select
+from sql.operators.operator import names
+from sql.operators.ordering import KeepsRows, SortKey, order_by, total_order
+from sql.operators.recompute_groups import RecomputeGroups
+from sql.operators.row_key import telling, told_apart
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctOn(Rescan, KeepsRows):
+class DistinctOn(RecomputeGroups, KeepsRows):
     """``keys`` are what DISTINCT ON names; ``order`` the ORDER BY, which may name them, too."""
 
     order: tuple[SortKey, ...]

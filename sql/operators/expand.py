@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..plan import Plan
-from ..render import aliased, derived, quote, select, union_all
-from .operator import Operator, Restriction, W, names
+from sql.base.columns import Field
+from sql.base.text import aliased, derived, quote, select, union_all
+from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

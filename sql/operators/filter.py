@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..dialect import generate
-from ..plan import Plan
-from ..render import derived, select
-from .operator import Operator, Restriction
+from sql.base.columns import Field
+from sql.base.text import derived, select
+from sql.canonical.dialect import generate
+from sql.operators.operator import Operator, Restriction
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

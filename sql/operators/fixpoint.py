@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..columns import Column, Field
-from ..plan import Plan
-from ..render import quote, select
-from .filter import Filter
-from .fixpoint_delta import FixpointDelta, NestedError
-from .join import Join
-from .matching import AntiJoin, SemiJoin
-from .operator import Operator, Restriction
-from .outer import LeftJoin
-from .project import Project
-from .project_set import ProjectSet
-from .scan import Scan
-from .set_returning import SetReturning
+from sql.base.columns import Column, Field
+from sql.base.text import quote, select
+from sql.operators.filter import Filter
+from sql.operators.fixpoint_delta import FixpointDelta, NestedError
+from sql.operators.join import Join
+from sql.operators.matching import AntiJoin, SemiJoin
+from sql.operators.operator import Operator, Restriction
+from sql.operators.outer import LeftJoin
+from sql.operators.project import Project
+from sql.operators.project_set import ProjectSet
+from sql.operators.scan import Scan
+from sql.operators.set_returning import SetReturning
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Fixpoint:
 
     def sides(self) -> list[Operator] | None:
         """What the step joins with; None if it is more than joins, or equal rows can look different."""
-        if self.distinct and not all(f.faithful and f.hashable for f in self.columns):
+        if self.distinct and not all(f.equality_is_identity and f.hashable for f in self.columns):
             return None
         if sum(operator is self.working for operator in self.step.operator.walk()) != 1:
             return None

@@ -24,16 +24,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..identity import content_hash, same_content
-from ..netting import netted
-from ..plan import Plan
-from ..render import derived, quote, repeated, select, union_all
-from .given import Given, substituted
-from .operator import Operator, Restriction, W, names, restricted
-from .scan import Scan
+from sql.base.consolidate import consolidated
+from sql.base.identity import content_hash, same_content
+from sql.base.text import derived, quote, repeated, select, union_all
+from sql.operators.input import Input, substituted
+from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.scan import Scan
+from sql.operators.statement import Plan
 
 if TYPE_CHECKING:
-    from .fixpoint import Fixpoint, Stored, Term
+    from sql.operators.fixpoint import Fixpoint, Stored, Term
 
 HASH = quote("__pgt_hash")
 _WORKING = -1
@@ -52,7 +52,7 @@ class FixpointDelta:
         self.columns = fixpoint.columns
         self.names = names(self.columns)
         self.changes = {
-            i: plan.cte(plan.fresh("side"), netted(side.delta(plan), side.columns))
+            i: plan.cte(plan.fresh("side"), consolidated(side.delta(plan), side.columns))
             for i, side in enumerate(sides)
             if side.changed(plan)
         }
@@ -61,7 +61,7 @@ class FixpointDelta:
         self.base = None
         if base.operator.changed(plan):
             self.base = plan.cte(
-                plan.fresh("base"), netted(self._placed(base, base.operator.delta(plan), W), self.columns)
+                plan.fresh("base"), consolidated(self._placed(base, base.operator.delta(plan), W), self.columns)
             )
 
     def query(self) -> str:
@@ -86,7 +86,7 @@ class FixpointDelta:
         ]
         return select([*columns, *(f"t.{w}" for w in weight)], derived(query, "t"))
 
-    def _step(self, working: Given, sides: Callable[[int], Given]) -> Operator:
+    def _step(self, working: Input, sides: Callable[[int], Input]) -> Operator:
         others: dict[int, Operator] = {id(side): sides(i) for i, side in enumerate(self.sides)}
         given = replace(working, columns=self.fixpoint.working.columns)
         return substituted(self.fixpoint.step.operator, {**others, id(self.fixpoint.working): given})
@@ -105,9 +105,9 @@ class FixpointDelta:
             raise NestedError
         return query
 
-    def _side(self, i: int, rows: str, changes: str = "") -> Given:
+    def _side(self, i: int, rows: str, changes: str = "") -> Input:
         side = self.sides[i]
-        return Given(side.columns, rows, changes, side.sources & self.plan.changed if changes else frozenset())
+        return Input(side.columns, rows, changes, side.sources & self.plan.changed if changes else frozenset())
 
     def _part(self, i: int, sign: str) -> str:
         """The rows of a side that have come (>) or gone (<), with their weights."""
@@ -133,7 +133,7 @@ class FixpointDelta:
         before = [self._derived(old, mid.__getitem__, "<", "-")] if self.changes else []
         if self.base:
             before.append(select([*self.names, f"-{W} AS {W}"], self.base, where=[f"{W} < 0"]))
-        seeds = plan.cte(plan.fresh("seeds"), netted(union_all(before), columns))
+        seeds = plan.cte(plan.fresh("seeds"), consolidated(union_all(before), columns))
         gone = self._propagated(seeds, lambda i: self._side(i, mid.get(i, self.now[i])))
         after = []
         if self.changes:
@@ -145,27 +145,27 @@ class FixpointDelta:
             ]
         if self.base:
             after.append(select([*self.names, W], self.base, where=[f"{W} > 0"]))
-        seeds = plan.cte(plan.fresh("seeds"), netted(union_all(after), columns))
+        seeds = plan.cte(plan.fresh("seeds"), consolidated(union_all(after), columns))
         come = self._propagated(seeds, lambda i: self._side(i, self.now[i]))
         return select(["*"], gone), select(["*"], come)
 
     def _derived(self, working: str, rows: Callable[[int], str], sign: str, negated: str) -> str:
         """What the changes of the sides make of some rows of the recursion."""
         step = self._step(
-            Given((), self._working(working)),
+            Input((), self._working(working)),
             lambda i: self._side(i, rows(i), self._part(i, sign)) if i in self.changes else self._side(i, self.now[i]),
         )
         query = self._placed(self.fixpoint.step, step.delta(self.plan), W)
         return select([*self.names, f"{negated}{W} AS {W}"], derived(query, "q"))
 
-    def _propagated(self, seeds: str, sides: Callable[[int], Given]) -> str:
+    def _propagated(self, seeds: str, sides: Callable[[int], Input]) -> str:
         """A CTE: some rows with their weights, and all that the step makes of them."""
         mine = self.fixpoint.working.columns
         working = select(
             [f"w.{n} AS {quote(f.name)}" for n, f in zip(self.names, mine, strict=True)] + [f"w.{W}"],
             f"{quote('__pgt_work')} AS w",
         )
-        step = self._step(Given((), "", working, frozenset({_WORKING})), sides)
+        step = self._step(Input((), "", working, frozenset({_WORKING})), sides)
         term = self._inside(lambda plan: self._placed(self.fixpoint.step, step.delta(plan), W))
         first = select([*self._cast("s"), f"s.{W}"], f"{seeds} AS s")
         return self._recursive("UNION ALL", [*self.names, W], first, term)
@@ -190,7 +190,7 @@ class FixpointDelta:
             f"{derived(self.now[i], 'x')} JOIN {changes} AS c ON c.{W} > 0 AND {' AND '.join(same)}",
         )
         minus = select([*columns, f"-{W} AS {W}"], changes, where=[f"{W} > 0"])
-        net = self.plan.cte(self.plan.fresh("copies"), netted(union_all([copies, minus]), side.columns))
+        net = self.plan.cte(self.plan.fresh("copies"), consolidated(union_all([copies, minus]), side.columns))
         repeat = f"CROSS JOIN {repeated(f'n.{W}')} AS r"
         return union_all([others, select([f"n.{n}" for n in columns], f"{net} AS n {repeat}")])
 
@@ -207,12 +207,12 @@ class FixpointDelta:
         if self.base:
             seeds.append(select(self.names, self.base, where=[f"{W} > 0"]))
         there = [f"EXISTS (SELECT FROM {gone})"]
-        again = self._step(Given((), self._working(f"({kept})")), lambda i: self._side(i, self.now[i])).new(plan)
+        again = self._step(Input((), self._working(f"({kept})")), lambda i: self._side(i, self.now[i])).new(plan)
         base = self.fixpoint.base
         for query in (self._placed(self.fixpoint.step, again), self._placed(base, base.operator.new(plan))):
             seeds.append(select(self.names, derived(self._among(query, gone), "a"), where=there))
         first = plan.cte(plan.fresh("seeds"), self._absent(union_all(seeds), gone, distinct=True))
-        step = self._step(Given((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
+        step = self._step(Input((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
         term = self._inside(lambda inside: self._placed(self.fixpoint.step, step.new(inside)))
         come = self._recursive("UNION", self.names, select(self._cast("s"), f"{first} AS s"), self._absent(term, gone))
         weight = f"1::bigint AS {W}"
@@ -224,7 +224,7 @@ class FixpointDelta:
         if self.base:
             seeds.append(select(self.names, self.base, where=[f"{W} < 0"]))
         first = self.plan.cte(self.plan.fresh("seeds"), self._present(union_all(seeds), distinct=True))
-        step = self._step(Given((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
+        step = self._step(Input((), self._working(quote("__pgt_work"))), lambda i: self._side(i, self.now[i]))
         term = self._inside(lambda inside: self._placed(self.fixpoint.step, step.new(inside)))
         columns = [*self.names, HASH]
         return self._recursive(
@@ -234,7 +234,7 @@ class FixpointDelta:
     def _through(self, working: str, i: int, sign: str) -> str:
         """What the step makes of some rows of the recursion and the rows that have come to one side or gone from it."""
 
-        def given(j: int) -> Given:
+        def given(j: int) -> Input:
             if j == i:
                 return self._side(j, self._repeated(j, sign))
             rows = self.now[j]
@@ -242,7 +242,7 @@ class FixpointDelta:
                 rows = union_all([rows, self._repeated(j, "<")])
             return self._side(j, rows)
 
-        step = self._step(Given((), self._working(f"({working})")), given)
+        step = self._step(Input((), self._working(f"({working})")), given)
         return self._placed(self.fixpoint.step, step.new(self.plan))
 
     def _present(self, rows: str, *, distinct: bool = False) -> str:

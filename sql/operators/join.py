@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..dialect import generate
-from ..expressions import equated
-from ..plan import Plan
-from ..render import derived, select
-from .join_chain import delta_by_chains, rows_at, rows_by_chain
-from .operator import Operator, Restriction, W, names
+from sql.base.columns import Field
+from sql.base.text import derived, select
+from sql.canonical.dialect import generate
+from sql.canonical.row_expressions import equated
+from sql.operators.join_chain import delta_by_chains, rows_at, rows_by_chain
+from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Join(Operator):
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         if plan.quick and len(self.joined) > 2:
             return rows_by_chain(plan, self.joined, self.conditions, self._read(plan), only)
-        if only is not None and self.barrier and not (plan.elsewhere or plan.stages):
+        if only is not None and self.barrier and not (plan.remote_plan or plan.stages):
             found = rows_at(plan, self.joined, self.conditions, self._read(plan), only)
             if found is not None:
                 return found

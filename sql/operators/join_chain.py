@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..plan import Plan
-from ..render import derived, quote, select, union_all
-from .join_graph import JoinGraph
-from .operator import Operator, Restriction, W, restricted
-from .shared import shared_delta
+from sql.base.columns import Field
+from sql.base.text import derived, quote, select, union_all
+from sql.operators.join_graph import JoinGraph
+from sql.operators.operator import Operator, Restriction, W, restricted
+from sql.operators.shared import shared_delta
+from sql.operators.statement import Plan
 
 MAX_TOGETHER = 3
 """So many inputs are joined at once, in the order that PostgreSQL likes best. Of more it would try too many orders."""
@@ -155,7 +155,7 @@ class _Chains:
 
     def fenced(self, rows: _Rows) -> _Rows:
         """Rows that are joined before anything else is joined with them."""
-        return rows if self.plan.elsewhere else _Rows(f"{rows.query} OFFSET 0", rows.inside)
+        return rows if self.plan.remote_plan else _Rows(f"{rows.query} OFFSET 0", rows.inside)
 
     def _joined(self, rows: _Rows, others: Sequence[int]) -> _Rows:
         """Rows joined with the new state of other inputs."""

@@ -15,15 +15,15 @@ from functools import cached_property
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..dialect import generate
-from ..expressions import conjuncts, equated
-from ..render import quote
-from ..same import Same
-from .filter import Filter
-from .operator import Operator
-from .project import Project
-from .scan import Scan
+from sql.base.columns import Field
+from sql.base.text import quote
+from sql.canonical.dialect import generate
+from sql.canonical.null_safe_equal import NullSafeEqual
+from sql.canonical.row_expressions import conjuncts, equated
+from sql.operators.filter import Filter
+from sql.operators.operator import Operator
+from sql.operators.project import Project
+from sql.operators.scan import Scan
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class JoinGraph:
             owners = frozenset(self._owner[name][0] for name in columns)
             self.conditions.append(Condition(f"({generate(condition)})", columns, owners))
             self.conditions += self._following(condition, owners) if len(owners) > 1 else []
-            if isinstance(condition, Same):
+            if isinstance(condition, NullSafeEqual):
                 sides = condition.this.unnest(), condition.expression.unnest()
                 if all(isinstance(side, exp.Column) for side in sides):
                     agreeing.append((sides[0].name, sides[1].name))
@@ -205,7 +205,7 @@ def _disjuncts(node: exp.Expr) -> list[exp.Expr]:
 
 def _key(operator: Operator) -> frozenset[str] | None:
     """The columns that tell the rows of an operator apart, by primary keys; None if they are not all given out."""
-    from .row_key import row_key
+    from sql.operators.row_key import row_key
 
     origins = row_key(operator)
     by_origin = {f.origin: f.name for f in operator.columns if f.origin}

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..netting import counted_out
-from ..plan import Plan
-from ..render import derived, quote, select, union_all
-from .operator import W, names
-from .ordering import KeepsRows, SortKey, order_by, total_order
-from .rescan import Rescan
-from .row_key import telling, told_apart
+from sql.base.columns import Field
+from sql.base.consolidate import counted_out
+from sql.base.text import derived, quote, select, union_all
+from sql.operators.operator import W, names
+from sql.operators.ordering import KeepsRows, SortKey, order_by, total_order
+from sql.operators.recompute_groups import RecomputeGroups
+from sql.operators.row_key import telling, told_apart
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Limit(Rescan, KeepsRows):
+class Limit(RecomputeGroups, KeepsRows):
     """``count`` and ``offset`` are SQL expressions, None where there is no such clause; ``keys`` are the groups."""
 
     order: tuple[SortKey, ...]
@@ -94,11 +94,11 @@ class Limit(Rescan, KeepsRows):
 
     def delta(self, plan: Plan) -> str:
         if self.keys:
-            return Rescan.delta(self, plan)
+            return RecomputeGroups.delta(self, plan)
         changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
         come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
         first = self.input.new(plan)
-        if not plan.elsewhere:
+        if not plan.remote_plan:
             # Elsewhere no index gives the first rows, and no number of rows is a subquery.
             first = self._first(first, self._end(come))
         members = plan.cte(

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import WEIGHT, Field
-from ..dialect import generate
-from ..plan import Plan
-from ..render import all_of, derived, quote, select
-from ..same import Same
-from .operator import Operator, Restriction, restricted
+from sql.base.columns import WEIGHT, Field
+from sql.base.text import all_of, derived, quote, select
+from sql.canonical.dialect import generate
+from sql.canonical.null_safe_equal import NullSafeEqual
+from sql.operators.operator import Operator, Restriction, restricted
+from sql.operators.statement import Plan
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _TEXTS = frozenset({"text", "character varying"})
@@ -110,7 +110,9 @@ class Match:
         left, right = ({f.name: f for f in side} for side in (self.left, self.right))
         found: list[tuple[Field, Field]] = []
         for condition in self.conditions:
-            sides = [condition.this.unnest(), condition.expression.unnest()] if isinstance(condition, Same) else []
+            sides = (
+                [condition.this.unnest(), condition.expression.unnest()] if isinstance(condition, NullSafeEqual) else []
+            )
             names = [side.name for side in sides if isinstance(side, exp.Column)]
             if len(names) == 2:
                 mine, theirs = names if names[0] in left else reversed(names)
@@ -156,7 +158,7 @@ class Match:
             left = restricted(plan, left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
-        if single and not plan.elsewhere:
+        if single and not plan.remote_plan:
             signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
             before, now = (f"({self.with_values(row)}) IS TRUE" for row in signed)
             where = [f"EXISTS ({select([], derived(rows, 'r'))})", f"({before}) <> ({now})"]

@@ -19,18 +19,18 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field, faithful
-from ..expressions import equated
-from ..identity import content_partition
-from ..netting import netted
-from ..plan import Plan
-from ..render import all_of, derived, quote, select, union_all
-from .aggregate import Aggregate
-from .match import Match
-from .operator import Operator, Restriction, W, names
-from .project import Project
-from .shared import shared_delta
-from .unchanged import Unchanged
+from sql.base.columns import Field, equality_is_identity
+from sql.base.consolidate import consolidated
+from sql.base.identity import content_partition
+from sql.base.text import all_of, derived, quote, select, union_all
+from sql.canonical.row_expressions import equated
+from sql.operators.aggregate import Aggregate
+from sql.operators.match import Match
+from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.pass_through import PassThrough
+from sql.operators.project import Project
+from sql.operators.shared import shared_delta
+from sql.operators.statement import Plan
 
 N = quote("__pgt_n")
 
@@ -86,9 +86,9 @@ class Matching(Operator):
             return self._chosen(left, self.right.new(plan, only), f"l.{W}")
         streamed = self.right.sources <= plan.streamed
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
-        changes = select(["*"], plan.cte(plan.fresh("changes"), netted(right, match.right_used)))
+        changes = select(["*"], plan.cte(plan.fresh("changes"), consolidated(right, match.right_used)))
         columns = names(self.left.columns)
-        if _one_row(self.right) and match.right_used and not match.pairs and not plan.elsewhere:
+        if _one_row(self.right) and match.right_used and not match.pairs and not plan.remote_plan:
             return self._delta_by_values(plan, left, changes)
         state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
@@ -131,7 +131,7 @@ class Matching(Operator):
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
         match, told_by = self.match, self._told_by(plan)
         columns = list(dict.fromkeys([*told_by, *names(match.left_used)]))
-        each = f"ON ({N}) " if told_by == [N] and not plan.elsewhere else ""
+        each = f"ON ({N}) " if told_by == [N] and not plan.remote_plan else ""
         distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT {each}{', '.join(columns)} FROM {rows}")
         contents = [f"d.{name}" for name in told_by]
         changed = select(
@@ -144,7 +144,7 @@ class Matching(Operator):
         keys = select(names(match.left_used), f"{distinct} AS k")
         only = match.mirrored().keys(plan, keys) if self.right.barrier else None
         right = self.right.new(plan, only)
-        if match.left_used or plan.elsewhere:
+        if match.left_used or plan.remote_plan:
             present = select(
                 [*contents, "pg_catalog.count(*) AS n"],
                 f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
@@ -168,18 +168,19 @@ class Matching(Operator):
     def _told_by(self, plan: Plan) -> list[str]:
         """The columns that tell apart the contents that decide; a number where PostgreSQL could not join by them."""
         used = self.match.left_used
-        return names(used) if used and (plan.elsewhere or self._plain) else [N]
+        return names(used) if used and (plan.remote_plan or self._plain) else [N]
 
     @property
     def _plain(self) -> bool:
         """Whether contents that decide differ in the sense of ``=``, or hold a NULL and match nothing."""
         equal = {pair.left_field for pair in self.match.pairs}
         return all(
-            f.hashable and f.builtin and faithful(f) and (f.not_null or f in equal) for f in self.match.left_used
+            f.hashable and f.builtin and equality_is_identity(f) and (f.not_null or f in equal)
+            for f in self.match.left_used
         )
 
     def _agree(self, plan: Plan, left: str, right: str) -> str:
-        operator = "=" if self._told_by(plan) == [N] or not plan.elsewhere else "IS NOT DISTINCT FROM"
+        operator = "=" if self._told_by(plan) == [N] or not plan.remote_plan else "IS NOT DISTINCT FROM"
         return all_of([f"{left}.{name} {operator} {right}.{name}" for name in self._told_by(plan)])
 
 
@@ -214,7 +215,7 @@ class AntiJoin(Matching):
 
 def _one_row(operator: Operator) -> bool:
     """Whether an operator has one row, whatever its input, so that its delta has two at most."""
-    while isinstance(operator, Project | Unchanged):
+    while isinstance(operator, Project | PassThrough):
         operator = operator.input
     return isinstance(operator, Aggregate) and not operator.grouped
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..columns import WEIGHT, Field
-from ..identity import key_hash, same_key
-from ..plan import Plan
-from ..render import all_of, any_of, derived, quote, select, union_all
+from sql.base.columns import WEIGHT, Field
+from sql.base.identity import key_hash, same_key
+from sql.base.text import all_of, any_of, derived, quote, select, union_all
+from sql.operators.statement import Plan
 
 if TYPE_CHECKING:
-    from .scan import Scan
+    from sql.operators.scan import Scan
 
 W = quote(WEIGHT)
 
@@ -135,7 +135,7 @@ def restricted(
     ``rare`` should be quick to plan instead, and a key of computed values has no index: all rows are found by hash.
     """
     pairs = only.pairs
-    if plan.elsewhere:
+    if plan.remote_plan:
         agree = [f"r.{quote(c)} IS NOT DISTINCT FROM k.{quote(f.name)}" for c, f in pairs]
         source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON {all_of(agree)}"
         return select([f"r.{c}" for c in columns], source)

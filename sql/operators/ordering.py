@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..columns import Field, faithful
-from ..identity import as_text
-from ..render import quote
+from sql.base.columns import Field, equality_is_identity
+from sql.base.identity import as_text
+from sql.base.text import quote
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ _SORTED = frozenset(
 def tie_break(columns: Sequence[Field], before: Sequence[Field] = ()) -> list[str]:
     """Sort expressions after those of ``before`` that put rows of different content in an order.
 
-    >>> tie_break([Field("x", "integer"), Field("n", "numeric", faithful=False)], [Field("x", "integer")])
+    >>> tie_break([Field("x", "integer"), Field("n", "numeric", equality_is_identity=False)], [Field("x", "integer")])
     ['(("n")::text COLLATE "C")']
     """
-    done = {column.name for column in before if faithful(column)}
+    done = {column.name for column in before if equality_is_identity(column)}
     by_value = [c for c in columns if c.name not in done and c.base_type in _SORTED]
     by_text = [c for c in columns if c.name not in done and c.base_type not in _SORTED]
     return [quote(c.name) for c in by_value] + [as_text(quote(c.name), c) for c in by_text]

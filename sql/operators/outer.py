@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..plan import Plan
-from ..render import aliased, derived, quote, select, union_all
-from .join import Join
-from .match import Match
-from .matching import AntiJoin
-from .operator import Operator, Restriction, W, names, restricted
-from .shared import shared_delta
+from sql.base.columns import Field
+from sql.base.text import aliased, derived, quote, select, union_all
+from sql.operators.join import Join
+from sql.operators.match import Match
+from sql.operators.matching import AntiJoin
+from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.shared import shared_delta
+from sql.operators.statement import Plan
 
 
 def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..plan import Plan
-from .operator import Operator, Restriction
-from .project import Project
+from sql.base.columns import Field
+from sql.operators.operator import Operator, Restriction
+from sql.operators.project import Project
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

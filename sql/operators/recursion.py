@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from ..columns import Field, Source
-from ..dialect import generate
-from ..netting import counted_out, netted
-from ..plan import Plan, delta_name
-from ..render import derived, quote, select, union_all
-from .fixpoint import Fixpoint
-from .operator import Operator, Restriction, W, names
-from .scan import Scan
-from .version_scan import VersionScan
+from sql.base.columns import Field, Source
+from sql.base.consolidate import consolidated, counted_out
+from sql.base.text import derived, quote, select, union_all
+from sql.canonical.dialect import generate
+from sql.operators.fixpoint import Fixpoint
+from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.scan import Scan
+from sql.operators.statement import Plan, delta_name
+from sql.operators.version_scan import VersionScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Recursion(Operator):
                 select([*columns, f"-1::bigint AS {W}"], derived(self._before(plan), "o")),
             ]
         )
-        return netted(difference, self.columns)
+        return consolidated(difference, self.columns)
 
     def describe(self) -> str:
         return f"Recursion({self.name})"

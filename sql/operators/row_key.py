@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..columns import Field
-from .aggregate import Aggregate
-from .filter import Filter
-from .join import Join
-from .match import Match
-from .matching import AntiJoin, SemiJoin
-from .operator import Operator
-from .ordering import KeepsRows
-from .outer import FullJoin, LeftJoin
-from .project import Project
-from .scan import Scan
+from sql.base.columns import Field
+from sql.operators.aggregate import Aggregate
+from sql.operators.filter import Filter
+from sql.operators.join import Join
+from sql.operators.match import Match
+from sql.operators.matching import AntiJoin, SemiJoin
+from sql.operators.operator import Operator
+from sql.operators.ordering import KeepsRows
+from sql.operators.outer import FullJoin, LeftJoin
+from sql.operators.project import Project
+from sql.operators.scan import Scan
 
 
 def row_key(operator: Operator) -> list[tuple[int, str]] | None:

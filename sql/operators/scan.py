@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..columns import Field, Source
-from ..plan import Plan, delta_name, pending_changes, recorded
-from ..render import aliased, quote, select, union_all
-from .operator import Operator, Restriction, W
+from sql.base.columns import Field, Source
+from sql.base.text import aliased, quote, select, union_all
+from sql.operators.operator import Operator, Restriction, W
+from sql.operators.statement import Plan, delta_name, pending_changes, recorded
 
 
 @dataclass(frozen=True, slots=True)

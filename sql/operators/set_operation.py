@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..identity import any_alike
-from ..render import derived, quote, repeated, select
-from .operator import names
-from .rescan import Rescan
+from sql.base.columns import Field
+from sql.base.identity import any_alike
+from sql.base.text import derived, quote, repeated, select
+from sql.operators.operator import names
+from sql.operators.recompute_groups import RecomputeGroups
 
 _LEFT, _RIGHT = quote("__pgt_left"), quote("__pgt_right")
 _DISTINCT = {"INTERSECT": [f"{_LEFT} > 0", f"{_RIGHT} > 0"], "EXCEPT": [f"{_LEFT} > 0", f"{_RIGHT} = 0"]}
@@ -25,7 +25,7 @@ _COPIES = {"INTERSECT": f"LEAST({_LEFT}, {_RIGHT})", "EXCEPT": f"GREATEST({_LEFT
 
 
 @dataclass(frozen=True, slots=True)
-class SetOperation(Rescan):
+class SetOperation(RecomputeGroups):
     """``kind`` is INTERSECT or EXCEPT; ``side`` is the input's column that is 1 for the left, 2 for the right."""
 
     side: Field
@@ -38,7 +38,7 @@ class SetOperation(Rescan):
 
     def _key(self, key: Field) -> str:
         name = quote(key.name)
-        if key.faithful:
+        if key.equality_is_identity:
             return f"a.{name}"
         return f"{any_alike(key, 'a', order=quote('a', self.side.name))} AS {name}"
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..plan import Plan
-from ..render import select
-from .operator import Operator
+from sql.base.text import select
+from sql.operators.operator import Operator
+from sql.operators.statement import Plan
 
 
 def shared_delta(plan: Plan, operator: Operator) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..plan import Plan
-from ..render import derived, quote, select, union_all
-from .operator import Operator, Restriction, W
+from sql.base.columns import Field
+from sql.base.text import derived, quote, select, union_all
+from sql.operators.operator import Operator, Restriction, W
+from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..plan import Plan, delta_name
-from ..render import derived, quote, select, union_all
-from ..versions import unchanged, versions_at
-from .operator import Restriction, W, names, restricted
-from .scan import Scan
+from sql.base.text import derived, quote, select, union_all
+from sql.operators.operator import Restriction, W, names, restricted
+from sql.operators.scan import Scan
+from sql.operators.statement import Plan, delta_name
+from sql.operators.versions import unchanged, versions_at
 
 
 @dataclass(frozen=True, slots=True)

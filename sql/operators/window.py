@@ -20,15 +20,15 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from ..columns import Field
-from ..dialect import generate
-from ..netting import netted
-from ..plan import Plan
-from ..render import aliased, derived, quote, select
-from .operator import Restriction, names, restricted
-from .ordering import KeepsRows, SortKey, order_by, tie_break
-from .rescan import Rescan
-from .row_key import telling, told_apart
+from sql.base.columns import Field
+from sql.base.consolidate import consolidated
+from sql.base.text import aliased, derived, quote, select
+from sql.canonical.dialect import generate
+from sql.operators.operator import Restriction, names, restricted
+from sql.operators.ordering import KeepsRows, SortKey, order_by, tie_break
+from sql.operators.recompute_groups import RecomputeGroups
+from sql.operators.row_key import telling, told_apart
+from sql.operators.statement import Plan
 
 POSITION = quote("__pgt_position")
 
@@ -113,7 +113,7 @@ class WindowCall:
         if self.name in _SUMS:
             return not all(argument.base_type in _EXACT for argument in self.arguments)
         if self.name in ("min", "max"):
-            return not all(argument.faithful for argument in self.arguments)
+            return not all(argument.equality_is_identity for argument in self.arguments)
         return True
 
     def over(self, keys: Sequence[Field], order: Sequence[str], frame: Frame | None) -> str:
@@ -128,7 +128,7 @@ class WindowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Window(Rescan, KeepsRows):
+class Window(RecomputeGroups, KeepsRows):
     """Adds the ``calls`` to each row; ``keys`` are the partition, none of them being one partition of everything."""
 
     calls: tuple[WindowCall, ...]
@@ -170,11 +170,11 @@ class Window(Rescan, KeepsRows):
             rows = restricted(plan, self.input.new(plan, some), names(self.input.columns), some, nullable)
             partitions = select(names(self.keys), derived(rows, "r"), distinct=True)
             only = self.at(plan.cte(plan.fresh("partitions"), partitions))
-        return Rescan.input_new(self, plan, only, rare=rare)
+        return RecomputeGroups.input_new(self, plan, only, rare=rare)
 
     def delta(self, plan: Plan) -> str:
         """Rows of a partition that stay as they are do not reach the operators above."""
-        return netted(Rescan.delta(self, plan), self.columns)
+        return consolidated(RecomputeGroups.delta(self, plan), self.columns)
 
     def _tied(self, call: WindowCall) -> bool:
         """Whether SQL leaves the call's result open."""

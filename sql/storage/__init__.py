@@ -1,15 +1,16 @@
 """The shapes a stream table's storage can have, and the statements that keep it equal to its query."""
 
-from .bag import Bag
-from .groups import Groups, groups
-from .keyed import KeyedRows
-from .recomputed import Recomputed
-from .recursive import Recursive, recursive
-from .shape import Shape
-from .top import Top
-from .touched import TouchedGroups, touched_groups
+from sql.storage.affected_groups import AffectedGroups, touched_groups
+from sql.storage.bag import Bag
+from sql.storage.groups import Groups, groups
+from sql.storage.keyed import KeyedRows
+from sql.storage.recomputed import Recomputed
+from sql.storage.recursive import Recursive, recursive
+from sql.storage.shape import Shape
+from sql.storage.top import Top
 
 __all__ = [
+    "AffectedGroups",
     "Bag",
     "Groups",
     "KeyedRows",
@@ -17,7 +18,6 @@ __all__ = [
     "Recursive",
     "Shape",
     "Top",
-    "TouchedGroups",
     "groups",
     "recursive",
     "touched_groups",

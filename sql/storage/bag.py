@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Column, Field
-from ..identity import SALT, content_hash, content_partition, same_content
-from ..operators import Operator
-from ..plan import Plan
-from ..render import derived, quote, select
-from .shape import ROW_ID, Shape, W, net_delta
+from sql.base.columns import Column, Field
+from sql.base.identity import SALT, content_hash, content_partition, same_content
+from sql.base.text import derived, quote, select
+from sql.operators import Operator
+from sql.operators.statement import Plan
+from sql.storage.shape import ROW_ID, Shape, W, net_delta
 
 HASH = quote("__pgt_hash")
 ORDINAL = quote("__pgt_ordinal")

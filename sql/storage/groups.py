@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Column, Field
-from ..operators import Aggregate, Filter, Operator
-from ..operators.auxiliaries import COUNT, Maintained, auxiliaries, maintained, results
-from ..operators.auxiliaries import state as made_of
-from ..operators.operator import names
-from ..plan import Plan
-from ..render import aliased, any_of, derived, quote, select
-from .keyed import ID, Keyed
-from .root import above, hidden_keys, top
-from .touched import keys_as_stored, staged_keys
+from sql.base.columns import Column, Field
+from sql.base.text import aliased, any_of, derived, quote, select
+from sql.operators import Aggregate, Filter, Operator
+from sql.operators.accumulators import COUNT, Maintained, auxiliaries, maintained, results
+from sql.operators.accumulators import state as made_of
+from sql.operators.operator import names
+from sql.operators.statement import Plan
+from sql.storage.affected_groups import keys_as_stored, staged_keys
+from sql.storage.keyed import ID, Keyed
+from sql.storage.root import above, hidden_keys, top
 
 MOST_COLUMNS = 800
 """A row must fit into a page of PostgreSQL, 8 kB, where most of its values take 8 bytes and more."""
@@ -58,7 +58,9 @@ class Groups(Keyed):
         keys = {column.name: column for column in self.key}
         return [
             keys.get(name)
-            or Column(name, *((f.type, False, f.hashable, f.faithful) if (f := extrema.get(name)) else ("",)))
+            or Column(
+                name, *((f.type, False, f.hashable, f.equality_is_identity) if (f := extrema.get(name)) else ("",))
+            )
             for name in self.hidden
         ]
 
@@ -70,15 +72,15 @@ class Groups(Keyed):
     @property
     def summed(self) -> Operator | None:
         # A value that goes and comes again must not look like an extremum that goes, nor like a change of a group.
-        netted = self.filtered or any(a.rescan and a.netted for a in auxiliaries(self.maintained))
-        return None if netted else self.aggregate.input
+        consolidated = self.filtered or any(a.rescan and a.consolidated for a in auxiliaries(self.maintained))
+        return None if consolidated else self.aggregate.input
 
     def finished(self, state: str) -> str:
         """The storage's columns, computed from keys and auxiliaries."""
         return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.elsewhere and self.summed is None:
+        if plan.remote_plan and self.summed is None:
             return self._computed_again(plan, storage)
         keys = self.aggregate.keys
         parts = auxiliaries(self.maintained)
@@ -89,7 +91,7 @@ class Groups(Keyed):
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
-        if plan.elsewhere:
+        if plan.remote_plan:
             sums = dict.fromkeys((part.name for a in parts for part in a.delta), "")
             summed = select(["*"], plan.stage("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums))
         delta = plan.cte("__pgt_scope", self.identified(summed))
@@ -177,7 +179,7 @@ def groups(
     fields: tuple[tuple[str, Field], ...],
 ) -> Groups | None:
     """The shape for an aggregate below the top of the tree all of whose parts add up, or None."""
-    if not all(key.faithful and key.hashable for key in aggregate.keys):
+    if not all(key.equality_is_identity and key.hashable for key in aggregate.keys):
         # The stored spelling of a key (1.0, 'Bob') may be that of a row that has gone.
         return None
     parts = [maintained(call, i) for i, call in enumerate(aggregate.calls, 1)]

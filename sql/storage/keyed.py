@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Column, Field
-from ..identity import key_hash, same_content, same_key
-from ..operators import Operator
-from ..plan import Plan
-from ..render import derived, quote, select
-from .shape import ROW_ID, Shape, W, net_delta
+from sql.base.columns import Column, Field
+from sql.base.identity import key_hash, same_content, same_key
+from sql.base.text import derived, quote, select
+from sql.operators import Operator
+from sql.operators.statement import Plan
+from sql.storage.shape import ROW_ID, Shape, W, net_delta
 
 ID = quote(ROW_ID)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Column
-from ..operators import Operator
-from ..plan import Plan
-from ..render import select
-from .shape import Shape
+from sql.base.columns import Column
+from sql.base.text import select
+from sql.operators import Operator
+from sql.operators.statement import Plan
+from sql.storage.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Recomputed(Shape):
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         rows = self.rows
-        if plan.elsewhere:
+        if plan.remote_plan:
             types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
             rows = select(["*"], plan.stage("__pgt_rows", rows, types))
         return self.base.apply_full(plan, storage, rows)

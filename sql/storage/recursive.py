@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from ..columns import Column, Field
-from ..expressions import equated
-from ..operators import Join, Operator, Project, Recursion
-from ..operators.fixpoint import Fixpoint, Stored
-from ..operators.given import Given, substituted
-from ..plan import Plan
-from ..render import derived, quote, select
-from ..spark_types import NotExpressible
-from ..types import ORDERED
-from .bag import Bag
-from .recomputed import Recomputed
-from .shape import Shape, output_columns
+from sql.base.columns import Column, Field
+from sql.base.text import derived, quote, select
+from sql.base.types import ORDERED
+from sql.canonical.row_expressions import equated
+from sql.errors import NotExpressible
+from sql.operators import Join, Operator, Project, Recursion
+from sql.operators.fixpoint import Fixpoint, Stored
+from sql.operators.input import Input, substituted
+from sql.operators.statement import Plan
+from sql.storage.bag import Bag
+from sql.storage.recomputed import Recomputed
+from sql.storage.shape import Shape, output_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Recursive(Recomputed):
         return (*self.bag.create(storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.elsewhere:
+        if plan.remote_plan:
             raise NotExpressible("WITH RECURSIVE")
         names = {f.name: name for name, f in reversed(self.bag.fields)}
         hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.bag.output, self.bag.fields, strict=True))
 
         def projected(rows: str) -> str:
-            given = Given(self.recursion.columns, rows)
+            given = Input(self.recursion.columns, rows)
             return substituted(self.root, {id(self.recursion): given}).new(Plan(frozenset()))
 
         stored = Stored(storage, tuple((names[f.name], f) for f in self.recursion.columns), hashed, projected)
@@ -109,7 +109,7 @@ def recursive(
         columns=root.columns + tuple(missing.values()),
     )
     fields += tuple(missing.items())
-    hidden = tuple(Column(name, f.type, False, f.hashable, f.faithful) for name, f in missing.items())
+    hidden = tuple(Column(name, f.type, False, f.hashable, f.equality_is_identity) for name, f in missing.items())
     rows = select(output_columns(fields), derived(root.new(Plan(frozenset())), "o"))
     bag = Bag(rows, output + hidden, root, fields)
     return Recursive(bag, bag, len(output), root, recursion, fixpoint)

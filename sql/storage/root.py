@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from ..columns import Column, Field
-from ..operators import Filter, Operator, Project
+from sql.base.columns import Column, Field
+from sql.operators import Filter, Operator, Project
 
 
 def top(root: Operator) -> Iterator[Project | Filter]:
@@ -42,7 +42,7 @@ def above(root: Operator, rows: str, extra: Sequence[Field]) -> str:
 def stored_keys(keys: Sequence[Field], known: dict[str, Column]) -> tuple[Column, ...]:
     """The storage's columns that hold the keys: the query's own, or else hidden ones."""
     return tuple(
-        known.get(key.name) or Column(f"__pgt_key{i}", key.type, key.not_null, key.hashable, key.faithful)
+        known.get(key.name) or Column(f"__pgt_key{i}", key.type, key.not_null, key.hashable, key.equality_is_identity)
         for i, key in enumerate(keys, 1)
     )
 

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..columns import WEIGHT, Column, Field
-from ..netting import netted
-from ..operators import Operator
-from ..operators.memory import memories
-from ..plan import PENDING, Plan, buffer
-from ..render import any_of, derived, quote, select, union_all
+from sql.base.columns import WEIGHT, Column, Field
+from sql.base.consolidate import consolidated
+from sql.base.text import any_of, derived, quote, select, union_all
+from sql.operators import Operator
+from sql.operators.cached_accumulators import memories
+from sql.operators.statement import PENDING, Plan, buffer
 
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
@@ -35,7 +35,7 @@ def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
 
 def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
     """A CTE of the operator's delta under the query's names, rows of the same content added up."""
-    query = netted(operator.delta(plan), [f for _, f in output], [name for name, _ in output])
+    query = consolidated(operator.delta(plan), [f for _, f in output], [name for name, _ in output])
     return plan.stage("__pgt_delta", query, {name: f.type for name, f in output} | {WEIGHT: "bigint"})
 
 

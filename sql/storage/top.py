@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..columns import Field
-from ..identity import content_groups
-from ..operators import Aggregate, Limit, Operator, Project
-from ..operators.addition import in_view
-from ..operators.auxiliaries import COUNT
-from ..operators.operator import names
-from ..operators.ordering import order_by
-from ..plan import Plan
-from ..render import derived, quote, repeated, select, union_all
-from .recomputed import Recomputed
-from .shape import W, output_columns
+from sql.base.columns import Field
+from sql.base.identity import content_groups
+from sql.base.text import derived, quote, repeated, select, union_all
+from sql.operators import Aggregate, Limit, Operator, Project
+from sql.operators.accumulators import COUNT
+from sql.operators.linear_aggregate import in_view
+from sql.operators.operator import names
+from sql.operators.ordering import order_by
+from sql.operators.statement import Plan
+from sql.storage.recomputed import Recomputed
+from sql.storage.shape import W, output_columns
 
 STORED, POSITION = quote("__pgt_stored"), quote("__pgt_position")
 
@@ -37,7 +37,7 @@ class Top(Recomputed):
         return self.limit.input
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.elsewhere:
+        if plan.remote_plan:
             # Where no index gives the first rows, and what is stored is not known, they are found among all.
             return Recomputed.apply_delta(self, plan, storage)
         limit = self.limit

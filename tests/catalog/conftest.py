@@ -16,8 +16,8 @@ import pytest
 from psycopg import conninfo, sql
 
 from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, Scripts, System, install
-from engine.pool import PooledSession
-from server.embedded import EmbeddedPostgres
+from engine.session.pool import PooledSession
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
 
 PASSWORD = "correct horse"

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from catalog.install import QUEUES
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into
 from tests.clusters import started_cluster
 

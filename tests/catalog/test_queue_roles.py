@@ -12,7 +12,7 @@ import pytest
 from psycopg import conninfo, sql
 
 from catalog.install import QUEUES
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into
 
 ROLES = ("pgque_reader", "pgque_writer", "pgque_admin")

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 from catalog.install import REGISTERS
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import install_into
 from tests.clusters import started_cluster
 

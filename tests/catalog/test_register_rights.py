@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from catalog.install import REGISTERS
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Connection, install_into
 from tests.catalog.signatures import declared_lines, wrong_functions
 from tests.clusters import new_database

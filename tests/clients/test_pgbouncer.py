@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clients.packages import tool
 from tests.e2e.conftest import Database, Headwater
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 from tests.e2e.conftest import Database
 
 PIPELINE = r"""

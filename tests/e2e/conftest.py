@@ -20,7 +20,7 @@ import pytest
 from psycopg import conninfo, sql
 from psycopg.rows import dict_row
 
-from server.data_directory import DataDirectory
+from server.postgres.data_directory import DataDirectory
 from tests.clusters import OTHER_PROGRAMS, OtherPostgres
 from tests.e2e.registers import INVENTORY
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 from tests.e2e.conftest import Database
 
 EXAMPLE = re.compile(r"(<!-- soon -->\n)?```sql\n(.*?)```\n```\n(.*?)```\n", re.DOTALL)

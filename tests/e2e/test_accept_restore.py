@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 
 
 def restore(db: Any, target: str, dump: Path) -> None:

@@ -28,7 +28,7 @@ from psycopg import conninfo
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.queue_crews import DONE, Crew
 from tests.e2e.test_crash_recovery import connected, kill
-from tests.e2e.test_silence import Elsewhere
+from tests.e2e.test_silence import RemotePlan
 from tests.silent_network import SilentNetwork, silent_network
 
 Eventually = Callable[..., Any]
@@ -196,7 +196,7 @@ def second_server(first: Headwater, path: Path) -> Iterator[tuple[Headwater, Sil
     with silent_network(login["host"], int(login["port"])) as network:
         url = f"postgresql://{login['user']}:{login['password']}@127.0.0.1:{network.port}/postgres?sslmode=disable"
         path.mkdir()
-        server = Elsewhere(path / "data", "--postgres", url)
+        server = RemotePlan(path / "data", "--postgres", url)
         server.login = {key: str(login[key]) for key in ("user", "password")}
         server.start()
         try:

@@ -16,7 +16,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.queue_crews import DONE, Crew
 

@@ -10,7 +10,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 
 CREATE = "SELECT pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')"
 EXISTS = "SELECT to_regclass('public.copy') IS NOT NULL"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.status import _HOLDING
+from server.commands.status import _HOLDING
 
 Eventually = Callable[..., Any]
 

@@ -11,14 +11,14 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.e2e.conftest import Database, Headwater
 from tests.silent_network import SilentNetwork, silent_network
 
 Eventually = Callable[..., Any]
 
 
-class Elsewhere(Headwater):
+class RemotePlan(Headwater):
     """A server in front of a PostgreSQL that is not its own."""
 
     login: dict[str, str]
@@ -37,7 +37,7 @@ def network(cluster: EmbeddedPostgres) -> Iterator[SilentNetwork]:
 def behind(cluster: EmbeddedPostgres, database: str, network: SilentNetwork, tmp_path: Path) -> Iterator[Database]:
     """A database at work behind the network: a stream table, a queue, a subscription."""
     url = f"postgresql://{cluster.user}:{cluster.password}@127.0.0.1:{network.port}/{database}?sslmode=disable"
-    server = Elsewhere(tmp_path / "data", "--postgres", url)
+    server = RemotePlan(tmp_path / "data", "--postgres", url)
     server.login = {k: str(v) for k, v in conninfo.conninfo_to_dict(url).items() if k in ("user", "password")}
     server.start()
     db = Database(server, database)

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from server.data_directory import DataDirectory
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory
 from tests.e2e.conftest import Database, Headwater, _database
 from tests.e2e.following import Folded, timestamp_of
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from psycopg import conninfo
 
-from server.embedded import binaries
+from server.postgres.cluster import binaries
 from tests.clients import packages
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.documentation import page

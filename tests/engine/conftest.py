@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
 from tests.engine.mirror_laboratory import Laboratory, open_laboratory
 from tests.engine.subscription_laboratory import Subscriptions

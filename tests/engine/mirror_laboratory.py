@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from psycopg import conninfo
 
 from catalog.install import install
-from engine.mirror import Mirror, MirrorVersion, Snapshot
-from engine.mirror_source import connections
-from engine.pool import SESSION_SETTINGS, PooledSession
+from engine.mirror.mirror import Mirror, MirrorVersion, Snapshot
+from engine.mirror.source import connections
+from engine.session.pool import SESSION_SETTINGS, PooledSession
 from sql import Column, Source
 
 FIVE = [(i, f"v{i}") for i in range(1, 6)]
@@ -120,7 +120,7 @@ class Laboratory:
 
 
 def contents(version: MirrorVersion, *names: str) -> list[Any]:
-    """The rows of some columns (all without), by the formula that `engine.mirror_sql` gives."""
+    """The rows of some columns (all without), by the formula that `as_of_sql` gives."""
     counted: Counter[tuple[Any, ...]] = Counter()
     for file in version.files:
         counted.update(tuple(row[name] for name in names or row) for row in pq.read_table(file).to_pylist())

@@ -1,4 +1,4 @@
-"""A database with the catalog, a hub and a keeper of captures in this process.
+"""A database with the catalog, a hub and a maintenance of captures in this process.
 
 Its subscribers are sessions of PostgreSQL's own.
 """
@@ -16,12 +16,12 @@ import pytest
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine.capture_keeper import CaptureKeeper
-from engine.pool import DatabasePool, PooledSession
+from engine.capture.maintenance import CaptureMaintenance
+from engine.session.pool import DatabasePool, PooledSession
 from engine.subscribe import AsOf, Batch, Envelope, EnvelopeKind, Output, RowOutput, Subscribe
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.hub import Hub
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 
 T = TypeVar("T")
 
@@ -130,7 +130,7 @@ class Subscriptions:
         async with self.pool.session() as session:
             await install(session)
         self.hub = self.another_hub()
-        self._keeper = asyncio.create_task(CaptureKeeper(self.pool).run())
+        self._keeper = asyncio.create_task(CaptureMaintenance(self.pool).run())
         self.admin = await self.connect()
         self.client = await self.connect()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from engine.clocks import ClockWatch
+from engine.session.clocks import ClockWatch
 
 
 @pytest.mark.parametrize("jump", [-3600.0, -2.0, 0.0, 0.5, 2.0, 3600.0])

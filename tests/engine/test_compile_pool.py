@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from catalog.session import SqlError
-from engine.compile_pool import CompilePool, Limits, TooComplex, on_behalf_of
+from engine.compile.pool import CompilePool, Limits, TooComplex, on_behalf_of
 from sql import NotDifferentiable, jobs
 
 FOREVER = 10**9

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.context import RefreshContext, SourceState
-from engine.decision import Action, Decision, RefreshSettings, decide, learned_threshold
+from engine.refresh.policy import Action, Decision, RefreshSettings, decide, learned_threshold
+from engine.stream_tables.refresh_state import RefreshContext, SourceState
 
 SETTINGS = RefreshSettings()
 ORDERS = SourceState(oid=1, qualified="public.orders", name="orders", captured=True, pending=0, truncated=False)

@@ -10,10 +10,10 @@ import pytest
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine import election
-from engine.election import Rival, elected
-from engine.pool import DatabasePool, PooledSession
-from server.embedded import EmbeddedPostgres
+from engine.session import leader_election
+from engine.session.leader_election import Rival, elected
+from engine.session.pool import DatabasePool, PooledSession
+from server.postgres.cluster import EmbeddedPostgres
 
 DEADLINE = 30.0
 
@@ -43,7 +43,11 @@ async def test_leader_that_hangs_loses_all_its_sessions_and_is_replaced(pool: Da
         await other.execute("CREATE TABLE public.written ()")
         await other.run_script("BEGIN; LOCK TABLE public.written")
         settings = {"application_name": "another server"}
-        for now, lives in ((0.0, True), (election.HANGING_SECONDS - 1, True), (election.HANGING_SECONDS, False)):
+        for now, lives in (
+            (0.0, True),
+            (leader_election.HANGING_SECONDS - 1, True),
+            (leader_election.HANGING_SECONDS, False),
+        ):
             clock.now = now
             async with elected(pool, "work", settings, rival) as second:
                 assert second is None
@@ -54,7 +58,7 @@ async def test_leader_that_hangs_loses_all_its_sessions_and_is_replaced(pool: Da
                     await second.execute("DROP TABLE public.written")  # nobody has it locked
                     break
         with pytest.raises(SqlError) as raised:
-            await election.beat(PooledSession(leader))
+            await leader_election.beat(PooledSession(leader))
         assert raised.value.is_of_connection
 
 
@@ -65,7 +69,7 @@ async def test_leader_that_lives_is_left_alone(pool: DatabasePool) -> None:
         assert leader is not None
         for now in range(0, 100, 10):
             clock.now = float(now)
-            await election.beat(PooledSession(leader))
+            await leader_election.beat(PooledSession(leader))
             async with elected(pool, "work", None, rival) as second:
                 assert second is None
         working = asyncio.create_task(leader.execute("SELECT pg_catalog.pg_sleep(60)"))

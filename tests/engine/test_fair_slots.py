@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from engine.compile_pool import on_behalf_of
-from engine.fair_slots import FairSlots
-from engine.spark_sessions import SparkSessions
+from engine.compile.pool import on_behalf_of
+from engine.session.fair_slots import FairSlots
+from engine.spark.sessions import SparkSessions
 
 
 class Jobs:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from catalog.session import SqlError
-from engine.files import list_files
-from engine.lake_options import lake_table
+from engine.files.listing import list_files
+from engine.foreign_tables.lake_options import lake_table
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from catalog.session import SqlError
-from engine.history import HistoryClock, note_now
 from engine.subscribe import AsOf
-from server.embedded import EmbeddedPostgres
+from engine.subscribe.history import HistoryClock, note_now
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database, started_cluster
 from tests.engine.subscription_laboratory import Subscriptions
 

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from catalog.session import SqlError
-from engine.liveness import WatchedConnection
-from engine.pool import DatabasePool
-from server.embedded import EmbeddedPostgres
+from engine.session.liveness import WatchedConnection
+from engine.session.pool import DatabasePool
+from server.postgres.cluster import EmbeddedPostgres
 from tests.silent_network import SilentNetwork, silent_network
 
 DEADLINE = 30.0

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sql.spark_types import NotExpressible
+from sql.errors import NotExpressible
 from tests.engine.mirror_laboratory import FIVE, Laboratory, contents, net_changes
 
 

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from catalog.session import SqlError
-from engine import mirror_fold
-from engine.mirror import Damaged
-from engine.pool import PooledSession
-from engine.spark_executor import SparkExecutor
-from engine.spark_sessions import SparkSessions
+from engine.mirror import compaction
+from engine.mirror.mirror import Damaged
+from engine.session.pool import PooledSession
+from engine.spark.executor import SparkExecutor
+from engine.spark.sessions import SparkSessions
 from tests.engine.mirror_laboratory import FIVE, Laboratory, contents
 
 HARMS = ["file gone", "file cut", "log cut", "log gone", "all gone", "foreign commit"]
@@ -95,15 +95,15 @@ async def test_spark_never_gives_rows_of_a_file_with_another_byte(
 async def test_what_has_rotted_does_not_get_into_a_new_file(
     laboratory: Laboratory, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 0)
-    monkeypatch.setattr(mirror_fold, "FOLD_RATIO", 0)
+    monkeypatch.setattr(compaction, "FOLD_ROWS", 0)
+    monkeypatch.setattr(compaction, "FOLD_RATIO", 0)
     await laboratory.rows("id", "v")
     await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
     async with laboratory.at("id", "v") as version:
         file = Path(version.files[0] if part == "base" else version.changes[0])
     _rot(file)
     place = laboratory.mirror.place("lab", version.source)
-    await mirror_fold.fold(laboratory.mirror, place, [])
+    await compaction.fold(laboratory.mirror, place, [])
     assert not await asyncio.to_thread(file.exists)
     async with laboratory.at("id", "v") as rebuilt:
         assert not rebuilt.reused

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import mirror_extract
-from sql.spark_types import NotExpressible
+from engine.mirror import parallel_extract
+from sql.errors import NotExpressible
 from tests.engine.mirror_laboratory import Laboratory, contents, open_laboratory
 
 
 @pytest.fixture
 async def laboratory(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Laboratory]:
-    monkeypatch.setattr(mirror_extract, "CONNECTIONS", 3)
+    monkeypatch.setattr(parallel_extract, "CONNECTIONS", 3)
     async with open_laboratory(dsn, tmp_path / "mirror") as laboratory:
         yield laboratory
 

@@ -9,14 +9,14 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from engine import mirror_fold
-from engine.mirror import Mirror
-from engine.mirror_files import Location
-from engine.mirror_fold import fold
-from engine.mirror_keeper import MirrorKeeper
-from engine.mirror_state import MirrorState, base_of, changes_of, load
-from engine.pool import DatabasePool
-from engine.snapshots import Frontier
+from engine.mirror import compaction
+from engine.mirror.compaction import fold
+from engine.mirror.delta_table import Location
+from engine.mirror.maintenance import MirrorMaintenance
+from engine.mirror.mirror import Mirror
+from engine.mirror.state import MirrorState, base_of, changes_of, load
+from engine.session.pool import DatabasePool
+from engine.session.snapshots import Frontier
 from tests.engine.mirror_laboratory import FIVE, Laboratory, contents, net_changes
 
 
@@ -29,8 +29,8 @@ class Pool:
         self.connect = laboratory.connect
 
 
-def keeper_of(laboratory: Laboratory, mirror: Mirror | None = None) -> MirrorKeeper:
-    return MirrorKeeper(mirror or laboratory.mirror, cast(DatabasePool, Pool(laboratory)))
+def keeper_of(laboratory: Laboratory, mirror: Mirror | None = None) -> MirrorMaintenance:
+    return MirrorMaintenance(mirror or laboratory.mirror, cast(DatabasePool, Pool(laboratory)))
 
 
 async def stored(laboratory: Laboratory) -> MirrorState:
@@ -122,8 +122,8 @@ async def test_server_killed_between_storing_changes_and_saying_so_repeats_nothi
     await laboratory.set_frontier()
     connection = await laboratory.connect()
     with monkeypatch.context() as patched, pytest.raises(asyncpg.PostgresError):
-        patched.setattr("engine.mirror_source._HAS_SQL", "SELECT 1 / 0, $1, $2, $3, $4, $5")
-        await laboratory.mirror.bring_up(
+        patched.setattr("engine.mirror.source._HAS_SQL", "SELECT 1 / 0, $1, $2, $3, $4, $5")
+        await laboratory.mirror.catch_up(
             connection, await place_of(laboratory), (await laboratory.source()).oid, await stored(laboratory)
         )
     await connection.close()
@@ -174,7 +174,7 @@ async def test_mirror_of_a_source_that_nobody_reads_is_removed(laboratory: Labor
 class TestFolding:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 3)
+        monkeypatch.setattr(compaction, "FOLD_ROWS", 3)
 
     @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
     async def test_folded_mirror_has_the_same_rows(self, laboratory: Laboratory, key: str) -> None:
@@ -206,8 +206,8 @@ class TestFolding:
     async def test_short_log_is_folded_when_it_has_stayed_quiet(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 1000)
-        monkeypatch.setattr(mirror_fold, "QUIET_ROWS", 3)
+        monkeypatch.setattr(compaction, "FOLD_ROWS", 1000)
+        monkeypatch.setattr(compaction, "QUIET_ROWS", 3)
         await laboratory.rows("id", "v")
         await laboratory.run("UPDATE public.t SET v = 'x'")
         expected = await laboratory.rows("id", "v")
@@ -270,8 +270,8 @@ class TestFolding:
     async def test_small_files_of_the_log_are_made_one(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mirror_fold, "FOLD_ROWS", 100)
-        monkeypatch.setattr(mirror_fold, "SMALL_FILES", 3)
+        monkeypatch.setattr(compaction, "FOLD_ROWS", 100)
+        monkeypatch.setattr(compaction, "SMALL_FILES", 3)
         await laboratory.rows("id", "v")
         for number in range(6, 11):
             await laboratory.run(f"INSERT INTO public.t VALUES ({number}, 'v{number}', 0)")

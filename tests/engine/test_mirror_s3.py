@@ -16,12 +16,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engine.mirror import Mirror
-from engine.mirror_fold import fold
-from engine.mirror_location import location, spark_properties
-from engine.mirror_views import create_views
-from engine.snapshots import PgSnapshot
-from engine.spark_sessions import SparkSessions
+from engine.mirror.compaction import fold
+from engine.mirror.location import location, spark_properties
+from engine.mirror.mirror import Mirror
+from engine.session.snapshots import PgSnapshot
+from engine.spark.mirror_views import create_views
+from engine.spark.sessions import SparkSessions
 from tests.engine.mirror_laboratory import Laboratory, open_laboratory
 
 
@@ -81,7 +81,7 @@ async def laboratory(dsn: str, tmp_path: Path, s3: dict[str, str]) -> AsyncItera
 async def test_mirror_on_s3_is_written_followed_folded_and_removed(
     laboratory: Laboratory, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.mirror_fold.FOLD_ROWS", 1)
+    monkeypatch.setattr("engine.mirror.compaction.FOLD_ROWS", 1)
     async with laboratory.at("id", "v") as version:
         assert not version.reused
         assert version.rows == 5
@@ -129,8 +129,8 @@ async def test_sail_reads_the_mirror_on_s3(
 
 
 async def test_of_two_writers_on_s3_one_is_told_that_it_was_overtaken(laboratory: Laboratory) -> None:
-    from engine.mirror_files import Overtaken
-    from engine.mirror_state import changes_metadata, changes_of, load
+    from engine.mirror.delta_table import WriteConflict
+    from engine.mirror.state import changes_metadata, changes_of, load
 
     await laboratory.rows_in_mirror("id", "v")
     place = laboratory.mirror.place("lab", (await laboratory.source()).oid)
@@ -140,12 +140,12 @@ async def test_of_two_writers_on_s3_one_is_told_that_it_was_overtaken(laboratory
     schema = one.changes.table.to_pyarrow_table().schema
     metadata = changes_metadata(one.mirror, one.since, PgSnapshot.parse("1000:1000:"), "")
     changes_of(place).append(one.changes, schema.empty_table(), metadata)
-    with pytest.raises(Overtaken):
+    with pytest.raises(WriteConflict):
         changes_of(place).append(other.changes, schema.empty_table(), metadata)
 
 
 def test_storage_that_cannot_be_reached_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
-    from engine.mirror_files import StorageFailed
+    from engine.mirror.delta_table import StorageFailed
 
     words = [
         "AWS_ENDPOINT_URL=http://127.0.0.1:1",

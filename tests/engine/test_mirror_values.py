@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from engine.mirror import Mirror
-from sql.spark_types import INFINITE_DAYS, NotExpressible
+from engine.mirror.mirror import Mirror
+from sql.errors import NotExpressible
+from sql.spark.types import INFINITE_DAYS
 from tests.engine.mirror_laboratory import Laboratory, contents
 
 

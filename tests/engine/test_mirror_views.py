@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.mirror import MirrorVersion
-from engine.mirror_views import create_views
-from engine.spark_sessions import SparkSessions
+from engine.mirror.mirror import MirrorVersion
+from engine.spark.mirror_views import create_views
+from engine.spark.sessions import SparkSessions
 from sql import Source
 from tests.engine.mirror_laboratory import Laboratory
 

@@ -7,9 +7,18 @@ from dataclasses import replace
 import pytest
 
 from catalog.session import SqlError
-from engine.context import RefreshContext
-from engine.decision import Action, RefreshSettings
-from engine.placement import Choice, Cost, SparkFailure, SparkFell, by_policy, choose, learn, learned_costs
+from engine.refresh.executor_choice import (
+    Choice,
+    Cost,
+    SparkFailure,
+    SparkFallback,
+    by_policy,
+    choose,
+    learn,
+    learned_costs,
+)
+from engine.refresh.policy import Action, RefreshSettings
+from engine.stream_tables.refresh_state import RefreshContext
 from tests.engine.test_decision import CONTEXT
 
 SETTINGS = RefreshSettings(spark_min_rows=100_000)
@@ -104,10 +113,10 @@ def test_nothing_is_learned_from_few_rows_or_where_there_is_no_choice() -> None:
 @pytest.mark.parametrize(
     ("policy", "engine", "outcome"),
     [
-        ("retry", "auto", SparkFell),
+        ("retry", "auto", SparkFallback),
         ("retry", "spark", SparkFailure),
-        ("postgres", "auto", SparkFell),
-        ("postgres", "spark", SparkFell),
+        ("postgres", "auto", SparkFallback),
+        ("postgres", "spark", SparkFallback),
         ("error", "auto", SparkFailure),
         ("error", "spark", SparkFailure),
     ],
@@ -120,5 +129,5 @@ def test_policy_decides_what_a_failed_spark_means(policy: str, engine: str, outc
 
 
 def test_alert_does_not_quote_a_failed_job() -> None:
-    fell = SparkFell(SqlError("38000", "Spark job failed: cannot cast 'secret'"))
+    fell = SparkFallback(SqlError("38000", "Spark job failed: cannot cast 'secret'"))
     assert fell.alert == "Spark failed (38000); computed by PostgreSQL instead"

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from catalog.session import SqlError
-from engine.pool import DatabasePool
-from server.embedded import EmbeddedPostgres
+from engine.session.pool import DatabasePool
+from server.postgres.cluster import EmbeddedPostgres
 
 
 def pool_of(cluster: EmbeddedPostgres, database: str, **login: Any) -> DatabasePool:

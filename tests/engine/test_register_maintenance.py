@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from engine.placement import NoSpark
+from engine.refresh.executor_choice import NoSpark
 from engine.service import Engine
-from server.embedded import EmbeddedPostgres
-from server.hooks import Backend
+from server.intercept.engine_interface import Backend
+from server.postgres.cluster import EmbeddedPostgres
 from tests.server.conftest import RunningRelay
 
 DEADLINE = 60.0
@@ -26,7 +26,7 @@ def served(
     cluster: EmbeddedPostgres, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[psycopg.Connection[Any]]:
     """A connection through a relay with an engine that hardly ever looks for work by itself."""
-    for module in ("engine.election", "engine.register_maintenance"):
+    for module in ("engine.session.leader_election", "engine.registers.maintenance"):
         monkeypatch.setattr(f"{module}.DISCOVERY_SECONDS", 1e6)
     options = psycopg.conninfo.conninfo_to_dict(cluster.dsn(database))
     login = {"host": options["host"], "port": int(options["port"]), "user": options["user"]}

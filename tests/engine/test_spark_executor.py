@@ -13,12 +13,12 @@ from psycopg import conninfo
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine.mirror import Mirror
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.spark_executor import SparkExecutor, SparkResult
-from engine.spark_sessions import SparkJobFailed, SparkSessions, SparkUnavailable
+from engine.mirror.mirror import Mirror
+from engine.session.pool import SESSION_SETTINGS, PooledSession
+from engine.spark.executor import SparkExecutor, SparkResult
+from engine.spark.sessions import SparkJobFailed, SparkSessions, SparkUnavailable
 from sql import Column, Source
-from sql.spark import NotExpressible
+from sql.spark.render import NotExpressible
 
 GROUPS = "SELECT g, count(*) AS n, sum(v) AS total FROM public.t GROUP BY g"
 

@@ -18,10 +18,10 @@ from typing import Any, Protocol
 import psutil
 import pytest
 
-from engine.sail_process import SailProcess
-from engine.spark_jvm import find_java
-from engine.spark_sessions import RENEWAL_SECONDS, SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
-from engine.spark_target import parse_conf
+from engine.spark.jvm import find_java
+from engine.spark.sail_process import SailProcess
+from engine.spark.sessions import RENEWAL_SECONDS, SparkJobFailed, SparkSessions, SparkTargetError, SparkUnavailable
+from engine.spark.target import parse_conf
 
 ROOT = Path(__file__).parents[2]
 

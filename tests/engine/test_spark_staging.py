@@ -11,10 +11,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from engine.spark_executor import SparkResult
-from engine.spark_load import Parallel
-from engine.spark_staging import StagingArea
-from engine.spark_writer import writer
+from engine.spark.executor import SparkResult
+from engine.spark.partition_writer import writer
+from engine.spark.result_loading import Parallel
+from engine.spark.staging import StagingArea
 from tests.engine.test_spark_executor import Laboratory, laboratory
 
 __all__ = ["laboratory"]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from engine.pool import PooledSession
+from engine.session.pool import PooledSession
 from engine.subscribe import AsOf
 from engine.subscribe.evaluation import Evaluation
 from tests.engine.subscription_laboratory import PATIENCE, Row, Subscriptions, ended
@@ -399,10 +399,10 @@ def test_stream_tables_and_their_sources_together(subscriptions: Subscriptions) 
 
     async def run() -> None:
         await lab.run("CREATE TABLE src (g int, v int)", "INSERT INTO src VALUES (1, 1), (1, 2), (2, 5)")
-        from engine import requests
-        from engine.placement import NoSpark
-        from engine.refresh import Initiator
-        from engine.requests import Request
+        from engine.refresh.executor_choice import NoSpark
+        from engine.refresh.refresh import Initiator
+        from engine.requests import requests
+        from engine.requests.requests import Request
 
         async with lab.pool.session() as own:
             async with own.transaction("read_committed"):

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from catalog.session import SqlError
-from engine.pool import PooledSession
-from engine.subscribe import Batch, RowOutput, Subscribe, feed, starting
+from engine.session.pool import PooledSession
+from engine.subscribe import Batch, RowOutput, Subscribe, feed, initial_snapshot
 from engine.subscribe.coalescing import Coalescing
-from engine.subscribe.starting import SHARED, Start
+from engine.subscribe.initial_snapshot import SHARED, InitialSnapshot
 from tests.engine.subscription_laboratory import PATIENCE, Subscriber, Subscriptions, decoded
 
 
@@ -122,14 +122,14 @@ def test_clients_who_come_together_are_served_by_one_session(
 ) -> None:
     lab = subscriptions
     acquired = 0
-    acquire = Start.acquire
+    acquire = InitialSnapshot.acquire
 
-    async def counted(start: Start) -> PooledSession:
+    async def counted(start: InitialSnapshot) -> PooledSession:
         nonlocal acquired
         acquired += 1
         return await acquire(start)
 
-    monkeypatch.setattr(Start, "acquire", counted)
+    monkeypatch.setattr(InitialSnapshot, "acquire", counted)
 
     async def run() -> None:
         await lab.run("CREATE TABLE crowded (a int)", "INSERT INTO crowded VALUES (1), (2)")
@@ -158,7 +158,7 @@ def test_slow_reader_of_a_snapshot_holds_up_nobody_who_came_with_it(
     subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch, shared: int
 ) -> None:
     lab = subscriptions
-    monkeypatch.setattr(starting, "SHARED", shared)
+    monkeypatch.setattr(initial_snapshot, "SHARED", shared)
     monkeypatch.setattr(feed, "MOST_BYTES", 50_000)
     monkeypatch.setattr(feed, "STALL_SECONDS", 60.0)
 

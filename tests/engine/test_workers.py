@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from engine.workers import Workers
+from engine.scheduling.worker_pool import Workers
 
 ALICE, BOB, CAROL = 1, 2, 3
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
 from tests.property.laboratory import Laboratory
 

@@ -11,14 +11,14 @@ from typing import Any
 from hypothesis import assume, reject
 
 from catalog.session import SqlError
-from engine.pool import DatabasePool, PooledSession
+from engine.session.pool import DatabasePool, PooledSession
+from engine.session.transactions import savepoint
 from engine.subscribe import Envelope, EnvelopeKind, RowOutput, Subscribe
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.groups import Tick
 from engine.subscribe.hub import Hub
 from engine.subscribe.ticker import Ticker
-from engine.transactions import savepoint
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.engine.subscription_laboratory import PATIENCE, Row, decoded
 from tests.property.changes import Step
 from tests.property.laboratory import LOCK_TIMEOUT, NOT_MAINTAINED, Laboratory

@@ -12,13 +12,13 @@ from hypothesis import reject
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine import requests
-from engine.decision import Action
-from engine.placement import NoSpark, Spark
-from engine.pool import PooledSession
-from engine.refresh import Initiator, RefreshOutcome
-from engine.requests import Request
-from server.embedded import EmbeddedPostgres
+from engine.refresh.executor_choice import NoSpark, Spark
+from engine.refresh.policy import Action
+from engine.refresh.refresh import Initiator, RefreshOutcome
+from engine.requests import requests
+from engine.requests.requests import Request
+from engine.session.pool import PooledSession
+from server.postgres.cluster import EmbeddedPostgres
 from tests.property.changes import Step
 from tests.property.queries import Query
 from tests.property.schemas import Table

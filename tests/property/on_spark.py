@@ -21,12 +21,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from engine.decision import Action
-from engine.mirror import Mirror
-from engine.on_spark import DatabaseOnSpark
-from engine.pool import DatabasePool
-from engine.spark_executor import SparkExecutor
-from engine.spark_sessions import SparkSessions
+from engine.mirror.mirror import Mirror
+from engine.refresh.policy import Action
+from engine.refresh.spark_refresh import DatabaseOnSpark
+from engine.session.pool import DatabasePool
+from engine.spark.executor import SparkExecutor
+from engine.spark.sessions import SparkSessions
 from tests.property.changes import changes, initial_rows
 from tests.property.laboratory import Laboratory
 from tests.property.queries import Query, queries

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.decision import Action
-from engine.refresh import Initiator
-from engine.requests import refresh_now
-from server.embedded import EmbeddedPostgres
+from engine.refresh.policy import Action
+from engine.refresh.refresh import Initiator
+from engine.requests.requests import refresh_now
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
 from tests.property.laboratory import Laboratory, StreamTable
 from tests.property.queries import Query

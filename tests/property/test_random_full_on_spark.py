@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from engine.subscribe import hub
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.property.changes import Step, initial_rows, scripts
 from tests.property.following import Following
 from tests.property.laboratory import Laboratory

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from catalog.install import SYSTEMS
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import install_into
 from tests.clusters import new_database
 from tests.security.name_lookup import unqualified

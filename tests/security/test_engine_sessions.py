@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psycopg.conninfo import conninfo_to_dict
 
-from engine.pool import DatabasePool, PooledSession
+from engine.session.pool import DatabasePool, PooledSession
 
 
 async def test_path_that_holds_after_the_commit_only(dsn: str) -> None:

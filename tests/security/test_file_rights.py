@@ -14,10 +14,11 @@ import psycopg
 import pytest
 from psycopg import errors, sql
 
-from server import embedded, unprivileged
-from server.data_directory import DataDirectory, StartupError
-from server.embedded import EmbeddedPostgres
-from server.embedded_processes import processes_in
+from server.postgres import cluster as embedded
+from server.postgres import unprivileged
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory, StartupError
+from server.postgres.processes import processes_in
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or sys.platform != "linux", reason="only root can become another user, and only on Linux for sure"

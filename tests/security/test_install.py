@@ -14,7 +14,7 @@ from psycopg import conninfo
 
 from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, System, bundled_scripts, install
 from catalog.ownership import UntrustedSchema
-from engine.pool import PooledSession
+from engine.session.pool import PooledSession
 from tests.e2e.conftest import Headwater
 
 ROLE = "squatter"

@@ -8,12 +8,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from server.embedded import EmbeddedPostgres
-from server.hooks import Backend, NoEngine
-from server.postgres_url import InvalidUrl, PostgresUrl
+from server.intercept.engine_interface import Backend, NoEngine
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.url import InvalidUrl, PostgresUrl
 from server.protocol import messages as m
-from server.relay import Relay
-from server.session import RelaySession
+from server.relay.listener import Relay
+from server.relay.session import RelaySession
 from tests.clusters import started_cluster
 from tests.conftest import SETTINGS
 from tests.server.conftest import Engaged, RunningRelay

@@ -12,10 +12,10 @@ import psycopg
 import pytest
 
 from catalog.session import SqlError
-from engine import mirror_extract
-from engine.relations import Relation, check_opened, locked, relation
+from engine.mirror import parallel_extract
+from engine.session.relations import Relation, check_opened, locked, relation
 from sql import Column, Source
-from sql.spark_types import NotExpressible
+from sql.errors import NotExpressible
 from tests.engine.mirror_laboratory import Laboratory, contents, open_laboratory
 
 TRAP = """
@@ -165,7 +165,7 @@ async def test_table_that_takes_the_place_just_before_the_copy_is_noticed(
         return found and Relation(oid, "public", "secret", "table")
 
     with monkeypatch.context() as patched:
-        patched.setattr(mirror_extract, "relation", fooled)
+        patched.setattr(parallel_extract, "relation", fooled)
         with pytest.raises(SqlError, match="was renamed, replaced or dropped"):
             await attacker.mirrored(source, monkeypatch)
     assert await attacker.mirrored(source, monkeypatch) == [(1, "one"), (2, "two")]

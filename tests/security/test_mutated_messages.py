@@ -25,24 +25,18 @@ from server.protocol import (
     cursor_syntax,
     extensions,
     lexer,
-    own_statements,
+    request_statements,
     startup,
     subscribe_syntax,
     uri_copy,
     values,
 )
 from server.protocol import messages as m
-from server.protocol.explanation import explained
-from server.protocol.express import is_answer, is_batch
-from server.protocol.framing import (
-    AUTHENTICATION_LENGTHS,
-    BACKEND_LENGTHS,
-    CONTINUATION,
-    WHOLE,
-    Framer,
-)
+from server.protocol.error_rewriting import explained
+from server.protocol.fast_path import is_answer, is_batch
+from server.protocol.framing import AUTHENTICATION_LENGTHS, BACKEND_LENGTHS, CONTINUATION, WHOLE, Framer
 from server.protocol.traffic import Traffic
-from server.subscriptions import stand_in
+from server.subscriptions import describe_query
 from tests.server.conftest import Engaged, RunningRelay, through
 from tests.server.table_engine import TableEngine
 from tests.server.wire import Wire, dial, statement
@@ -162,7 +156,7 @@ def _read_text(text: bytes) -> None:
     for encoding in ("UTF8", "SJIS"):
         for each in lexer.split(text, encoding=encoding, backslashes=encoding == "SJIS"):
             lexer.kind_of(each.words)
-        for as_request in (uri_copy.as_request, extensions.as_request, own_statements.as_request):
+        for as_request in (uri_copy.as_request, extensions.as_request, request_statements.as_request):
             as_request(text, encoding=encoding)
         for parse in (subscribe_syntax.parse, cursor_syntax.parse):
             with suppress(SqlError):
@@ -196,7 +190,7 @@ def _read_backend(traffic: Traffic, chunk: bytes) -> None:
 
 
 def _read_answers(stream: bytes) -> None:
-    """Read PostgreSQL's messages one by one, as a conductor does."""
+    """Read PostgreSQL's messages one by one, as an interceptor does."""
     framer = Framer(BACKEND_LENGTHS)
     framer.feed(stream)
     decoders: list[values.Decoder] = []
@@ -208,7 +202,7 @@ def _read_answers(stream: bytes) -> None:
             m.without(data, "Ppq")
         elif kind == m.ROW_DESCRIPTION:
             decoders = [str] * len(values.decoders(data))
-            stand_in.columns(data)
+            describe_query.columns(data)
         elif kind == m.DATA_ROW:
             with suppress(SqlError):
                 values.row(data, decoders)

@@ -15,9 +15,9 @@ from psycopg import conninfo
 
 import engine
 from catalog.session import SqlError
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.spark_load import declared
-from engine.spark_staging import check_plain_types
+from engine.session.pool import SESSION_SETTINGS, PooledSession
+from engine.spark.result_loading import declared
+from engine.spark.staging import check_plain_types
 from sql import Column
 from tests.e2e.conftest import Database, Headwater
 

@@ -10,10 +10,10 @@ import pytest
 from psycopg import conninfo
 
 from catalog.install import QUEUES
-from engine import queue_maintenance
-from engine.pool import DatabasePool
-from engine.queue_maintenance import QueueMaintenance
-from server.embedded import EmbeddedPostgres
+from engine.queues import maintenance
+from engine.queues.maintenance import QueueMaintenance
+from engine.session.pool import DatabasePool
+from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into, queue, queue_database
 from tests.catalog.test_queue_roles import GRANTS, ROLES
 from tests.clusters import new_database
@@ -170,7 +170,7 @@ def test_hooks_that_do_not_end_stop_nobody_elses(
     queue: Queue, eve: Queue, queue_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that catches its cancellation."""
-    monkeypatch.setattr(queue_maintenance, "HOOK_SECONDS", 1)
+    monkeypatch.setattr(maintenance, "HOOK_SECONDS", 1)
     hook(
         eve,
         "BEGIN LOOP BEGIN PERFORM pg_sleep(600); EXCEPTION WHEN query_canceled THEN END; END LOOP; END",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sql.spark_types import NotExpressible
+from sql.errors import NotExpressible
 from tests.engine.conftest import laboratory
 from tests.engine.mirror_laboratory import Laboratory
 

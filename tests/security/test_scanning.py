@@ -23,13 +23,13 @@ import pytest
 import server
 from catalog.session import SqlError
 from engine.subscribe.rendering import CopyFormat
-from server.protocol import cursor_syntax, extensions, lexer, own_statements, subscribe_syntax, uri_copy
+from server.protocol import cursor_syntax, extensions, lexer, request_statements, subscribe_syntax, uri_copy
 from server.protocol import messages as m
-from server.protocol.explanation import explained
-from server.protocol.express import is_batch
+from server.protocol.error_rewriting import explained
+from server.protocol.fast_path import is_batch
 from server.protocol.framing import FRONTEND_LENGTHS, Framer
+from server.protocol.keyword_scan import LONG, mentions, sends, speaks_of_cursors
 from server.protocol.traffic import Traffic
-from server.protocol.words import LONG, mentions, sends, speaks_of_cursors
 from tests.server.conftest import Engaged
 
 MEGABYTE = (1 << 20) - 100  # longer messages are not looked at
@@ -129,7 +129,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "Query with cursors": _with_cursors,
     "copy": uri_copy.as_request,
     "extension": extensions.as_request,
-    "own": own_statements.as_request,
+    "own": request_statements.as_request,
     "subscribe": subscribe_syntax.parse,
     "fetch": cursor_syntax.parse,
     "leading": lambda text: lexer.leading(text, lexer.WORDS_KEPT),
@@ -245,13 +245,13 @@ def test_many_short_messages_are_read_in_time_in_proportion_to_their_number() ->
 
 UNBOUNDED = {"server.protocol.lexer", "server.protocol.values", "engine.subscribe.rendering"}
 """Modules whose patterns may repeat without a bound, possessively: they match where a token begins."""
-MADE_LATER = {"server/protocol/shapes.py"}
+MADE_LATER = {"server/protocol/header_cache.py"}
 """Files in which a pattern is made at run time: of the lengths of PostgreSQL's rows."""
 
 
 def _modules() -> list[str]:
     found = [each.name for each in pkgutil.walk_packages(server.__path__, "server.") if "quickstart" not in each.name]
-    return [name for name in found if name not in ("server.__main__", "server.launch")]
+    return [name for name in found if name not in ("server.__main__", "server.postgres.launch")]
 
 
 def _patterns(value: Any) -> Iterator[re.Pattern[Any]]:

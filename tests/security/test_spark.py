@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.sail_process import SailProcess
-from engine.spark_jvm import SparkJvm, find_java
-from engine.spark_sessions import SparkSessions
-from engine.spark_target import Target
+from engine.spark.jvm import SparkJvm, find_java
+from engine.spark.sail_process import SailProcess
+from engine.spark.sessions import SparkSessions
+from engine.spark.target import Target
 
 ANSWERED = 1.0
 """Seconds after which a connection that was dropped counts as refused."""

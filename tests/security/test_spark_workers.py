@@ -18,14 +18,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.spark_load import PARTS
-from engine.spark_sessions import SparkSessions
-from engine.spark_staging import StagingArea
-from engine.spark_writer import writer
-from server.data_directory import StartupError
-from server.embedded import EmbeddedPostgres
-from server.postgres_url import PostgresUrl
+from engine.session.pool import SESSION_SETTINGS, PooledSession
+from engine.spark.partition_writer import writer
+from engine.spark.result_loading import PARTS
+from engine.spark.sessions import SparkSessions
+from engine.spark.staging import StagingArea
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import StartupError
+from server.postgres.url import PostgresUrl
 from tests.e2e.conftest import Headwater
 from tests.spark_servers import wait_until
 

@@ -35,7 +35,7 @@ BEHIND = (b"", b"; select 3", b"\n; select 4 --", b" as x; select 5")
 
 
 def _text(chance: random.Random, encoding: str) -> bytes:
-    """A query string of several statements, or of what may be taken for some, which a conductor reads."""
+    """A query string of several statements, or of what may be taken for some, which an interceptor reads."""
     parts = [chance.choice(CHARACTERS[encoding] if chance.random() < 0.15 else FRAGMENTS) for _ in range(8)]
     before, after = chance.choice(QUOTES)
     inside = b"".join(parts[: chance.randrange(1, 9)])

@@ -9,9 +9,9 @@ from typing import Any, cast
 import psycopg
 import pytest
 
+from server.intercept.relayed_session import RelayedSession
 from server.protocol import messages as m
-from server.request_session import RelayedSession
-from server.session import _MOST_OUTSTANDING
+from server.relay.session import _MOST_OUTSTANDING
 from tests.e2e.conftest import Headwater
 from tests.server.conftest import RunningRelay, through
 from tests.server.wire import Wire, dial, statement, until_closed

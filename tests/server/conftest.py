@@ -15,9 +15,9 @@ import pytest
 import uvloop
 from psycopg import conninfo
 
-from server.embedded import EmbeddedPostgres
-from server.hooks import Backend, EngineHooks, NoEngine
-from server.relay import Limits, Relay
+from server.intercept.engine_interface import Backend, EngineInterface, NoEngine
+from server.postgres.cluster import EmbeddedPostgres
+from server.relay.listener import Limits, Relay
 from tests.clusters import new_database
 from tests.server.feed_hub import FeedEngine, FeedHub
 from tests.server.subscribing import Subscribed
@@ -31,7 +31,7 @@ class RunningRelay:
     """A relay on its own event loop in its own thread."""
 
     def __init__(
-        self, backend: Backend, hooks: EngineHooks | None = None, tls: Any = None, limits: Limits | None = None
+        self, backend: Backend, hooks: EngineInterface | None = None, tls: Any = None, limits: Limits | None = None
     ):
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)

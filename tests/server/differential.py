@@ -119,7 +119,7 @@ MENTIONING = (
     " -- copy from 's3://'",
     " /*\n subscribe x */",
 )
-"""What is put behind a statement, so that a conductor reads it, which must come to nothing."""
+"""What is put behind a statement, so that an interceptor reads it, which must come to nothing."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from catalog.session import RequestSession, SqlError
 
 
 class TableEngine:
-    """Implements EngineHooks on the functions of ``requests.sql``."""
+    """Implements EngineInterface on the functions of ``requests.sql``."""
 
     def __init__(self) -> None:
         self.commits = 0

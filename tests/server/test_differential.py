@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from server.protocol import messages as m
-from server.session import State
+from server.relay.session import State
 from tests.server.conftest import RunningRelay, through
 from tests.server.differential import INT4LARGER, Conversation, Speaker, differ, held_with
 from tests.server.wire import Wire, statement
@@ -58,7 +58,7 @@ class Both:
 
 def _idle(session: object) -> bool:
     """Whether the relay takes the session for one that has been answered."""
-    from server.session import RelaySession
+    from server.relay.session import RelaySession
 
     assert isinstance(session, RelaySession)
     traffic = session.traffic

@@ -16,9 +16,9 @@ import psutil
 import psycopg
 import pytest
 
-from server.data_directory import DataDirectory, StartupError
-from server.embedded import EmbeddedPostgres
-from server.embedded_processes import processes_in, stop_process
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory, StartupError
+from server.postgres.processes import processes_in, stop_process
 
 FAST = {"fsync": "off", "shared_buffers": "32MB"}
 

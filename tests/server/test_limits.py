@@ -15,7 +15,7 @@ import pytest
 from psycopg import conninfo
 from structlog.testing import capture_logs
 
-from server.relay import Limits
+from server.relay.listener import Limits
 from tests.server.conftest import RunningRelay, through
 from tests.server.wire import Wire, dial, startup, until_closed
 
@@ -150,7 +150,7 @@ def test_connection_limit(start_relay: Callable[..., RunningRelay], dsn: str) ->
 
 
 def test_backend_that_cannot_be_reached(start_relay: Callable[..., RunningRelay], dsn: str) -> None:
-    from server.hooks import Backend
+    from server.intercept.engine_interface import Backend
 
     relay = start_relay(backend=Backend(host="127.0.0.1", port=1))
     with pytest.raises(psycopg.OperationalError, match=r"could not connect to PostgreSQL at 127\.0\.0\.1:1"):
@@ -175,7 +175,7 @@ def test_a_burst_of_clients_gets_all_connections_there_are(
     start_relay: Callable[..., RunningRelay], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as may get in; the others are told at once."""
-    monkeypatch.setattr("server.relay._NEWCOMERS", 5)
+    monkeypatch.setattr("server.relay.listener._NEWCOMERS", 5)
     relay = start_relay(limits=Limits(max_connections=25))
     login = conninfo.conninfo_to_dict(dsn)
     packet = startup("user", str(login["user"]), "database", str(login["dbname"]))

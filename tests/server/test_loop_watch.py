@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from server.loop_watch import LoopWatch
+from server.relay.loop_watch import LoopWatch
 
 LIMIT = 0.03
 

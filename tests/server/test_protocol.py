@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from server.protocol import messages as m
 from server.protocol import startup, values
-from server.protocol.express import is_answer, is_batch
+from server.protocol.fast_path import is_answer, is_batch
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, Framer
+from server.protocol.header_cache import HeaderCache, Rows
+from server.protocol.keyword_scan import Keyword, mentions
 from server.protocol.lexer import Kind, kind_of, split
-from server.protocol.shapes import Rows, Shapes
 from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
+from server.protocol.statement_registry import Attention
 from server.protocol.traffic import TOO_LATE, Traffic
-from server.protocol.watch import Attention
-from server.protocol.words import Mention, mentions
 
 REQUEST = m.query(b"select pgtrickle.create_stream_table('t', 'q')")
 MADE = m.notice_response("HW001", "1", severity="INFO")
@@ -128,7 +128,7 @@ chunks_of_answer = st.lists(
 @given(st.lists(chunks_of_answer))
 def test_shapes_of_one_length_are_told_apart(answers: list[bytes]) -> None:
     """What is known is what walking from header to header finds."""
-    shapes = Shapes()
+    shapes = HeaderCache()
     layouts: dict[bytes, list[tuple[int, int]]] = {}
 
     def layout(data: bytes) -> list[tuple[int, int]]:
@@ -341,15 +341,15 @@ def test_kind_of(words: str, kind: Kind) -> None:
 
 
 def test_mentions() -> None:
-    assert mentions(b"SELECT pgtrickle.CREATE_STREAM_TABLE_IF_NOT_EXISTS('x')") is Mention.REQUEST
-    assert mentions(b"select * from pgtrickle.pgt_stream_tables") is Mention.NOTHING
-    assert mentions(b"DROP /* a */ DATABASE x") is Mention.DATABASE
+    assert mentions(b"SELECT pgtrickle.CREATE_STREAM_TABLE_IF_NOT_EXISTS('x')") is Keyword.REQUEST
+    assert mentions(b"select * from pgtrickle.pgt_stream_tables") is Keyword.NOTHING
+    assert mentions(b"DROP /* a */ DATABASE x") is Keyword.DATABASE
 
 
 def test_mentions_takes_time_in_proportion_to_the_text() -> None:
     """Tried at every "drop" anew, this would take minutes, in which the server would do nothing else."""
-    assert mentions(b"drop " * 5000 + b"databases") == Mention.NOTHING
-    assert mentions(b"drop " * 100_000 + b"database x") == Mention.DATABASE
+    assert mentions(b"drop " * 5000 + b"databases") == Keyword.NOTHING
+    assert mentions(b"drop " * 100_000 + b"database x") == Keyword.DATABASE
 
 
 def test_every_state_can_be_closed_and_closed_is_final() -> None:

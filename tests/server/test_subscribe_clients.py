@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from tests.server.subscribing import Subscribed
 
 ROWS = [(1, 1, 1, "one"), (1, 1, 2, None)]

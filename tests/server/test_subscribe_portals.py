@@ -6,7 +6,7 @@ import pytest
 
 from catalog.session import SqlError
 from server.protocol import messages as m
-from server.subscriptions import held
+from server.subscriptions import session_subscriptions
 from tests.server.subscribing import Subscribed, columns, field, rows, values
 from tests.server.wire import statement
 
@@ -96,7 +96,7 @@ def test_cursor_is_a_portal_of_its_own(subscribed: Subscribed) -> None:
 
 
 def test_fetch_of_more_than_is_kept_gives_fewer_rows(subscribed: Subscribed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MOST_KEPT", 100)
+    monkeypatch.setattr(session_subscriptions, "MOST_KEPT", 100)
     wire = subscribed.wire
     wire.send(m.query(b"BEGIN; DECLARE c CURSOR FOR SUBSCRIBE (SELECT a FROM t)"))
     wire.until()

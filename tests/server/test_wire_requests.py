@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from server.conductor_extended import ExtendedConductor
+from server.intercept.extended import ExtendedInterceptor
 from server.protocol import messages as m
 from tests.server.conftest import Engaged
 from tests.server.wire import Wire, statement, until_closed
@@ -86,10 +86,10 @@ def test_copy_behind_a_request_without_name_is_begun(requesting: Wire, engaged: 
 def test_statement_that_is_out_of_time_when_our_transaction_begins(
     requesting: Wire, engaged: Engaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def late(conductor: ExtendedConductor, *, alone: bool = False) -> None:
-        await conductor.exchange(conductor.ours(b"SELECT 1/0"), flush=True)
+    async def late(interceptor: ExtendedInterceptor, *, alone: bool = False) -> None:
+        await interceptor.exchange(interceptor.ours(b"SELECT 1/0"), flush=True)
 
-    monkeypatch.setattr(ExtendedConductor, "open", late)
+    monkeypatch.setattr(ExtendedInterceptor, "open", late)
     requesting.send(statement("select make('t', 'select 1')"), m.FLUSH_MESSAGE)
     assert requesting.kinds("E").endswith("E")
     requesting.send(m.SYNC_MESSAGE)

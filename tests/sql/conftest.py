@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from sql import Source
 from tests.clusters import new_database
 

@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from psycopg.types.json import Jsonb
 
-from engine.mirror_copy import arrow_type
-from engine.spark_sessions import Session, SparkSessions
+from engine.mirror.arrow_copy import arrow_type
+from engine.spark.sessions import Session, SparkSessions
 from sql import Source
-from sql.columns import WEIGHT
-from sql.plan import source_delta
-from sql.render import quote, select
-from sql.spark import delta_view_name, view_name
-from sql.spark_stages import SparkStages, render_stages
-from sql.spark_types import column_type
+from sql.base.columns import WEIGHT
+from sql.base.text import quote, select
+from sql.operators.statement import source_delta
+from sql.spark.render import delta_view_name, view_name
+from sql.spark.stages import SparkStages, render_stages
+from sql.spark.types import column_type
 
 from .harness import StreamTable
 
@@ -41,7 +41,7 @@ class OnSail:
         changed = table.changed()
         if not changed:
             return {}
-        refresh = table.compiled.elsewhere(table.storage, changed)
+        refresh = table.compiled.remote_plan(table.storage, changed)
         stages = render_stages(refresh, table.compiled.sources, changed, binary_order=True)
         relations = {}
         for source in table.compiled.sources:

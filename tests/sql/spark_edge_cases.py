@@ -20,12 +20,13 @@ import structlog
 
 from catalog.install import install
 from catalog.session import SqlError
-from engine.definition import column
-from engine.mirror import Mirror
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.spark_executor import SparkExecutor
-from engine.spark_sessions import SparkJobFailed, SparkSessions
-from sql import Source, spark_equality
+from engine.mirror.mirror import Mirror
+from engine.session.pool import SESSION_SETTINGS, PooledSession
+from engine.spark.executor import SparkExecutor
+from engine.spark.sessions import SparkJobFailed, SparkSessions
+from engine.stream_tables.analysis import column
+from sql import Source
+from sql.spark import equality
 
 COLUMNS = (
     "k integer",
@@ -156,13 +157,11 @@ STRUCTURES = (
 
 def examples() -> dict[str, str]:
     """Every row-wise example of the list by the name of its column."""
-    texts = [example for function in spark_equality.FUNCTIONS for example in function.examples]
-    texts += [f"EXTRACT({part} FROM ts)" for part in spark_equality.EXTRACT_PARTS]
-    texts += [
-        f"EXTRACT({part} FROM d)" for part in spark_equality.EXTRACT_PARTS if part not in spark_equality.TIME_PARTS
-    ]
-    texts += [f"date_trunc('{unit}', ts)" for unit in spark_equality.TRUNCATIONS]
-    texts += [*spark_equality.CAST_EXAMPLES, *spark_equality.OPERATOR_EXAMPLES]
+    texts = [example for function in equality.FUNCTIONS for example in function.examples]
+    texts += [f"EXTRACT({part} FROM ts)" for part in equality.EXTRACT_PARTS]
+    texts += [f"EXTRACT({part} FROM d)" for part in equality.EXTRACT_PARTS if part not in equality.TIME_PARTS]
+    texts += [f"date_trunc('{unit}', ts)" for unit in equality.TRUNCATIONS]
+    texts += [*equality.CAST_EXAMPLES, *equality.OPERATOR_EXAMPLES]
     return {f"x{number}": text for number, text in enumerate(texts)}
 
 
@@ -170,7 +169,7 @@ def conditions() -> str:
     """The rows for which each condition of the list is true."""
     return " UNION ALL ".join(
         f"SELECT {number} AS number, k FROM edge WHERE {condition}"
-        for number, condition in enumerate(spark_equality.CONDITION_EXAMPLES)
+        for number, condition in enumerate(equality.CONDITION_EXAMPLES)
     )
 
 
@@ -303,13 +302,13 @@ async def compare_everything(target: str, work_dir: Path, options: dict[str, Any
         await comparison.prepare()
         await comparison.compare_all(list(examples().values())[some], "SELECT k, {} FROM edge")
         for grouping in ("", " GROUP BY n") if quick else ("", " GROUP BY b", " GROUP BY i2", " GROUP BY n"):
-            await comparison.compare_all(spark_equality.AGGREGATE_EXAMPLES[some], f"SELECT {{}} FROM edge{grouping}")
+            await comparison.compare_all(equality.AGGREGATE_EXAMPLES[some], f"SELECT {{}} FROM edge{grouping}")
         await comparison.compare(conditions(), "conditions")
         for query in STRUCTURES[some]:
             await comparison.compare(query, query)
-        for expression in spark_equality.ERROR_EXAMPLES[some]:
+        for expression in equality.ERROR_EXAMPLES[some]:
             await comparison.check_error(expression)
-        for expression in () if quick else (*spark_equality.LONG_EXAMPLES, *spark_equality.LONG_AGGREGATES):
+        for expression in () if quick else (*equality.LONG_EXAMPLES, *equality.LONG_AGGREGATES):
             await comparison.check_long(expression)
     finally:
         await sessions.stop()

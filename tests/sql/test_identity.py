@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from sql.columns import Column
-from sql.identity import key_hash, keyable
+from sql.base.columns import Column
+from sql.base.identity import key_hash, keyable
 
 from .conftest import Workspace
 from .harness import one
@@ -56,7 +56,7 @@ SALTS = 8
 
 @pytest.mark.parametrize("type_", KEYS)
 def test_only_equal_keys_have_one_hash(shared_workspace: Workspace, type_: str) -> None:
-    column = Column("v", type_, faithful=type_ in LOOKS_ALIKE)
+    column = Column("v", type_, equality_is_identity=type_ in LOOKS_ALIKE)
     assert keyable(column)
     hashed = key_hash([column], "t", "$2::bigint")
     statement = f"SELECT {hashed} FROM (SELECT $1::text::{type_} AS v) AS t"

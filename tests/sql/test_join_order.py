@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sql.columns import Column, Field, Source, field
-from sql.dialect import parse
+from sql.base.columns import Column, Field, Source, field
+from sql.canonical.dialect import parse
 from sql.operators import Scan
 from sql.operators.join_graph import JoinGraph
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 
 from .conftest import Workspace
 from .outer import START, follow, open_outer

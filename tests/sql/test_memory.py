@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sql.operators import memory
+from sql.operators import cached_accumulators
 
 from .conftest import Workspace
 from .harness import Connection, StreamTable, one
@@ -139,7 +139,7 @@ def test_nothing_is_added_to_nan(workspace: Workspace) -> None:
 
 
 def test_more_groups_than_are_remembered(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "MOST", 2)
+    monkeypatch.setattr(cached_accumulators, "MOST", 2)
     workspace.execute("INSERT INTO item (id, grp, amount) VALUES (1, 1, 1.5), (2, 2, 2.5), (3, 3, 7)")
     stream = workspace.stream("st", QUERIES["largest sum"])
     for statement in ("UPDATE item SET amount = 8 WHERE id = 1", "DELETE FROM item WHERE id = 1"):

@@ -6,9 +6,9 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from engine.snapshots import Frontier
-from server.embedded import EmbeddedPostgres
-from sql.plan import PENDING
+from engine.session.snapshots import Frontier
+from server.postgres.cluster import EmbeddedPostgres
+from sql.operators.statement import PENDING
 
 from .conftest import Workspace
 from .harness import Connection, connect, one

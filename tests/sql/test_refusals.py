@@ -13,7 +13,9 @@ ITEM = Source(
     (Column("id", "integer", not_null=True), Column("grp", "integer"), Column("val", "integer")),
     ("id",),
 )
-TAG = Source(2, "public", "tag", (Column("grp", "integer"), Column("note", "json", hashable=False, faithful=False)))
+TAG = Source(
+    2, "public", "tag", (Column("grp", "integer"), Column("note", "json", hashable=False, equality_is_identity=False))
+)
 
 
 @pytest.mark.parametrize(

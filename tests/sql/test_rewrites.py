@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sql import View
-from sql.rewrites import PIPELINE, rewrites
+from sql.canonical.explain_rewrites import PIPELINE, rewrites
 
 
 def test_pipeline_has_the_steps_of_the_reference_in_order() -> None:

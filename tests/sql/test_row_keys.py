@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from sql.storage import KeyedRows
 
 from .conftest import Workspace, open_workspace

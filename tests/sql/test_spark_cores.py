@@ -8,12 +8,12 @@ import asyncpg
 from psycopg import conninfo
 
 from catalog.install import install
-from engine.mirror import Mirror
-from engine.pool import SESSION_SETTINGS, PooledSession
-from engine.spark_executor import SparkExecutor
-from engine.spark_sessions import SparkSessions
-from server.embedded import EmbeddedPostgres
-from sql.spark import NotExpressible
+from engine.mirror.mirror import Mirror
+from engine.session.pool import SESSION_SETTINGS, PooledSession
+from engine.spark.executor import SparkExecutor
+from engine.spark.sessions import SparkSessions
+from server.postgres.cluster import EmbeddedPostgres
+from sql.spark.render import NotExpressible
 
 from .conftest import Workspace
 from .harness import StreamTable, source

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from server.embedded import EmbeddedPostgres
-from sql.spark import NotExpressible
+from server.postgres.cluster import EmbeddedPostgres
+from sql.spark.render import NotExpressible
 
 from .conftest import Workspace, open_workspace
 from .on_sail import OnSail

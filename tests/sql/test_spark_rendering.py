@@ -11,7 +11,7 @@ import pytest
 from psycopg import conninfo
 
 from sql import Column, Source
-from sql.spark import NotExpressible, render_spark
+from sql.spark.render import NotExpressible, render_spark
 
 EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
 
@@ -25,7 +25,7 @@ TABLE = Source(
         Column("wide", "numeric(38,4)"),
         Column("free", "numeric"),
         Column("s", "text"),
-        Column("ci", "text", faithful=False),
+        Column("ci", "text", equality_is_identity=False),
         Column("f", "double precision"),
         Column("ts", "timestamp without time zone"),
         Column("tz", "timestamp with time zone"),

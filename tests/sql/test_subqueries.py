@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from server.embedded import EmbeddedPostgres
+from server.postgres.cluster import EmbeddedPostgres
 from sql import NotDifferentiable
 
 from .conftest import Workspace
@@ -287,6 +287,6 @@ def test_too_many_subqueries_that_depend_on_each_other_are_refused(
     outer.execute("UPDATE u SET k = k + 1", "UPDATE o SET v = 3 - v")
     stream.refresh()
     assert stream.difference() == []
-    monkeypatch.setattr("sql.attaching.MOST_OPERATORS", 10)
+    monkeypatch.setattr("sql.build.subqueries.attach.MOST_OPERATORS", 10)
     with pytest.raises(NotDifferentiable, match="depend on each other"):
         outer.stream("refused", query.replace("AS x", "AS y"))  # another text: trees are kept

@@ -1,0 +1,1 @@
+"""Compilation of queries, in processes of its own."""

@@ -1,0 +1,1 @@
+"""Foreign tables as sources: polled into a copy of each."""

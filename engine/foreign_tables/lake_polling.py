@@ -1,0 +1,142 @@
+"""Polls of lake tables: files into a temporary table of texts, texts into values, and the difference into the copy."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from catalog.session import SqlError, SqlSession
+from engine.foreign_tables.difference import CHANGES, difference, run_poll
+from engine.foreign_tables.lake_options import LakeTable, lake_table
+from engine.session.transactions import quoted, savepoint, set_role
+from engine.stream_tables.refresh_state import RefreshContext
+
+FILE, ROW = "__pgt_file", "__pgt_row"
+"""Columns of the temporary table of texts: the number of the file, and that of the row in it."""
+
+_numbers = itertools.count(1)
+
+Poll = dict[str, Any]
+"""An element of what `pgtrickle._polls` returns."""
+
+
+class Files(Protocol):
+    """The files of a lake table at one moment (`engine.files.lake_tables.LakeFiles`)."""
+
+    @property
+    def state(self) -> str | None:
+        """Differs when they do; None if they may change without that it does."""
+        ...
+
+    def uri(self, number: int) -> str:
+        """The URI of one of them."""
+        ...
+
+
+class LakeReader(Protocol):
+    """Reads lake tables (`engine.files.lake_tables.Lake`)."""
+
+    def look(self, table: LakeTable) -> Any:
+        """The table's files. Blocks. Raises SqlError."""
+        ...
+
+    async def fill(
+        self,
+        session: SqlSession,
+        staging: str,
+        columns: Sequence[tuple[str, bool]],
+        table: LakeTable,
+        found: Any,
+        name: str,
+    ) -> None:
+        """Copy the rows into a temporary table with these columns (name, whether an array), FILE and ROW."""
+        ...
+
+
+async def poll_lake(
+    session: SqlSession, context: RefreshContext, poll: Poll, reader: LakeReader | None
+) -> dict[str, Any]:
+    """Make the copy of a lake table equal to its files; nothing is read if these are what they were.
+
+    Raises SqlError: 22023 for wrong options, 58000 without Spark, what PostgreSQL says to a value, with the file, the
+    row and the column in its detail, and what `lake_tables` raises.
+    """
+    table = lake_table(poll["server_options"], poll["table_options"])
+    name = f"{poll['schema']}.{poll['name']}"
+    if reader is None:
+        raise SqlError(
+            "58000",
+            f'lake table "{name}" cannot be read without Spark',
+            hint="Start the server with --spark sail or local[*].",
+        )
+    found = await asyncio.to_thread(reader.look, table)
+    if found.state is not None and found.state == poll["files"]:
+        return {"gone": 0, "come": 0}
+    number = next(_numbers)
+    texts, values = f"__headwater_lake_texts_{number}", f"__headwater_lake_{number}"
+    copy = f"{CHANGES}.{quoted(poll['copy'])}"
+    declared = ", ".join(f"{quoted(column)} pg_catalog.text" for column in (*poll["columns"], FILE, ROW))
+    async with set_role(session, context.owner, current=context.caller):
+        await session.execute(f"CREATE TEMPORARY TABLE {quoted(texts)} ({declared}) ON COMMIT DROP")
+        await session.execute(f"CREATE TEMPORARY TABLE {quoted(values)} (LIKE {copy}) ON COMMIT DROP")
+        arrays = [(column, type_["array"]) for column, type_ in _typed(poll)]
+        await reader.fill(session, texts, arrays, table, found, name)
+        await _convert(session, poll, f"pg_temp.{quoted(texts)}", f"pg_temp.{quoted(values)}", found)
+        counts = await run_poll(session, difference(f"pg_temp.{quoted(values)}", copy, poll["columns"]))
+        await session.execute(f"DROP TABLE pg_temp.{quoted(texts)}, pg_temp.{quoted(values)}")
+    await session.fetch(
+        "SELECT pgtrickle._set_poll_files($1::bigint, $2::text, $3::text, $4::text)",
+        context.pgt_id,
+        poll["schema"],
+        poll["name"],
+        found.state,
+    )
+    return counts
+
+
+async def _convert(session: SqlSession, poll: Poll, texts: str, values: str, found: Files) -> None:
+    """Texts become values as assignments would make them: what is too long is an error, not cut off."""
+    names = ", ".join(quoted(name) for name in poll["columns"])
+    cast = ", ".join(f"{quoted(name)}::{type_['plain']}" for name, type_ in _typed(poll))
+    statement = (
+        f"WITH put AS (INSERT INTO {values} ({names}) SELECT {cast} FROM {texts} RETURNING 1)"
+        " SELECT pg_catalog.jsonb_build_object('rows', pg_catalog.count(*)) FROM put"
+    )
+    try:
+        async with savepoint(session):
+            await run_poll(session, statement)
+    except SqlError as error:
+        if error.sqlstate[:2] not in ("22", "23"):
+            raise
+        where = await _offender(session, poll, texts, found)
+        raise SqlError(error.sqlstate, error.message, detail=where or error.detail, hint=error.hint) from error
+
+
+async def _offender(session: SqlSession, poll: Poll, texts: str, found: Files) -> str | None:
+    """Which value PostgreSQL does not read; None if that cannot be found out."""
+    for name, type_ in _typed(poll):
+        statement = (
+            f"SELECT pg_catalog.jsonb_build_object('file', {FILE}, 'row', {ROW}) FROM {texts}"
+            f" WHERE NOT pg_catalog.pg_input_is_valid({quoted(name)}, {_literal(type_['type'])})"
+            f" ORDER BY {FILE}::pg_catalog.int8, {ROW}::pg_catalog.int8 LIMIT 1"
+        )
+        try:
+            async with savepoint(session):
+                at = await run_poll(session, statement)
+        except SqlError:
+            return None  # PostgreSQL 15 has no such function
+        if at:
+            file = f'file "{found.uri(int(at["file"]))}", column "{name}"'
+            return file if at["row"] is None else f"row {at['row']} of {file}"
+    return None
+
+
+def _typed(poll: Poll) -> list[tuple[str, Any]]:
+    """The columns with what `pgtrickle._copied_types` says of them."""
+    return list(zip(poll["columns"], poll["types"], strict=True))
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,154 @@
+"""Folding: the log of changes moves into the base, and what nobody needs any more goes.
+
+The new base is computed with DataFusion (which comes with deltalake) from the old base and the log, and committed as
+its successor; readers go on with the files they hold. A crash before the commit leaves files that a later vacuum
+removes, one after it a log that has more than it needs: both are harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+from deltalake import QueryBuilder
+
+from engine.mirror.as_of_sql import DATAFUSION, XID, MirrorColumn, net_changes, rows_as_of
+from engine.mirror.delta_table import Location, WriteConflict
+from engine.mirror.mirror import Mirror
+from engine.mirror.state import (
+    CHANGE_FIELDS,
+    MirrorState,
+    arrow_schema,
+    base_metadata,
+    base_of,
+    changes_metadata,
+    changes_of,
+    floor,
+    load,
+    relevant,
+)
+from engine.session.snapshots import Frontier, PgSnapshot
+
+log = structlog.get_logger(__name__)
+
+FOLD_ROWS, FOLD_RATIO = 50_000, 0.05
+"""Changes are folded when there are so many, and so many for each row of the base."""
+
+QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
+"""The same for a log that has not grown for a while: readers shall not go on merging what is no more changing."""
+
+SMALL_FILES = 32
+"""So many files of the log are made into few."""
+
+
+def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
+    """Whether the log has become so long that reading it costs more than folding it."""
+    waiting = sum(file.rows for file in relevant(state.changes.files, state.to, state.snapshot))
+    rows, ratio = (QUIET_ROWS, QUIET_RATIO) if quiet else (FOLD_ROWS, FOLD_RATIO)
+    return waiting > max(rows, ratio * state.base.rows)
+
+
+def is_trimmable(state: MirrorState, bottom: PgSnapshot) -> bool:
+    """Whether half of a long log is behind everybody."""
+    needed = sum(file.rows for file in _needed(state, bottom))
+    return state.changes.rows > FOLD_ROWS and needed < state.changes.rows / 2
+
+
+async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *, quiet: bool = False) -> None:
+    """Do what is due for one mirror; `frontiers` are those whose changes have to stay. `quiet`: it is not changing.
+
+    Raises StorageFailed; somebody else who writes at once is left alone.
+    """
+    try:
+        state = await asyncio.to_thread(load, place)
+        if state is None:
+            return
+        if is_due(state, quiet=quiet):
+            if await asyncio.to_thread(_damaged, place, state, base=True):
+                return
+            await asyncio.to_thread(_fold, place, state)
+            async with mirror.writing(place):
+                await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)
+            log.info("mirror_folded", uri=place.uri, rows=state.base.rows, changes=state.changes.rows)
+        async with mirror.writing(place):
+            state = await asyncio.to_thread(load, place)
+            if state is None:
+                return
+            bottom = lowest([state.snapshot, *(floor(frontier) for frontier in frontiers)])
+            trimmable = is_trimmable(state, bottom)
+            if not trimmable and len(state.changes.files) <= SMALL_FILES:
+                return
+            if await asyncio.to_thread(_damaged, place, state, base=False):
+                return
+            if trimmable:
+                await asyncio.to_thread(_trim, place, state, bottom)
+            else:
+                await asyncio.to_thread(changes_of(place).optimize)
+            await asyncio.to_thread(changes_of(place).vacuum, mirror.held(changes_of(place)), full=False)
+    except WriteConflict as error:
+        log.info("mirror_overtaken", uri=place.uri, error=str(error))
+
+
+def lowest(snapshots: list[PgSnapshot]) -> PgSnapshot:
+    """The one that sees least. Snapshots of one PostgreSQL are ordered."""
+    found = snapshots[0]
+    for each in snapshots[1:]:
+        if each.within(found):
+            found = each
+    return found
+
+
+def folded_sql(state: MirrorState) -> str:
+    """The rows as of the end of the log, in DataFusion's dialect, out of mirror_base and mirror_log."""
+    schema = arrow_schema(state.columns, "")
+    columns = {field.name: MirrorColumn.of(field.type) for field in schema}
+    xid = DATAFUSION.quote(XID)
+    net = net_changes(DATAFUSION, "mirror_log", columns, state.to.condition(xid), state.snapshot.condition(xid))
+    rows = rows_as_of(DATAFUSION, "mirror_base", "mirror_net", columns, state.key, schema.names)
+    return f"WITH mirror_net AS ({net}) {rows}"
+
+
+def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
+    """Whether a file has rotted: what it says must not get into a new one. The next reader has the mirror made anew."""
+    found = changes_of(place).discard_damaged(state.changes.files)
+    return (base and base_of(place).discard_damaged(state.base.files)) or found
+
+
+def _fold(place: Location, state: MirrorState) -> None:
+    schema = arrow_schema(state.columns, "")
+    query = QueryBuilder().register("mirror_base", state.base.table).register("mirror_log", state.changes.table)
+    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(folded_sql(state))))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            yield pa.RecordBatch.from_arrays(
+                [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)], schema=schema
+            )
+
+    metadata = base_metadata(state.mirror, state.to, state.identity, state.columns)
+    base_of(place).overwrite(state.base, schema, batches(), metadata)
+
+
+def _needed(state: MirrorState, bottom: PgSnapshot) -> list[Any]:
+    return list(relevant(state.changes.files, state.to, bottom))
+
+
+def _trim(place: Location, state: MirrorState, bottom: PgSnapshot) -> None:
+    """Keep the files of the log that have changes which `bottom` does not see."""
+    changes = changes_of(place)
+    schema = pa.schema([*CHANGE_FIELDS, *arrow_schema(state.columns, "")])
+    kept = _needed(state, bottom)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        storage = changes.storage()
+        for file in kept:
+            with storage.open_input_file(file.path) as source:
+                yield from pq.read_table(source, schema=schema).to_batches()
+
+    metadata = changes_metadata(state.mirror, bottom, state.to, state.cleaned)
+    changes.overwrite(state.changes, schema, batches(), metadata)
+    log.info("mirror_trimmed", uri=place.uri, before=state.changes.rows, after=sum(file.rows for file in kept))

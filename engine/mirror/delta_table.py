@@ -1,0 +1,314 @@
+"""One Delta Lake table of a mirror, on a local path or an object store: found whole, or not found at all.
+
+Every commit of ours carries metadata under the key ``headwater`` and goes in only as the successor of the version that
+its writer has read (no retries): so of two writers, in this process or another, one fails, and nothing is in twice.
+Commits that move rows without changing them (OPTIMIZE, VACUUM) carry none. A table whose last other commit is not
+ours, or that misses a file or has one of another size, is not whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.fs
+import structlog
+from deltalake import ColumnProperties, CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
+
+from engine.mirror import digests
+from engine.mirror.as_of_sql import XID
+from engine.object_store import storage_message
+
+log = structlog.get_logger(__name__)
+
+ROW_GROUP_ROWS = 128 * 1024
+METADATA = "headwater"
+SHARED_RETENTION_HOURS = 1
+"""How long files that no version needs any more stay where other servers may be reading them."""
+
+# What a Delta log keeps of itself: one entry a second while changes arrive.
+_CONFIGURATION = {
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": "interval 1 hours",
+    "delta.checkpointInterval": "50",
+    # Of the log `__pgt_xid`, its first column. What stands for infinity has no text that every reader could parse.
+    "delta.dataSkippingStatsColumns": XID,
+}
+_NEUTRAL = ("VACUUM", "OPTIMIZE")
+_LOOK_BACK = 20
+
+
+class WriteConflict(Exception):
+    """Somebody else has committed since the table was read: read it again."""
+
+
+class StorageFailed(Exception):
+    """The storage cannot be read or written now. What it holds is not judged by that."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(storage_message(error))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A Parquet file of a version; `lowest` and `highest` bound its `__pgt_xid`, if it has that column."""
+
+    path: str
+    rows: int
+    size: int
+    lowest: int | None = None
+    highest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed version of a table, found whole."""
+
+    table: DeltaTable
+    version: int
+    metadata: Mapping[str, Any]
+    files: tuple[StoredFile, ...]
+    table_id: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def same(self, table: DeltaTable, files: tuple[StoredFile, ...]) -> bool:
+        """Whether it is this version; tables that were made anew, or put back, have other files or another id."""
+        return self.version == table.version() and self.files == files and self.table_id == str(table.metadata().id)
+
+
+_known: dict[str, Committed] = {}
+"""The version of each table that was last found whole. Of an object store it is not looked at again: files there do not
+change, and deltalake holds the GIL while it waits for what they say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where mirrors are: a directory, or the URI of an object store with deltalake's options for it.
+
+    `private`: no other process reads or writes there, so that files can go as soon as nobody here needs them.
+    """
+
+    uri: str
+    options: Mapping[str, str]
+    private: bool = True
+
+    @staticmethod
+    def local(path: Path, *, private: bool = True) -> Location:
+        return Location(str(path.absolute()), {}, private)
+
+    @property
+    def remote(self) -> bool:
+        return "://" in self.uri
+
+    def below(self, *names: str) -> Location:
+        return Location("/".join((self.uri.rstrip("/"), *names)), self.options, self.private)
+
+    def storage(self) -> pyarrow.fs.PyFileSystem:
+        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
+
+    def names(self) -> list[str]:
+        """What lies directly below. Raises StorageFailed."""
+        try:
+            if not self.remote:
+                return sorted(os.listdir(self.uri)) if os.path.isdir(self.uri) else []
+            found = self.storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True))
+            return sorted({info.path.lstrip("/").split("/")[0] for info in found})
+        except OSError as error:
+            raise StorageFailed(error) from error
+
+    def remove(self) -> None:
+        """Remove everything there. Raises StorageFailed."""
+        if not self.remote:
+            shutil.rmtree(self.uri, ignore_errors=True)
+            return
+        try:
+            storage = self.storage()
+            for info in storage.get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True)):
+                if info.type == pyarrow.fs.FileType.File:
+                    storage.delete_file(info.path)
+        except OSError as error:
+            raise StorageFailed(error) from error
+
+    def sizes(self, paths: Sequence[str]) -> dict[str, int]:
+        """Bytes of those of the files that are there. Raises StorageFailed."""
+        sizes = {}
+        try:
+            if self.remote:
+                found = self.storage().get_file_info(pyarrow.fs.FileSelector("", allow_not_found=True))
+                return {info.path.lstrip("/"): info.size for info in found}
+            for path in paths:
+                try:
+                    sizes[path] = os.stat(os.path.join(self.uri, path)).st_size
+                except FileNotFoundError:
+                    continue
+        except OSError as error:
+            raise StorageFailed(error) from error
+        return sizes
+
+    def committed(self) -> Committed | None:
+        """The table's last version, None if there is none that is whole. Raises StorageFailed."""
+        try:
+            table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            files = self._files(table)
+            known = _known.get(self.uri)
+            if self.remote and known and known.same(table, files):
+                return Committed(table, table.version(), known.metadata, files, known.table_id)
+            metadata = _metadata(table)
+            if metadata is None:
+                raise ValueError("the last commit is not ours")
+            sizes = self.sizes([file.path for file in files])
+            for file in files:
+                if sizes.get(file.path) != file.size:
+                    raise ValueError(f"{file.path} is not there or has another size")
+            if not self.remote:
+                digests.note(self.full_paths(files))
+            found = Committed(table, table.version(), metadata, files, str(table.metadata().id))
+            _known[self.uri] = found
+            return found
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError, KeyError, TypeError, ValueError) as error:
+            if self.remote and (isinstance(error, OSError) or "Generic" in str(error)):
+                raise StorageFailed(error) from error
+            if self.remote or os.path.exists(self.uri):
+                log.warning("mirror_unusable", uri=self.uri, error=storage_message(error))
+            return None
+
+    def _files(self, table: DeltaTable) -> tuple[StoredFile, ...]:
+        actions = pa.table(cast(Any, table.get_add_actions(flatten=True))).to_pylist()
+        return tuple(
+            StoredFile(
+                unquote(action["path"]),
+                action["num_records"],
+                action["size_bytes"],
+                action.get("min.__pgt_xid"),
+                action.get("max.__pgt_xid"),
+            )
+            for action in actions
+        )
+
+    def full_paths(self, files: Iterable[StoredFile]) -> tuple[str, ...]:
+        return tuple(f"{self.uri}/{file.path}" for file in files)
+
+    def discard_damaged(self, files: Iterable[StoredFile]) -> bool:
+        """Remove the files that are not what was written: then the table is not whole. Raises StorageFailed."""
+        try:
+            found = [] if self.remote else digests.damaged(self.full_paths(files))
+            digests.discard(found)
+        except OSError as error:
+            raise StorageFailed(error) from error
+        return bool(found)
+
+    def overwrite(
+        self, base: Committed | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch], metadata: Mapping[str, Any]
+    ) -> DeltaTable:
+        """Replace all rows, as the successor of `base` if that is given, and of whatever is there if not.
+
+        Raises Overtaken, StorageFailed.
+        """
+        if base is None:
+            self._make_writable()
+        target = base.table if base else self.uri
+        return self._write(target, pa.RecordBatchReader.from_batches(schema, batches), "overwrite", metadata)
+
+    def append(self, base: Committed, table: pa.Table, metadata: Mapping[str, Any]) -> DeltaTable:
+        """Add rows, as the successor of `base`. Raises Overtaken, StorageFailed."""
+        return self._write(base.table, table, "append", metadata)
+
+    def _write(self, target: Any, data: Any, mode: Any, metadata: Mapping[str, Any]) -> DeltaTable:
+        try:
+            write_deltalake(
+                target,
+                data,
+                mode=mode,
+                schema_mode="overwrite" if mode == "overwrite" else None,
+                storage_options=dict(self.options) or None,
+                configuration=_CONFIGURATION if mode == "overwrite" else None,
+                writer_properties=_writer_properties(data.schema),
+                commit_properties=CommitProperties(
+                    custom_metadata={METADATA: json.dumps(metadata)}, max_commit_retries=0
+                ),
+            )
+        except CommitFailedError as error:
+            raise WriteConflict(str(error)) from error
+        except OSError as error:
+            raise StorageFailed(error) from error
+        if isinstance(target, DeltaTable):
+            return target
+        return DeltaTable(self.uri, storage_options=dict(self.options) or None)
+
+    def _make_writable(self) -> None:
+        """A log that cannot be read cannot be continued. The files go with the next vacuum."""
+        if not self.remote:
+            Path(self.uri).mkdir(parents=True, exist_ok=True)
+        try:
+            DeltaTable(self.uri, storage_options=dict(self.options) or None)
+        except TableNotFoundError:
+            return
+        except (DeltaError, ValueError) as error:
+            if self.remote and "Generic" in str(error):
+                raise StorageFailed(error) from error
+            self.below("_delta_log").remove()
+
+    def optimize(self) -> None:
+        """Make large files of small ones; the rows stay the same."""
+        try:
+            table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            schema = pa.schema(table.schema().to_arrow())
+            table.optimize.compact(writer_properties=_writer_properties(schema))
+        except (DeltaError, OSError) as error:
+            log.warning("mirror_optimize_failed", uri=self.uri, error=storage_message(error))
+
+    def vacuum(self, held: Iterable[int], *, full: bool) -> None:
+        """Remove files that only versions before the last one need, except the `held` ones.
+
+        `full`: also files of writers that never committed. Where other processes may be reading, files stay for
+        SHARED_RETENTION_HOURS.
+        """
+        try:
+            table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+            table.vacuum(
+                retention_hours=0 if self.private else SHARED_RETENTION_HOURS,
+                enforce_retention_duration=False,
+                dry_run=False,
+                full=full,
+                keep_versions=sorted(held),
+            )
+            if not self.remote:
+                digests.tidy(self.uri)
+        except (DeltaError, OSError) as error:
+            log.warning("mirror_vacuum_failed", uri=self.uri, error=storage_message(error))
+
+
+def _writer_properties(schema: pa.Schema) -> WriterProperties:
+    """How files are written. Floats have no statistics: NaN is no part of these, so that Sail would take a column of
+    NaN and one other value for a constant, and pass over row groups whose NaN is greater than what is asked for.
+    """
+    floats = [column.name for column in schema if pa.types.is_floating(column.type)]
+    return WriterProperties(
+        compression="SNAPPY",  # Zstandard would take a fifth less space, and queries 6 % more of their CPU time
+        max_row_group_size=ROW_GROUP_ROWS,
+        column_properties={name: ColumnProperties(statistics_enabled="NONE") for name in floats},
+    )
+
+
+def _metadata(table: DeltaTable) -> Mapping[str, Any] | None:
+    """What the last commit that changed rows says, None if it is not ours."""
+    for commit in table.history(_LOOK_BACK):
+        if METADATA in commit:
+            return cast(Mapping[str, Any], json.loads(commit[METADATA]))
+        if not str(commit.get("operation", "")).startswith(_NEUTRAL):
+            return None
+    return None

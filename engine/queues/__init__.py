@@ -1,0 +1,1 @@
+"""What queues need beside their own functions: ticks and maintenance."""

@@ -1,0 +1,193 @@
+"""What the clock of a database's queues does besides ticking: retries, delayed events, rotation, hooks.
+
+Each step is a transaction of its own in a session of the pool, beside the ticks, so that no step holds up a tick or
+another step. What fails is logged and tried again later, ever more rarely. Hooks, which are users' functions, run
+beside the steps, those of each queue over a connection of their own that ends with them, and for a limited time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from catalog.session import SqlError
+from engine.session.pool import DatabasePool, PooledSession
+
+logger = structlog.get_logger(__name__)
+
+RETRY_INTERVAL = 1.0
+"""Seconds between two looks for retries and delayed events that are due."""
+
+ROTATION_INTERVAL = 10.0
+MAINTENANCE_INTERVAL = 30.0
+
+HOOK_SECONDS = 60
+"""The hooks of one queue may take so long, together."""
+
+LONGEST_PAUSE = 60.0
+"""Seconds after which a thing that keeps failing is tried again."""
+
+LOCK_TIMEOUT = "2s"
+"""A step gives up what somebody holds locked for longer, and comes back to it."""
+
+_QUEUES = "SELECT queue_name::text FROM pgque.queue ORDER BY queue_id"
+
+
+_HOOKED = "SELECT queue_name::text FROM pgque.queue WHERE queue_extra_maint <> '{}' ORDER BY queue_id"
+
+
+@dataclass(slots=True)
+class _Trouble:
+    failures: int
+    until: float
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Things that have failed, by name, and until when each is left alone.
+
+    >>> troubles = Backoff()
+    >>> troubles.note("orders", now=100.0), troubles.note("orders", now=101.0)
+    (1.0, 2.0)
+    >>> troubles.waits("orders", now=102.9), troubles.waits("orders", now=103.0), troubles.waits("other", now=0.0)
+    (True, False, False)
+    """
+
+    _found: dict[str, _Trouble] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def note(self, name: str, now: float) -> float:
+        """It has failed once more; returns the seconds until it may be tried again."""
+        failures = self._found[name].failures + 1 if name in self._found else 1
+        pause = min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 10))
+        self._found[name] = _Trouble(failures, now + pause)
+        return pause
+
+    def waits(self, name: str, now: float) -> bool:
+        """Whether it is to be left alone yet."""
+        return name in self._found and now < self._found[name].until
+
+    def over(self, name: str) -> None:
+        """It has succeeded."""
+        self._found.pop(name, None)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Forget all but these."""
+        kept = set(names)
+        for name in [name for name in self._found if name not in kept]:
+            del self._found[name]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._found.clear()
+
+
+@dataclass(slots=True)
+class _Step:
+    """A function that is to be called again and again."""
+
+    function: str
+    interval: float
+    by_queue: str = ""
+    """What does the same for one queue, where one queue's failure must not stop the others."""
+    due: float = -math.inf
+
+
+@dataclass(slots=True)
+class QueueMaintenance:
+    """Calls the maintenance functions of `pgque` in one database while `active`."""
+
+    pool: DatabasePool
+    clock: Callable[[], float] = time.monotonic
+    active: bool = False
+    _troubles: Backoff = field(default_factory=Backoff)
+    _steps: tuple[_Step, ...] = field(
+        default_factory=lambda: (
+            _Step("pgque.maint_retry_events()", RETRY_INTERVAL),
+            _Step("pgque.maint_deliver_delayed()", RETRY_INTERVAL),
+            _Step("pgque.maint_rotate_tables_step2()", ROTATION_INTERVAL),
+            _Step("pgque._maint_queues()", MAINTENANCE_INTERVAL, by_queue="pgque.maint_rotate_tables_step1"),
+        )
+    )
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._repeat(self._cycle, RETRY_INTERVAL))
+            lanes.create_task(self._repeat(self._call_hooks, MAINTENANCE_INTERVAL))
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
+        while True:
+            if self.active:
+                try:
+                    await work()
+                except (SqlError, OSError) as error:
+                    logger.warning("queue maintenance interrupted", database=self.pool.database, error=str(error))
+                except Exception:
+                    logger.exception("queue maintenance failed", database=self.pool.database)
+            await asyncio.sleep(interval if self.active else RETRY_INTERVAL)
+
+    async def _call_hooks(self) -> None:
+        """Call each queue's hooks over a connection of their own."""
+        async with self.pool.session() as session:
+            names = [name for (name,) in await session.fetch(_HOOKED)]
+        for name in names:
+            what = f"hooks, {name}"
+            if self._troubles.waits(what, self.clock()):
+                continue
+            connection = await self.pool.connect()
+            pid, session = connection.get_server_pid(), PooledSession(connection)
+            try:
+                await session.execute(f"SET statement_timeout = '{HOOK_SECONDS}s'")
+                async with asyncio.timeout(HOOK_SECONDS + 5):
+                    await self._call(session, "SELECT pgque._call_hooks($1::text)", what, name)
+            except TimeoutError:  # a function may catch its cancellation
+                pause = self._troubles.note(what, self.clock())
+                logger.warning("hooks do not end", database=self.pool.database, queue=name, retry_seconds=pause)
+                async with self.pool.session() as other:
+                    await other.execute(f"SELECT pg_catalog.pg_terminate_backend({pid})")
+            finally:
+                connection.terminate()
+
+    async def _cycle(self) -> None:
+        """Take each step that is due, in a transaction of its own."""
+        async with self.pool.session() as session:
+            await session.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")  # until the session returns to the pool
+            for step in self._steps:
+                now = self.clock()
+                if now < step.due or self._troubles.waits(step.function, now):
+                    continue
+                step.due = now + step.interval
+                if not await self._call(session, f"SELECT {step.function}", step.function) and step.by_queue:
+                    names = [name for (name,) in await session.fetch(_QUEUES)]
+                    for name in names:
+                        await self._call(session, f"SELECT {step.by_queue}($1::text)", f"{step.by_queue}, {name}", name)
+
+    async def _call(self, session: PooledSession, statement: str, what: str, *args: str) -> bool:
+        """Whether it succeeded. Raises SqlError where the connection is lost."""
+        if self._troubles.waits(what, self.clock()):
+            return False
+        try:
+            await session.execute(statement, *args)
+        except SqlError as error:
+            if error.is_of_connection:
+                raise
+            pause = self._troubles.note(what, self.clock())
+            logger.warning(
+                "queue maintenance failed",
+                database=self.pool.database,
+                step=what,
+                sqlstate=error.sqlstate,
+                error=error.message,
+                retry_seconds=pause,
+            )
+            return False
+        self._troubles.over(what)
+        return True

@@ -1,0 +1,1 @@
+"""One refresh of one stream table: its policy, its executor, its failures."""

@@ -1,0 +1,49 @@
+"""Record a failed refresh: history row, error count, suspension. In a transaction of its own, after the rollback."""
+
+from __future__ import annotations
+
+import json
+
+import structlog
+
+from catalog.session import SqlError
+from engine.refresh.executor_choice import SparkFailure
+from engine.refresh.policy import Action
+from engine.refresh.refresh import Initiator
+from engine.session.pool import PooledSession
+
+logger = structlog.get_logger(__name__)
+
+LOCK_TIMEOUT = "10s"
+"""Nobody waits longer than this only to write down that something has failed."""
+
+PERMANENT = frozenset({"0A000", "42P01", "42703", "42704", "42883", "3F000"})
+"""Errors that trying again does not mend: something the query needs is gone, or is not what it was."""
+
+
+async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
+    """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended.
+
+    Where its connection was lost nothing can be written: whoever called does that in another session.
+    """
+    if session.lost:
+        return
+    result = {
+        "action": Action.FULL,
+        "status": "FAILED",
+        "initiated_by": initiator,
+        "error_message": f"{error.sqlstate}: {error.message}",
+        "executor": "postgres",
+        "permanent": error.sqlstate in PERMANENT,
+    }
+    if isinstance(error, SparkFailure):
+        result |= {"executor": "spark", "alert": {"event": "spark_failed", "reason": error.alert}}
+    try:
+        async with session.transaction("read_committed"):
+            # Another refresh of it may run, by hand.
+            await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            await session.fetch(
+                "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(result)
+            )
+    except SqlError as secondary:
+        logger.warning("failure not recorded", pgt_id=pgt_id, error=secondary.message)

@@ -1,0 +1,173 @@
+"""How a stream table will be refreshed this time, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from catalog.session import SqlError
+from engine.session.settings import is_on, number
+from engine.stream_tables.refresh_state import RefreshContext
+
+
+class Action(StrEnum):
+    """What a refresh did (`pgt_refresh_history.action`)."""
+
+    NO_DATA = "NO_DATA"
+    FULL = "FULL"
+    DIFFERENTIAL = "DIFFERENTIAL"
+    REINITIALIZE = "REINITIALIZE"
+
+
+FEW_ROWS = 1000
+"""Below this many rows a ratio of changes says little."""
+
+MANY_ROWS = 1 << 60
+
+
+SLOWER, SLOW_MS = 1.5, 250.0
+"""A differential refresh is too slow if it takes so many times a full one's time, and so many milliseconds."""
+
+
+TOO_SLOW, LEAST_LIMIT_MS = 10.0, 2000.0
+"""A differential refresh is given up after so many times the last full one's time, and so many milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """How a stream table will be refreshed, and why."""
+
+    action: Action
+    reason: str
+    fallback: bool = False
+    """True if a differential stream table is refreshed in full this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshSettings:
+    """The `pg_trickle.*` settings that a refresh looks at."""
+
+    engine: str = "auto"
+    spark_min_rows: int = 100_000
+    max_change_ratio: float = 0.15
+    spark_failure_policy: str = "retry"
+    spark_timeout: float = 3600.0
+    """Seconds; 0 is no limit."""
+    spark_parallel_rows: int = 1_000_000
+    foreign_table_polling: bool = False
+    statement_timeout: float = 0.0
+    """Milliseconds after which PostgreSQL ends a statement of the session; 0 is never."""
+
+
+def is_fresh(context: RefreshContext) -> bool:
+    """True if there is nothing to do: populated, trusted, and no change since the frontier."""
+    return (
+        context.is_populated
+        and context.frontier is not None
+        and not context.broken
+        and not context.needs_reinit
+        and not context.pending
+        and all(source.captured for source in context.sources)
+    )
+
+
+def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> Decision:
+    """Choose what to do. A full refresh of a differential stream table always has a reason.
+
+    `estimated_rows` is how many rows a full refresh would read.
+    """
+    if not context.is_populated or context.frontier is None:
+        return Decision(Action.FULL, "not populated yet")
+    if context.broken:
+        return Decision(Action.REINITIALIZE, "; ".join(context.broken), fallback=True)
+    if context.needs_reinit:
+        return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
+    if is_fresh(context):
+        return Decision(Action.NO_DATA, "no changes")
+    if context.refresh_mode == "FULL":
+        return Decision(Action.FULL, "refresh mode FULL")
+    if context.polled and not settings.foreign_table_polling:
+        return Decision(Action.FULL, "pg_trickle.foreign_table_polling is off", fallback=True)
+    truncated = [source.name for source in context.sources if source.truncated]
+    if truncated:
+        return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
+    if context.requested_mode != "DIFFERENTIAL":
+        ratio = change_ratio(context, estimated_rows)
+        changes = f"{context.pending} changed row images in about {estimated_rows} rows"
+        if ratio > settings.max_change_ratio:
+            limit = f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
+            return Decision(Action.FULL, f"{changes} exceed twice {limit}", fallback=True)
+        if context.auto_threshold is not None and ratio > context.auto_threshold:
+            seen = f"so many were slower to apply than a full refresh of {context.last_full_ms or 0:.0f} ms"
+            return Decision(Action.FULL, f"{changes}: {seen}", fallback=True)
+    return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+def depends_on_size(context: RefreshContext, settings: RefreshSettings) -> bool:
+    """Whether what to do, or where, depends on how many rows a full refresh would read.
+
+    The fewer rows the greater the ratio of changes, so what is differential for none is so for any number.
+    """
+    at_worst = decide(context, settings, 0)
+    if at_worst.action is Action.DIFFERENTIAL:
+        return False
+    engine = context.engine if context.engine != "auto" else settings.engine
+    return engine != "postgres" or decide(context, settings, MANY_ROWS).action is Action.DIFFERENTIAL
+
+
+def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
+    """Changed rows for each row of the sources. An update is captured as two rows, its old and its new image."""
+    return context.pending / (2 * max(estimated_rows, FEW_ROWS))
+
+
+def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | None:
+    """Milliseconds that applying the changes may take before all is computed instead, None for no limit.
+
+    There is none where DIFFERENTIAL was asked for, and none where the session's own statement_timeout ends it earlier.
+    """
+    if context.requested_mode == "DIFFERENTIAL" or context.last_full_ms is None:
+        return None
+    limit = max(TOO_SLOW * context.last_full_ms, LEAST_LIMIT_MS)
+    return None if 0 < settings.statement_timeout <= limit else limit
+
+
+def learned_threshold(
+    context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float, *, given_up: bool = False
+) -> float | None:
+    """The new `auto_threshold` after a refresh, None where there is nothing to learn.
+
+    A differential refresh that took clearly longer than the last full one, or was given up for that, lowers it below
+    the present ratio of changes; each full refresh that it caused raises it a little, so that the next differential one
+    is tried some day.
+    """
+    if given_up:
+        return change_ratio(context, estimated_rows) / 2
+    if decision.action is Action.DIFFERENTIAL:
+        slow = max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
+        return change_ratio(context, estimated_rows) / 2 if duration_ms > slow else None
+    if decision.fallback and decision.action is Action.FULL and context.auto_threshold is not None:
+        return context.auto_threshold * 1.1
+    return None
+
+
+def settings_of(context: RefreshContext) -> RefreshSettings:
+    """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
+    found = context.settings
+    settings = RefreshSettings(
+        found["engine"].lower(),
+        number("spark_min_rows", found["spark_min_rows"], int),
+        number("differential_max_change_ratio", found["max_change_ratio"], float),
+        found["spark_failure_policy"].lower(),
+        number("spark_timeout", found["spark_timeout"], float),
+        number("spark_parallel_rows", found["spark_parallel_rows"], int),
+        is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
+        float(found.get("statement_timeout", 0)),
+    )
+    for name, value, allowed in (
+        ("refresh_engine", settings.engine, ("auto", "spark", "postgres")),
+        ("spark_failure_policy", settings.spark_failure_policy, ("retry", "postgres", "error")),
+    ):
+        if value not in allowed:
+            raise SqlError("22023", f"pg_trickle.{name} must be one of {', '.join(allowed)}")
+    return settings

@@ -1,0 +1,1 @@
+"""What registers need beside their own triggers: maintenance."""

@@ -1,0 +1,303 @@
+"""Create a stream table: define, plan, make its storage, register it, capture its sources."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import structlog
+
+from catalog.session import SqlError, SqlSession
+from engine.compile.pool import TooComplex, compilers, work_on_behalf_of
+from engine.foreign_tables.polling import (
+    CannotPoll,
+    Copy,
+    foreign_tables,
+    has_lake_tables,
+    note_copies,
+    polling,
+    read_from_copies,
+)
+from engine.session.roles import execute_as_owner
+from engine.session.transactions import local_setting, overlap, quoted, savepoint, set_role
+from engine.stream_tables.analysis import HIDDEN_PREFIX, Definition, define, function_hashes
+from engine.stream_tables.plan_inputs import (
+    SYSTEM_SCHEMAS,
+    ForeignSource,
+    PlanInputs,
+    captured_columns,
+    compiled,
+    opaque,
+    plan,
+)
+from engine.stream_tables.plan_store import track
+from sql import NotDifferentiable, jobs
+
+logger = structlog.get_logger(__name__)
+
+RESERVED_SCHEMAS = frozenset({"pgtrickle", "pgtrickle_changes", "pgtrickle_roles", "pgtrickle_staging"})
+
+
+async def create(
+    session: SqlSession, arguments: dict[str, Any], search_path: str, owner: str, *, in_two_steps: bool
+) -> int | None:
+    """Create a stream table that is not populated yet.
+
+    `in_two_steps` says that the caller commits before it populates.
+    Returns its id if it is to be populated, None if `initialize` is false or if it existed and `if_not_exists` was
+    said. Raises SqlError: 42P07 if the name exists, 3F000 without its schema, 42501 without a right of `owner`, 0A000
+    for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
+    """
+    target = await _target(session, arguments["name"])
+    if target.exists:
+        if arguments.get("if_not_exists") and target.is_stream_table:
+            await notice(session, "INFO", f'stream table "{target.name}" already exists, skipping')
+            return None
+        raise SqlError("42P07", f'relation "{target.name}" already exists')
+
+    requested = str(arguments.get("refresh_mode") or "AUTO").upper()
+    work_on_behalf_of(owner)
+    async with set_role(session, owner, current=target.caller):
+        definition = await define(session, arguments["query"], search_path)
+        _refuse_in_every_mode(definition)
+        shown = definition.canonical
+        definition, copies = await _over_copies(session, definition, requested, owner)
+        inputs, fallback = await _plan(session, definition, requested)
+    mode = "FULL" if fallback is not None or requested == "FULL" else "DIFFERENTIAL"
+    await _announce(session, definition, requested, mode, fallback)
+
+    storage = target.storage
+    # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
+    rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
+    statements = [rights, *await (await compiled(inputs)).create_storage_sql(storage)]
+    _, explained = await overlap(
+        execute_as_owner(session, owner, statements, current=target.caller),
+        lambda: explanation(inputs, definition, storage),
+    )
+    tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    properties = {
+        "defining_query": shown,
+        "original_query": definition.original,
+        "canonical_query": definition.canonical,
+        "schedule": arguments.get("schedule") or "calculated",
+        "refresh_mode": mode,
+        "requested_mode": requested,
+        "engine": arguments.get("engine") or "auto",
+        "functions_used": sorted({use.name for use in definition.functions}),
+        "function_hashes": function_hashes(definition.functions),
+        "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
+        "fallback_reason": fallback,
+        "explain": explained,
+        "topk": asdict(top) if (top := definition.inspected.topk) else None,
+        "dependencies": [  # the others are noted when they are captured
+            {"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies if not d.trackable
+        ],
+    }
+    ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
+    await note_copies(session, int(pgt_id), copies)
+    engine = str(properties["engine"])
+    fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, mode, engine), engine)
+    if not arguments.get("initialize", True):
+        return None
+    if fresh and not in_two_steps and target.isolation in ("repeatable read", "serializable"):
+        raise SqlError(
+            "25001",
+            f"a stream table cannot be created and populated in a {target.isolation.upper()} transaction block",
+            detail="The transaction may not see changes that were committed before they were captured.",
+            hint="Use a READ COMMITTED transaction, no transaction block, or initialize => false.",
+        )
+    return int(pgt_id)
+
+
+async def undo_creation(session: SqlSession, pgt_id: int) -> None:
+    """Take back the first of creation's two steps. Harmless if the stream table is gone."""
+    rows = await session.fetch(
+        "SELECT pgt_relid::bigint FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint AND NOT is_populated",
+        pgt_id,
+    )
+    for (relid,) in rows:
+        await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
+        await drop_storage(session, relid)
+
+
+async def drop_storage(session: SqlSession, relid: int) -> None:
+    """Drop the table of a stream table, with all that depends on it. Raises SqlError 40001 if it was just renamed."""
+    async with local_setting(session, "pgtrickle.maintenance", "on"):
+        await session.fetch("SELECT pgtrickle._drop_table($1::bigint::oid, true)::text", relid)
+
+
+async def notice(session: SqlSession, level: str, message: str, hint: str | None = None) -> None:
+    """Tell the client something, as far as its `client_min_messages` wants to know."""
+    await session.fetch("SELECT pgtrickle._notice($1::text, $2::text, $3::text)", level, message, hint)
+
+
+_REGISTER = """
+SELECT pgtrickle._register($2::text::jsonb || pg_catalog.jsonb_build_object('pgt_relid', relid)),
+       pgtrickle._install_guard(relid)::pg_catalog.text
+FROM (SELECT $1::text::pg_catalog.regclass::oid AS relid) AS storage
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """The name of a stream table to be created, and the session that creates it."""
+
+    schema: str
+    name: str
+    exists: bool
+    is_stream_table: bool
+    caller: str
+    """The role that the session acts as."""
+    isolation: str
+
+    @property
+    def storage(self) -> str:
+        """The storage table, qualified and quoted."""
+        return f"{quoted(self.schema)}.{quoted(self.name)}"
+
+
+_TARGET = """
+SELECT t.parts, t.has_schema, t.is_taken, t.is_stream_table,
+       current_user::text, pg_catalog.current_setting('transaction_isolation')
+FROM pgtrickle._creation_target($1::text) AS t
+"""
+
+
+async def _target(session: SqlSession, name: str) -> _Target:
+    """The stream table to be created, in `public` where no schema is said. Its name is locked."""
+    ((parts, has_schema, is_taken, is_stream_table, caller, isolation),) = await session.fetch(_TARGET, name)
+    if len(parts) > 2:
+        raise SqlError("42601", f'improper stream table name "{name}" (too many dotted names)')
+    schema, table = parts
+    if schema in RESERVED_SCHEMAS:
+        raise SqlError("42939", f'schema "{schema}" is reserved', hint="Choose another schema for the stream table.")
+    if not has_schema:
+        raise SqlError("3F000", f'schema "{schema}" does not exist')
+    return _Target(schema, table, is_taken, is_stream_table, caller, isolation)
+
+
+def _refuse_in_every_mode(definition: Definition) -> None:
+    for column in definition.output:
+        if column.name.startswith(HIDDEN_PREFIX):
+            raise SqlError(
+                "42939",
+                f'column name "{column.name}" is reserved',
+                hint=f'Names that start with "{HIDDEN_PREFIX}" are.',
+            )
+    for dependency in definition.dependencies:
+        if dependency.source.schema.startswith("pg_temp"):
+            raise SqlError(
+                "0A000", f'temporary relation "{dependency.source.name}" cannot be a source of a stream table'
+            )
+    refused = definition.inspected.rejected
+    if refused is not None:
+        construct, hint = refused
+        raise SqlError("0A000", f"{construct} is not supported in a defining query", hint=hint)
+
+
+async def _over_copies(
+    session: SqlSession, definition: Definition, requested: str, owner: str
+) -> tuple[Definition, tuple[Copy, ...]]:
+    """The definition as it is maintained: over copies of its foreign tables, if these are to be polled."""
+    foreign = foreign_tables(definition)
+    if not foreign:
+        return definition, ()
+    names = ", ".join(f'"{dependency.source.name}"' for dependency in foreign)
+    lake = await has_lake_tables(session, foreign)
+    if lake or (requested != "FULL" and await polling(session)):
+        try:
+            async with savepoint(session):
+                found = await read_from_copies(session, definition, owner)
+        except CannotPoll as reason:
+            if lake:
+                message = f"lake table {names} cannot be read in this query because of {reason.message}"
+                raise SqlError("0A000", message) from reason
+            fallback = reason.message
+        else:
+            told = f"foreign table {names} is polled: each refresh reads all of it and compares it with a local copy"
+            await notice(session, "INFO", told)
+            return found
+        hint = f"It is not polled because of {fallback}."
+    else:
+        hint = "With pg_trickle.foreign_table_polling = on it is polled, and changes are applied incrementally."
+    told = f"changes of foreign table {names} cannot be captured: each refresh computes the whole query"
+    await notice(session, "INFO", told, hint)
+    return definition, ()
+
+
+async def _plan(session: SqlSession, definition: Definition, requested: str) -> tuple[PlanInputs, str | None]:
+    """Plan inputs, and the reason why the query can only be computed as a whole, if it can."""
+    try:
+        return await plan(session, definition), None
+    except TooComplex as reason:
+        if requested == "FULL":
+            return opaque(definition), "a query of this complexity"
+        hint = f"{reason.hint} With refresh_mode => 'FULL' it need not be compiled."
+        raise SqlError(reason.sqlstate, reason.message, detail=reason.detail, hint=hint) from reason
+    except ForeignSource as reason:
+        return opaque(definition), reason.construct
+    except NotDifferentiable as reason:
+        if requested == "DIFFERENTIAL":
+            raise SqlError(
+                "0A000",
+                f"{reason.construct} is not supported in DIFFERENTIAL mode",
+                detail=reason.detail,
+                hint=reason.hint or "Use refresh_mode => 'AUTO' or 'FULL'.",
+            ) from reason
+        return opaque(definition), reason.construct
+
+
+async def _announce(
+    session: SqlSession, definition: Definition, requested: str, mode: str, fallback: str | None
+) -> None:
+    if requested == "AUTO" and fallback is not None:
+        await notice(
+            session,
+            "NOTICE",
+            f"stream table uses FULL refresh: {fallback} is not supported in DIFFERENTIAL mode",
+            "Each refresh computes the whole query. See pgtrickle.explain_st().",
+        )
+    catalogs = [d.source.name for d in definition.dependencies if d.source.schema in SYSTEM_SCHEMAS and d.view is None]
+    if catalogs:
+        await notice(
+            session,
+            "NOTICE",
+            f'defining query reads system catalog "{catalogs[0]}"',
+            "Each refresh shows what the stream table's owner sees, the stream table itself included.",
+        )
+    stable = definition.functions_of("s")
+    if mode == "DIFFERENTIAL" and stable:
+        await notice(
+            session,
+            "WARNING",
+            f"defining query uses stable function {', '.join(stable)}",
+            "Rows keep the value of the refresh that wrote them.",
+        )
+    if await _has_star(definition.original):
+        await notice(
+            session,
+            "NOTICE",
+            "* in the defining query stands for the columns that its sources have now",
+            "As in a view, columns that are added to them later do not appear.",
+        )
+
+
+async def _has_star(query: str) -> bool:
+    """Whether a query gives out `*`, as far as that can be seen in its text."""
+    try:
+        return ("*" in query or "table" in query.lower()) and bool(await compilers().run(jobs.has_star, query))
+    except TooComplex:
+        return False
+
+
+async def explanation(inputs: PlanInputs, definition: Definition, storage: str) -> dict[str, Any]:
+    """What `pgt_stream_tables.explain` keeps: the compiler's inputs, and what `explain_st` shows of the plan.
+
+    ``texts`` goes into `plan_texts`, which no refresh reads.
+    """
+    shown = await (await compiled(inputs)).explain(storage)
+    return shown | {
+        "inputs": inputs.to_json(),
+        "sources": [f"{d.source.schema}.{d.source.name} (oid={d.source.oid})" for d in definition.dependencies],
+    }

@@ -1,0 +1,296 @@
+"""Take up again a stream table whose capture cannot be trusted, or whose sources have another definition now."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+from catalog.graph import DependencyGraph
+from catalog.session import SqlError, SqlSession
+from catalog.stream_tables import stream_tables
+from engine.compile.pool import compilers, work_on_behalf_of
+from engine.foreign_tables.polling import begin_polls
+from engine.requests.create import explanation, notice
+from engine.session.roles import execute_as_owner
+from engine.session.transactions import PINNED_PATH, local_setting, quoted, savepoint, set_role
+from engine.stream_tables.analysis import (
+    TRACKABLE_KINDS,
+    Definition,
+    Dependency,
+    define,
+    describe,
+    function_hashes,
+    view_columns,
+)
+from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, opaque, plan
+from engine.stream_tables.plan_store import load_plan, track
+from engine.stream_tables.refresh_state import RefreshContext
+from sql import Column, NotDifferentiable, Renamed, jobs
+from sql.storage.shape import ROW_ID
+
+MARKED = "it is marked to be computed anew"
+"""After DDL on what it reads, or because somebody has asked for it."""
+
+
+class CaptureBroken(Exception):
+    """Capture must be repaired and committed before a snapshot is taken to recompute from."""
+
+    def __init__(self, stream_table: str, reasons: tuple[str, ...]):
+        super().__init__("; ".join(reasons) or MARKED)
+        self.stream_table = stream_table
+
+
+def must_be_repaired(context: RefreshContext) -> bool:
+    """True if what has been captured since the frontier cannot be used, or the plan cannot."""
+    return context.outdated or (context.is_populated and (context.needs_reinit or bool(context.broken)))
+
+
+OUTDATED = "it was planned by another version of the server"
+
+
+async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext:
+    """Plan the query anew and capture its sources anew; what is returned asks for a reinitialisation.
+
+    Raises SqlError: 25001 in a transaction whose snapshot is older than the repair, 0A000 if the stream table would
+    have other columns now, 42703 if it reads a column that is gone, PostgreSQL's own if the query does not work any
+    more.
+    """
+    if context.one_snapshot:
+        raise SqlError(
+            "25001",
+            f'stream table "{context.name}" must be recomputed: {"; ".join(reasons(context)) or "it is marked"}',
+            hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
+        )
+    await prepare(session, context)
+    return replace(context, broken=(), needs_reinit=True, plan="", plan_format=None)
+
+
+def reasons(context: RefreshContext) -> tuple[str, ...]:
+    """Why it must be repaired; none where it is marked."""
+    return (*context.broken, OUTDATED) if context.outdated else context.broken
+
+
+async def prepare(session: SqlSession, context: RefreshContext) -> None:
+    """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
+    if not context.storage:
+        raise SqlError(
+            "55P03",
+            f'the table of stream table "{context.name}" has not been restored',
+            hint="Restore it with its triggers, or drop the stream table and create it again.",
+        )
+    work_on_behalf_of(context.owner)
+    old = await load_plan(session, context)
+    polls = await begin_polls(session, context)
+    canonical, dropped = await _in_names_of_now(session, context)
+    definition = await _defined(session, context, canonical, dropped)
+    await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
+    _refuse_other_columns(context, old.output, definition.output)
+    inputs, fallback = opaque(definition), {}
+    if old.differentiable:
+        try:
+            async with set_role(session, context.owner):
+                inputs = await plan(session, _as_before(definition, old))
+        except NotDifferentiable as reason:
+            fallback = await _full_from_now_on(session, context, reason.construct)
+    if context.outdated or not await _fits(session, context, inputs, old):
+        await _adapt(session, context, inputs)
+    await session.fetch(
+        "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
+        context.pgt_id,
+        json.dumps(
+            [{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]
+            + [{"relid": poll["relid"], "columns": poll["columns"]} for poll in polls]
+        ),
+    )
+    fallback = fallback or await _fall_back(session, context, definition)
+    tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    mode = "FULL" if fallback else context.refresh_mode
+    columns = await captured_columns(inputs, tracked, mode, context.engine)
+    explained = await explanation(inputs, definition, context.storage)
+    # As late as possible: what is locked here stays so until the transaction ends.
+    await track(session, context.pgt_id, columns, context.engine)
+    await session.fetch(
+        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
+        context.pgt_id,
+        json.dumps(
+            {
+                "canonical_query": definition.canonical,
+                **({"defining_query": definition.canonical} if canonical != context.canonical_query else {}),
+                "functions_used": sorted({use.name for use in definition.functions}),
+                "function_hashes": function_hashes(definition.functions),
+                "explain": explained,
+                "needs_reinit": True,
+                **fallback,
+            }
+        ),
+    )
+
+
+def _as_before(definition: Definition, old: PlanInputs) -> Definition:
+    """The definition as if sources that had no primary key still had none, and all could be captured.
+
+    So rows are told apart as they have been, and the storage table keeps its columns.
+    """
+    keyless = {source.oid for source in old.sources if not source.key}
+
+    def before(dependency: Dependency) -> Dependency:
+        source = dependency.source
+        return replace(dependency, source=replace(source, key=()) if source.oid in keyless else source, obstacle=None)
+
+    return replace(definition, dependencies=tuple(before(d) for d in definition.dependencies))
+
+
+async def _fall_back(session: SqlSession, context: RefreshContext, definition: Definition) -> dict[str, str]:
+    """What becomes of a stream table, one of whose sources cannot be captured any more: it is computed in full.
+
+    Raises SqlError 0A000 if DIFFERENTIAL was asked for.
+    """
+    obstacles = [d.obstacle for d in definition.dependencies if d.kind in TRACKABLE_KINDS and d.obstacle]
+    if not obstacles or context.refresh_mode != "DIFFERENTIAL":
+        return {}
+    return await _full_from_now_on(session, context, f"a source whose changes cannot be captured ({obstacles[0]})")
+
+
+async def _full_from_now_on(session: SqlSession, context: RefreshContext, reason: str) -> dict[str, str]:
+    """The state of a stream table whose query can only be computed as a whole any more.
+
+    Raises SqlError 0A000 if DIFFERENTIAL was asked for.
+    """
+    if context.requested_mode == "DIFFERENTIAL":
+        raise SqlError(
+            "0A000",
+            f'stream table "{context.name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
+            hint="Use pgtrickle.alter_stream_table() with refresh_mode => 'AUTO' or 'FULL'.",
+        )
+    message = f'stream table "{context.name}" uses FULL refresh from now on: {reason}'
+    await notice(session, "WARNING", message, "Each refresh computes the whole query. See pgtrickle.explain_st().")
+    return {"refresh_mode": "FULL", "fallback_reason": reason}
+
+
+async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs, old: PlanInputs) -> bool:
+    """Whether the storage table has the columns that rows computed anew have. A view may have another text now."""
+    new, before = await compiled(inputs), await compiled(old)
+    if await new.create_storage_sql(context.storage) == await before.create_storage_sql(context.storage):
+        return True
+    if (new.keyed, new.columns) != (before.keyed, before.columns):
+        return False
+    async with set_role(session, context.owner):
+        wanted = await view_columns(session, new.storage_query)
+    ((stored, _, _),) = await describe(session, [context.relid])
+    types = {column.name: column.type for column in stored.columns}
+    return all(types.get(column.name) == column.type for column in wanted)
+
+
+async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInputs) -> None:
+    """Give the storage table the hidden columns that this compiler wants. What is in them is computed afterwards."""
+    built = await compiled(inputs)
+    async with set_role(session, context.owner):
+        described = await view_columns(session, built.storage_query)
+    types = {column.name: column.type for column in described}
+    wanted = {column.name: types.get(column.name, "bigint") for column in built.columns if column.hidden}
+    ((stored, _, _),) = await describe(session, [context.relid])
+    user = {column.name for column in built.output} | {ROW_ID}
+    found = {column.name: column.type for column in stored.columns if column.name not in user}
+    added = [name for name, type_ in wanted.items() if found.get(name) != type_]
+    changes = [f"DROP COLUMN {quoted(name)}" for name, type_ in found.items() if wanted.get(name) != type_]
+    changes += [f"ADD COLUMN {quoted(name)} {wanted[name]}" for name in added]
+    if not changes:
+        return
+    indexes = [
+        statement
+        for statement in await built.create_storage_sql(context.storage)
+        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quoted(name)})") for name in added)
+    ]
+    async with local_setting(session, "pgtrickle.maintenance", "on"):
+        alter = f"ALTER TABLE {context.storage} {', '.join(changes)}"
+        await execute_as_owner(session, context.owner, [alter, *indexes])
+
+
+_NAMES = """
+SELECT (p.column_snapshot->'known')::text, pgtrickle._known_names(p.source_relid)::text
+FROM pgtrickle.pgt_dependencies p WHERE p.pgt_id = $1::bigint
+"""
+
+
+async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tuple[str, list[tuple[str, str]]]:
+    """The canonical query after its tables and their columns have been renamed, as a view's text would follow them.
+
+    Also the columns that have gone, as relation and name. Raises SqlError 0A000 if the text cannot follow.
+    """
+    renamed: list[tuple[tuple[str, str], Renamed]] = []
+    dropped: list[tuple[str, str]] = []
+    for known_text, present_text in await session.fetch(_NAMES, context.pgt_id):
+        if known_text is None or present_text is None:
+            continue  # noted by an earlier version, or dropped: what has its name now is read
+        known, present = json.loads(known_text), json.loads(present_text)
+        if not known or known == present:
+            continue
+        places = {number: place for place, (number, _) in enumerate(known["columns"])}
+        columns = tuple((name, places.get(number)) for number, name in present["columns"])
+        numbers, added = {n for n, _ in present["columns"]}, {name for name, place in columns if place is None}
+        gone = [name for number, name in known["columns"] if number not in numbers and name not in added]
+        dropped += [(f"{present['schema']}.{present['name']}", name) for name in gone]
+        names = tuple(name for _, name in known["columns"])
+        relation = Renamed(present["schema"], present["name"], names, columns)
+        if (known["schema"], known["name"]) != (relation.schema, relation.name) or any(
+            place is not None and name != names[place] for name, place in columns
+        ):
+            renamed.append(((known["schema"], known["name"]), relation))
+    if not renamed:
+        return context.canonical_query, dropped
+    text = await compilers().run(jobs.renamed, context.canonical_query, tuple(renamed))
+    if text is None:
+        (_, moved), *_ = renamed
+        raise SqlError(
+            "0A000",
+            f'the query of stream table "{context.name}" cannot follow that "{moved.schema}.{moved.name}", or a column'
+            " of it, was renamed",
+            detail="; ".join(context.broken) or None,
+            hint="Rename it back, or drop the stream table and create it again.",
+        )
+    return text, dropped
+
+
+async def _defined(
+    session: SqlSession, context: RefreshContext, canonical: str, dropped: list[tuple[str, str]]
+) -> Definition:
+    """What the query is now. Raises SqlError as `define`; of a column that was `dropped` it says so."""
+    try:
+        async with savepoint(session), set_role(session, context.owner):
+            return await define(session, canonical, PINNED_PATH)
+    except SqlError as error:
+        found = [(relation, name) for relation, name in dropped if name in re.split(r'[" .]', error.message)]
+        if error.sqlstate != "42703" or not found:
+            raise
+        relation, name = found[0]
+        raise SqlError(
+            "42703",
+            f'column "{name}" of "{relation}", which stream table "{context.name}" reads, was dropped',
+            hint=f'Add a column "{name}" again, or drop the stream table and create it without the column.',
+        ) from error
+
+
+def _refuse_other_columns(context: RefreshContext, old: tuple[Column, ...], new: tuple[Column, ...]) -> None:
+    """The columns of a stream table stay what they are. Raises SqlError 0A000."""
+    for before, now in zip(old, new, strict=True):
+        if (before.name, before.type) != (now.name, now.type):
+            raise SqlError(
+                "0A000",
+                f'column "{before.name}" of stream table "{context.name}" would be "{now.name}" of type {now.type} now,'
+                f" and is of type {before.type}",
+                detail="; ".join(context.broken) or None,
+                hint="Give the column of the source its former type again, or drop the stream table and create it"
+                " again.",
+            )
+
+
+async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
+    """A view in the query may read other tables by now. Raises SqlError 42P17 if one is computed from this one."""
+    cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
+    if cycle is not None:
+        raise SqlError(
+            "42P17",
+            f'stream table "{context.name}" would be computed from itself',
+            detail=f"The cycle is: {', '.join(cycle)}.",
+        )

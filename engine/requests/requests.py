@@ -1,0 +1,333 @@
+"""Engine requests: what the functions of `pgtrickle` ask for, carried out in the requesting statement's transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from catalog.session import RequestSession, SqlError, SqlSession
+from engine.foreign_tables.polling import NotPolled, polled
+from engine.refresh.executor_choice import NoSpark, Spark
+from engine.refresh.policy import is_fresh
+from engine.refresh.refresh import Initiator, RefreshOutcome, refresh
+from engine.requests.create import create, drop_storage, undo_creation
+from engine.requests.extensions import Installer, carry_out_extension
+from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
+from engine.requests.statements import carry_out_statement
+from engine.session.transactions import set_role
+from engine.stream_tables.plan_store import set_refresh_mode
+from engine.stream_tables.refresh_state import RefreshContext, begin, lock_named, may_be_refreshed
+from engine.subscribe.history import retain_history
+
+logger = structlog.get_logger(__name__)
+
+
+ABOVE_READ_COMMITTED = "in a transaction above READ COMMITTED"
+"""What Spark reads is read by other transactions, of which a serializable one would know nothing."""
+
+POLLED = "in the transaction that has polled its foreign tables"
+"""For the same reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A row of `pgtrickle.pgt_requests`."""
+
+    request_id: int
+    kind: str
+    arguments: dict[str, Any]
+    search_path: str
+    requested_by: str
+    session_role: str | None = None
+    """The role that the session acts as, where that is known."""
+
+    @classmethod
+    def from_row(cls, row: tuple[Any, ...]) -> Request:
+        """Of (request_id, kind, arguments, search_path, requested_by[, session_role])."""
+        request_id, kind, arguments, search_path, requested_by, *session = row
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):  # more digits, or deeper, than Python reads: `check` refuses it
+            arguments = {}
+        return cls(int(request_id), str(kind), arguments, str(search_path), str(requested_by), *session)
+
+    def check(self) -> None:
+        """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
+        texts = {"create": ("name", "query"), "copy": ("statement",), "statement": ("statement",)}
+        needed = texts.get(self.kind, ("name",))
+        if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in needed):
+            raise SqlError("22023", f"malformed {self.kind} request")
+        if self.kind in ("create", "alter"):
+            for key, value in self.arguments.items():
+                if not isinstance(value, str | bool | None):
+                    raise SqlError("22023", f'malformed argument "{key}" of a {self.kind} request')
+
+
+async def take(session: SqlSession) -> list[Request]:
+    """The requests that the session's transaction has made, in order; they are deleted.
+
+    They come back if the transaction does not commit. Deleting comes before carrying out, since the deferred trigger
+    that looks for requests left behind may fire early.
+    """
+    rows = await session.fetch(
+        "SELECT request_id, kind, arguments, search_path, requested_by, current_user::text"
+        " FROM pgtrickle._pending_requests() AS r, LATERAL pgtrickle._finish_request(r.request_id) ORDER BY request_id"
+    )
+    return [Request.from_row(row) for row in rows]
+
+
+async def carry_out(
+    session: SqlSession, request: Request, spark: Spark, *, in_two_steps: bool, alone: bool = False
+) -> int | None:
+    """Carry out one request; `alone` says that its transaction does nothing else.
+
+    Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
+    that capture's lock on the sources is not held while the table is filled. Raises SqlError.
+    """
+    request.check()
+    created: int | None = None
+    if request.kind == "create":
+        created = await create(
+            session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
+        )
+    else:
+        # What was asked for past the server is carried out in a session of the engine's own.
+        async with set_role(session, request.requested_by, current=request.session_role):
+            await _change(session, request, spark, alone=alone)
+    if created is not None and not in_two_steps:
+        await refresh_now(session, created, Initiator.INITIAL, spark)
+        return None
+    return created
+
+
+async def _change(session: SqlSession, request: Request, spark: Spark, *, alone: bool) -> None:
+    match request.kind:
+        case "drop":
+            await drop(session, request)
+        case "refresh":
+            context = may_be_refreshed(await lock_requested(session, request))
+            if context.one_snapshot:
+                spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
+            await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
+        case "alter":
+            await alter(session, request, spark)
+        case "resume":
+            await resume(session, request)
+        case "retain":
+            await retain(session, request)
+        case "copy":
+            raise SqlError("0A000", "COPY from a file works on connections through the server only")
+        case "extension":
+            raise SqlError("0A000", "extensions are created and dropped on connections through the server only")
+        case "statement":
+            raise SqlError("0A000", "this statement works on connections through the server only")
+        case _:
+            raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
+
+
+async def lock_requested(session: SqlSession, request: Request) -> RefreshContext:
+    """Lock the stream table that a request names. Raises SqlError 42P01."""
+    return await lock_named(session, request.arguments["name"], request.search_path)
+
+
+async def refresh_now(
+    session: SqlSession,
+    pgt_id: int,
+    initiator: Initiator,
+    spark: Spark,
+    *,
+    alone: bool = False,
+    restart: Callable[[], Awaitable[None]] | None = None,
+) -> RefreshOutcome:
+    """Refresh a stream table in the session's transaction, whatever its isolation level.
+
+    Where the caller can `restart` the transaction, what polls have found is committed first, so that Spark sees it.
+    """
+    context = await begin(session, pgt_id)
+    if restart is not None and context.polled:
+        _, changed = await polled(session, context, spark.lake)
+        if changed:
+            await restart()
+        context = await begin(session, pgt_id)
+    return await refresh_locked(session, context, initiator, spark, alone=alone)
+
+
+async def refresh_locked(
+    session: SqlSession, context: RefreshContext, initiator: Initiator, spark: Spark, *, alone: bool = False
+) -> RefreshOutcome:
+    """The same of one that is locked.
+
+    Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
+    """
+    if must_be_repaired(context):
+        context = await repair(session, context)
+    context, changed = await polled(session, context, spark.lake)
+    if changed:
+        spark = NoSpark(POLLED, spark.lake)
+    return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
+
+
+async def refresh_scheduled(
+    session: SqlSession,
+    pgt_id: int,
+    initiator: Initiator,
+    spark: Spark,
+    *,
+    repaired: bool = False,
+    after_poll: bool = False,
+) -> RefreshOutcome | None:
+    """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
+
+    Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
+    be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true), NotPolled if foreign
+    tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
+    """
+    context = await begin(session, pgt_id, wait=False)
+    if is_fresh(context) and not context.polled:
+        return None
+    if must_be_repaired(context) and not repaired:
+        raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
+    if context.polled and not after_poll:
+        raise NotPolled
+    return await refresh(session, context, initiator=initiator, spark=spark)
+
+
+async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None:
+    """Poll the foreign tables of a stream table. Raises SqlError as `begin`, which does not wait, and `polled` do."""
+    await polled(session, await begin(session, pgt_id, wait=False), spark.lake)
+
+
+async def drop(session: SqlSession, request: Request) -> None:
+    """Drop a stream table: storage, catalog entries, and capture that nobody else needs."""
+    context = await lock_requested(session, request)
+    pgt_id = context.pgt_id
+    await session.fetch("SELECT pgtrickle._unregister($1::bigint)", pgt_id)
+    if context.storage:
+        await drop_storage(session, context.relid)
+
+
+async def resume(session: SqlSession, request: Request) -> None:
+    """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
+    context = await lock_requested(session, request)
+    pgt_id = context.pgt_id
+    if context.status != "SUSPENDED":
+        raise SqlError(
+            "55000",
+            f'stream table "{context.name}" is not suspended',
+            detail=f"Its status is {context.status}.",
+        )
+    await set_state(session, pgt_id, status="ACTIVE", consecutive_errors=0)
+    payload = {"event": "resumed", "pgt_schema": context.schema, "pgt_name": context.name}
+    await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
+
+
+async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
+    """Change schedule, refresh mode or status; arguments that are null stay as they are."""
+    context = await lock_requested(session, request)
+    if context.outdated:
+        context = await repair(session, context)
+    pgt_id = context.pgt_id
+    changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
+    if "schedule" in changes:
+        await set_state(session, pgt_id, schedule=changes["schedule"])
+    if "status" in changes:
+        status = str(changes["status"]).upper()
+        errors = {"consecutive_errors": 0} if status == "ACTIVE" else {}
+        await set_state(session, pgt_id, status=status, **errors)
+    if "refresh_mode" in changes:
+        requested = str(changes["refresh_mode"]).upper()
+        # AUTO that has fallen back to FULL may be asked to try again.
+        if requested != context.requested_mode or (requested, context.refresh_mode) == ("AUTO", "FULL"):
+            await set_refresh_mode(session, context, requested)
+
+
+async def retain(session: SqlSession, request: Request) -> None:
+    """Retain the history of a relation for a period, or no longer. Raises SqlError."""
+    period = request.arguments.get("period")
+    name = request.arguments["name"]
+    ((parts,),) = await session.fetch("SELECT pg_catalog.parse_ident($1::text)", name)
+    await retain_history(session, tuple(parts), None if period is None else str(period), request.search_path)
+
+
+async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
+    """Change columns of `pgt_stream_tables`."""
+    await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
+
+
+class Loader(Protocol):
+    """What carries out COPY from files (`engine.files.copy_from_files.FileLoader`)."""
+
+    async def load(self, session: RequestSession, statement: str, search_path: str) -> int:
+        """Load the files with the rights of the session's user; returns the number of rows. Raises SqlError."""
+        ...
+
+
+def check_session(request: Request) -> None:
+    """The session must have the role that it had when it asked, since it has its rights. Raises SqlError 42501."""
+    if request.session_role != request.requested_by:
+        raise SqlError(
+            "42501",
+            f'cannot carry out a request of role "{request.requested_by}" as role "{request.session_role}"',
+            hint="A statement must end with the role that it makes a request with.",
+        )
+
+
+async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
+    """Carry out a COPY from files. Triggers and defaults run with it."""
+    request.check()
+    if loader is None:
+        raise SqlError("58000", "COPY from a file needs Spark", hint="Start the server with --spark sail or local[*].")
+    rows = await loader.load(session, request.arguments["statement"], request.search_path)
+    session.tag = f"COPY {rows}"
+
+
+async def carry_out_all(
+    session: RequestSession,
+    spark: Spark,
+    loader: Loader | None = None,
+    installer: Installer | None = None,
+    expect: Callable[[], None] = lambda: None,
+) -> list[int]:
+    """Carry out every pending request of a relayed statement; returns the stream tables it created.
+
+    `expect` is called where a source may be created or a history be retained, once the transaction commits.
+
+    Where the relay opened the transaction around this one statement, creating takes two steps: capture is installed
+    and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
+    second fails (`undo_creation`). A statement that drops stream tables, too, is carried out in one: it may be these.
+    """
+    requests = await take(session)
+    if any(request.kind == "retain" for request in requests):
+        expect()
+    two_steps = (
+        session.autocommit
+        and any(request.kind == "create" and request.arguments.get("initialize", True) for request in requests)
+        and all(request.kind != "drop" for request in requests)
+    )
+    alone = session.autocommit and len(requests) == 1
+    created = []
+    for request in requests:
+        check_session(request)
+        if request.kind == "copy":
+            await copy(session, request, loader)
+            continue
+        if request.kind == "statement":
+            request.check()
+            await carry_out_statement(session, request.arguments["statement"], request.search_path)
+            expect()
+            continue
+        if request.kind == "extension":
+            request.check()
+            await carry_out_extension(session, request.arguments, installer)
+            continue
+        pgt_id = await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)
+        if pgt_id is not None:
+            created.append(pgt_id)
+    return created if two_steps else []
+
+
+__all__ = ["Request", "carry_out", "carry_out_all", "refresh_now", "take", "undo_creation"]

@@ -1,0 +1,1 @@
+"""The scheduler of a database and its workers."""

@@ -1,0 +1,458 @@
+"""The scheduler of one database: refreshes what is due, in dependency order.
+
+Any number of server processes may run one; one of them is elected (`leader_election`). All it must remember stands
+in the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or
+it is time to look for changes that did not come through this server.
+
+It waits for no refresh: workers refresh what a look has found due (`worker_pool`), and meanwhile it looks again. A
+stream table waits for those it reads, directly or through others, that were due or under way when it was found due,
+and for nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Container
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from itertools import chain
+
+import structlog
+
+from catalog.graph import DependencyGraph
+from catalog.session import SqlError, SqlSession
+from catalog.stream_tables import StreamTable, stream_tables
+from engine.scheduling.worker_pool import Workers
+from engine.session.clocks import ClockWatch
+from engine.session.leader_election import Rival, elected
+from engine.session.pool import APPLICATION_NAME, DatabasePool, PooledSession
+
+logger = structlog.get_logger(__name__)
+
+LEASE = "scheduler"
+"""What a database's scheduler holds while it is elected; `pgtrickle._scheduler_running()` looks for it."""
+
+TITLE = f"{APPLICATION_NAME}: scheduler"
+"""`application_name` of its session, with the position up to which changes have been there for `SETTLED_SECONDS`:
+`pgtrickle._is_stale` tells by it what is late from what has just been changed."""
+
+SETTLED_SECONDS = 2.0
+
+ELECTION_RETRY = 5.0
+LOOK_INTERVAL = 1.0
+"""Seconds between looks for changes made on connections that bypass every server."""
+
+REST = 0.05
+"""Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
+
+CLEANUP_INTERVAL = 1.0
+
+BUSY_CLEANUP_INTERVAL = 5.0
+"""The same while stream tables are being refreshed: most often they soon are, and it is better done then."""
+
+PRUNING_INTERVAL = 3600.0
+
+PRUNING_BATCHES = 10
+"""After so many batches of old history the rest is left to the next cleanup."""
+
+POPULATION_GRACE = 5.0
+"""Seconds after its creation for which an empty stream table is left to the session that creates it."""
+
+MOST_WORKERS = 32
+"""The largest `pg_trickle.max_concurrent_refreshes`."""
+
+MOST_BUSY = 5.0
+"""Most seconds until what was found busy elsewhere is tried again."""
+
+TOLD_BUSY = 4
+"""After so many times in a row that is logged."""
+
+NO_LIMIT = 1e7
+"""Seconds from which on a time limit is none."""
+
+
+class Turn(Enum):
+    """How a stream table's turn went."""
+
+    WORKED = "it was refreshed"
+    NOTHING = "it had no changes"
+    AGAIN = "it is busy elsewhere: look again"
+
+
+Refresh = Callable[[StreamTable, float | None], Awaitable[Turn]]
+"""Refresh one stream table in a transaction of its own, within so many seconds. Raises SqlError if that fails."""
+
+CarryOut = Callable[[int, float | None], Awaitable[bool]]
+"""Carry out the oldest request that a role has made past the server, within so many seconds; False if there is none."""
+
+
+NoteWaiting = Callable[[int], Awaitable[str | None]]
+"""Find out, and write down, who has locked what the stream table of this id needs. Raises SqlError."""
+
+
+@dataclass(slots=True)
+class _Pace:
+    """What the scheduler remembers of a stream table between two looks; it may forget it at any time."""
+
+    seen: int | None = None
+    """Position of the database's changes at which it was last found up to date."""
+    failures: int = 0
+    busy: int = 0
+    """How often in a row it was found busy elsewhere."""
+    retry: float = -math.inf
+    """When it may be tried again after a failure, on the monotonic clock."""
+    as_of: str | None = None
+    """The time that was last found written down for its rows."""
+    since: float | None = None
+    """From when its age counts, on the monotonic clock."""
+
+    def age(self, table: StreamTable, now: float) -> float:
+        """Seconds since the snapshot of its rows, or, before there are any, since its creation.
+
+        How old they were when their time was first seen only PostgreSQL's clock can say, if it was not set back
+        meanwhile. From then on the monotonic clock tells.
+        """
+        if self.since is None or self.as_of != table.as_of:
+            self.as_of = table.as_of
+            self.since = now - max(0.0, table.age_seconds if table.staleness is None else table.staleness)
+        return now - self.since
+
+
+@dataclass(slots=True, eq=False)
+class _Due:
+    """A stream table that is to be refreshed, or just is."""
+
+    table: StreamTable
+    pace: _Pace
+    schedule: float
+    position: int | None
+    """That of the database's changes when it was found due."""
+    changed: bool
+    """Whether it may have changes already; otherwise it may have if one of those that it waits for is refreshed."""
+    waits_for: set[int]
+    """Upstream stream tables that are still to be refreshed before."""
+    begun: bool = False
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Keeps the stream tables of one database on schedule."""
+
+    pool: DatabasePool
+    refresh: Refresh
+    carry_out: CarryOut
+    note_waiting: NoteWaiting
+    clock: Callable[[], float] = time.monotonic
+    leading: bool = False
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _workers: Workers = field(default_factory=Workers)
+    _limit: float | None = None
+    """Seconds that a refresh or a request may take."""
+    _due: dict[int, _Due] = field(default_factory=dict)
+    _asking: set[int] = field(default_factory=set)
+    """Roles whose requests past the server are being carried out."""
+    _paces: dict[int, _Pace] = field(default_factory=dict)
+    _next_look: float = math.inf
+    _worked: bool = False
+    """Whether anything was refreshed since the last cleanup began."""
+    _tidying: asyncio.Task[None] | None = None
+    _position: int | None = None
+    _cleaned_at: float = -math.inf
+    _calm_at: float = -math.inf
+    """When nothing was last being refreshed."""
+    _cleaned_position: int | None = None
+    _pruned_at: float = -math.inf
+    _asked_at: float = -math.inf
+    _positions: deque[tuple[float, int]] = field(default_factory=deque)
+    """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
+    _noted: str = ""
+    """What the session is called."""
+    _rival: Rival = field(default_factory=lambda: Rival(LEASE))
+
+    def wake(self) -> None:
+        """A transaction that changed data has committed."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Take part in the election until cancelled, and work while elected."""
+        while True:
+            try:
+                await self._lead()
+            except (SqlError, OSError) as error:
+                logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
+            except Exception:
+                logger.exception("scheduler failed", database=self.pool.database)
+            finally:
+                self.leading = False
+            await asyncio.sleep(ELECTION_RETRY)
+
+    async def _lead(self) -> None:
+        async with elected(self.pool, LEASE, rival=self._rival) as connection:
+            if connection is None:
+                return
+            logger.info("scheduler elected", database=self.pool.database)
+            self.leading = True
+            self._paces.clear()
+            self._positions.clear()
+            self._noted = ""
+            self._workers = Workers()
+            session = PooledSession(connection)
+            watch = ClockWatch(self.pool.database, self.clock)
+            try:
+                while True:
+                    self._woken.clear()
+                    await watch.look(session)
+                    pause = await self._look(session)
+                    await asyncio.sleep(min(REST, pause))
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._woken.wait()
+            finally:
+                await self._give_up()
+
+    async def _give_up(self) -> None:
+        """End what is under way."""
+        self._due.clear()
+        self._asking.clear()
+        await self._workers.stop()
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
+
+    async def _look(self, session: SqlSession) -> float:
+        """Have refreshed what is due and may have changes; returns the seconds until the next look."""
+        ((enabled, workers, limit, roles),) = await session.fetch(_SETTINGS)
+        self._workers.resize(int(max(1, min(MOST_WORKERS, workers))))
+        self._limit = float(limit) if 0 < limit < NO_LIMIT else None
+        for role in roles:
+            self._ask(role)
+        if not await self._enabled(enabled):
+            self._keep(())
+            self._positions.clear()
+            await self._note(session, TITLE)  # nothing that changes is refreshed
+            return LOOK_INTERVAL
+        # The position is read before anything is refreshed: what is captured later moves it again.
+        ((position, settled),) = await session.fetch(
+            "SELECT change_position, settled FROM pgtrickle._change_position()"
+        )
+        self._position = position if settled else None
+        await self._note(session, f"{TITLE} {self._settled(position)}")
+        self._next_look = self._find_due(await stream_tables(session), self._position)
+        self._tidy()
+        return max(0.0, self._next_look - self.clock())
+
+    def _settled(self, position: int) -> int:
+        """Where the changes stood `SETTLED_SECONDS` ago, -1 if that is not known; they are at `position` now."""
+        now = self.clock()
+        if not self._positions or self._positions[-1][1] != position:
+            self._positions.append((now, position))
+        while len(self._positions) > 1 and self._positions[1][0] <= now - SETTLED_SECONDS:
+            self._positions.popleft()
+        since, settled = self._positions[0]
+        return settled if since <= now - SETTLED_SECONDS else -1
+
+    async def _note(self, session: SqlSession, title: str) -> None:
+        if title != self._noted:
+            await session.fetch("SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false)", title)
+            self._noted = title
+
+    async def _enabled(self, setting: str) -> bool:
+        if _is_on(setting):
+            return True
+        # A session keeps the setting it began with, even if ALTER DATABASE ... RESET has taken that back.
+        if self.clock() - self._asked_at < LOOK_INTERVAL:
+            return False
+        self._asked_at = self.clock()
+        connection = await self.pool.connect()
+        try:
+            ((setting, *_),) = await PooledSession(connection).fetch(_SETTINGS)
+            return _is_on(setting)
+        finally:
+            connection.terminate()
+
+    # -- what is due ------------------------------------------------------------------------------------------------
+
+    def _find_due(self, tables: list[StreamTable], position: int | None) -> float:
+        """Have refreshed what is due, each after what it reads; returns when to look again."""
+        now = self.clock()
+        next_look = now + LOOK_INTERVAL
+        graph = DependencyGraph(tables)
+        schedules = graph.effective_schedules()
+        self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
+        self._keep({table.pgt_id for table in tables if table.status != "SUSPENDED"})
+        nearest: dict[int, set[int]] = {}
+        """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
+        for table in chain.from_iterable(graph.generations()):
+            pgt_id = table.pgt_id
+            self._paces[pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
+            upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
+            due = self._due.get(pgt_id)
+            changed = not self._is_idle(table, position)
+            if due is not None:
+                due.changed = due.changed or changed
+            elif table.status != "SUSPENDED" and (changed or upstream):
+                wait = self._seconds_to_wait(table, schedules[pgt_id], now)
+                if wait > 0:
+                    next_look = min(next_look, now + wait)
+                else:
+                    due = self._due[pgt_id] = _Due(
+                        table, self._paces[pgt_id], schedules[pgt_id], position, changed, upstream
+                    )
+                    if not upstream:
+                        self._begin(due)
+            nearest[pgt_id] = upstream if due is None else {pgt_id}
+        return next_look
+
+    def _is_idle(self, table: StreamTable, position: int | None) -> bool:
+        """Nothing at all has been captured since the stream table was found up to date."""
+        seen = self._paces[table.pgt_id].seen
+        return seen is not None and seen == position and not table.needs_reinit and not table.untracked
+
+    def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
+        """Until a stream table that may have changes is due: its rows may be as old as its schedule says."""
+        pace = self._paces[table.pgt_id]
+        whole = POPULATION_GRACE if table.staleness is None else schedule
+        return max(whole - pace.age(table, now), pace.retry - now)
+
+    def _keep(self, wanted: Container[int]) -> None:
+        """Of those whose turn has not begun, refresh these only."""
+        for due in tuple(self._due.values()):
+            if not due.begun and due.table.pgt_id not in wanted:
+                self._end(due, worked=False)
+
+    def _begin(self, due: _Due) -> None:
+        self._workers.add(due.table.owner, partial(self._take_turn, due))
+
+    def _end(self, ended: _Due, *, worked: bool) -> None:
+        """A stream table's turn is over: those that have waited for it alone go on."""
+        over = [(ended, worked)]
+        while over:
+            due, changes = over.pop()
+            pgt_id = due.table.pgt_id
+            if self._due.get(pgt_id) is not due:
+                continue
+            del self._due[pgt_id]
+            for reader in (each for each in tuple(self._due.values()) if pgt_id in each.waits_for):
+                reader.waits_for.discard(pgt_id)
+                reader.changed = reader.changed or changes
+                if not reader.waits_for and reader.changed:
+                    self._begin(reader)
+                elif not reader.waits_for:
+                    over.append((reader, False))
+
+    # -- what workers do --------------------------------------------------------------------------------------------
+
+    async def _take_turn(self, due: _Due) -> None:
+        if self._due.get(due.table.pgt_id) is not due:  # it was suspended or dropped while it waited
+            return
+        due.begun = True
+        began = self.clock()
+        turn = Turn.NOTHING
+        try:
+            turn = await self._refreshed(due)
+        finally:
+            self._worked = self._worked or turn is Turn.WORKED
+            self._end(due, worked=turn is Turn.WORKED)
+        # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
+        again = due.pace.retry if turn is Turn.AGAIN else began + due.schedule
+        if again < self._next_look:
+            asyncio.get_running_loop().call_later(max(0.0, again - self.clock()), self.wake)
+        self._tidy()
+
+    async def _refreshed(self, due: _Due) -> Turn:
+        """Refresh one table. Afterwards it has all changes up to the position at which it was found due."""
+        table, pace = due.table, due.pace
+        try:
+            turn = await self.refresh(table, self._limit)
+        except (SqlError, OSError) as error:
+            pace.failures += 1
+            pace.retry = self.clock() + max(due.schedule, min(60.0, 2.0 ** min(pace.failures, 6)))
+            logger.warning(
+                "refresh failed",
+                stream_table=f"{table.schema}.{table.name}",
+                sqlstate=getattr(error, "sqlstate", None),
+                error=str(error),
+            )
+            return Turn.NOTHING
+        if turn is Turn.AGAIN:
+            pace.retry = self.clock() + min(MOST_BUSY, REST * 2.0 ** min(pace.busy, 8))
+            pace.busy += 1
+            if pace.busy == TOLD_BUSY:
+                await self._tell(table)
+        else:
+            pace.failures, pace.busy, pace.retry, pace.seen = 0, 0, -math.inf, due.position
+        return turn
+
+    async def _tell(self, table: StreamTable) -> None:
+        """Say whom a stream table waits for."""
+        holder = None
+        try:
+            holder = await self.note_waiting(table.pgt_id)
+        except (SqlError, OSError) as error:
+            logger.warning("not known who is waited for", database=self.pool.database, error=str(error))
+        logger.info(
+            "refresh waits",
+            stream_table=f"{table.schema}.{table.name}",
+            reason=holder or "it is being refreshed or changed",
+        )
+
+    def _ask(self, role: int) -> None:
+        """Have the oldest request of a role carried out, one at a time."""
+        if role not in self._asking:
+            self._asking.add(role)
+            self._workers.add(role, partial(self._carry_out, role))
+
+    async def _carry_out(self, role: int) -> None:
+        more = False
+        try:
+            more = await self.carry_out(role, self._limit)
+        except (SqlError, OSError) as error:
+            logger.warning("requests wait", database=self.pool.database, role=role, error=str(error))
+        finally:
+            self._asking.discard(role)
+        if more:
+            self._ask(role)
+
+    def _tidy(self) -> None:
+        """Have what everybody has seen removed, after a round of refreshes and now and then, and old history."""
+        if self._tidying is not None and not self._tidying.done():
+            return
+        now = self.clock()
+        moved = self._worked or self._position is None or self._position != self._cleaned_position
+        if self._due:
+            wanted = moved and now - max(self._cleaned_at, self._calm_at) >= BUSY_CLEANUP_INTERVAL
+        else:
+            self._calm_at = now
+            wanted = self._worked or (moved and now - self._cleaned_at >= CLEANUP_INTERVAL)
+        if wanted:
+            self._worked = False
+            self._cleaned_at, self._cleaned_position = now, self._position
+            self._tidying = asyncio.create_task(self._cleanup(), name="headwater cleanup")
+
+    async def _cleanup(self) -> None:
+        try:
+            async with self.pool.session() as session:
+                await session.fetch("SELECT pgtrickle._cleanup_buffers()")
+                if self.clock() - self._pruned_at >= PRUNING_INTERVAL:
+                    for _ in range(PRUNING_BATCHES):
+                        ((removed,),) = await session.fetch("SELECT pgtrickle._prune_history()")
+                        if not removed:
+                            self._pruned_at = self.clock()
+                            break
+        except (SqlError, OSError) as error:
+            logger.warning("cleanup failed", database=self.pool.database, error=str(error))
+
+
+_SETTINGS = """
+SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4),
+       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._stray_roles()
+"""
+
+
+def _is_on(setting: str) -> bool:
+    return setting.lower() not in ("off", "false", "0", "no")

@@ -1,0 +1,259 @@
+"""Work in transactions of the engine's own: scheduled refreshes, and requests made past the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from catalog.session import SqlError
+from engine.capture.ahead import capturing_in
+from engine.foreign_tables.polling import NotPolled
+from engine.refresh.executor_choice import Spark
+from engine.refresh.failures import PERMANENT, record_failure
+from engine.refresh.policy import Action
+from engine.refresh.refresh import Initiator
+from engine.requests import requests
+from engine.requests.create import undo_creation
+from engine.requests.repair import CaptureBroken, prepare
+from engine.requests.requests import Request
+from engine.scheduling.scheduler import Turn
+from engine.session.pool import DatabasePool, PooledSession
+from engine.session.transactions import set_role
+from engine.stream_tables.refresh_state import begin
+
+logger = structlog.get_logger(__name__)
+
+Result = TypeVar("Result")
+
+LOST = SqlError("08006", "the connection to PostgreSQL was lost in it")
+ORDERLY = "57P01"
+"""Somebody has ended the session, or PostgreSQL: it is no fault of what was done in it."""
+
+MOST_LOSSES = 3
+"""So often a request may lose its connection: it could be what ends it."""
+
+RECOVERY_SECONDS = 120.0
+"""How long a connection to PostgreSQL, which recovers from a crash, is tried for."""
+
+CONTENTION = frozenset({"55P03", "40001", "40P01"})
+"""Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
+
+
+def contended(error: SqlError) -> bool:
+    """Whether it is enough to try again.
+
+    GRANT, REVOKE and DROP OWNED do not wait for each other: of two that change a table's privileges at once, users' or
+    the engine's own, one fails.
+
+    >>> contended(SqlError("XX000", "tuple concurrently updated")), contended(SqlError("XX000", "cache lookup failed"))
+    (True, False)
+    """
+    return error.sqlstate in CONTENTION or error.message in ("tuple concurrently updated", "tuple concurrently deleted")
+
+
+async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
+    """Refresh in a transaction of its own; a failure is written down. Raises SqlError.
+
+    What somebody keeps locked is left to a later look: meanwhile others can be refreshed.
+    """
+    try:
+        repaired = polled = False
+        while True:
+            try:
+                async with session.transaction("repeatable_read", impatient=True):
+                    outcome = await requests.refresh_scheduled(
+                        session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
+                    )
+                break
+            except CaptureBroken as broken:
+                logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
+                await _repair(session, pgt_id)
+                repaired = True
+            except NotPolled:
+                async with session.transaction("read_committed", impatient=True):
+                    await requests.poll_scheduled(session, pgt_id, spark)
+                polled = True
+    except SqlError as error:
+        if contended(error):
+            return Turn.AGAIN
+        await record_failure(session, pgt_id, initiator, error)
+        raise
+    except Exception as error:
+        # The other stream tables must not suffer from it.
+        logger.exception("refresh failed", pgt_id=pgt_id)
+        failure = SqlError("XX000", f"internal error of the engine: {error!r}")
+        await record_failure(session, pgt_id, initiator, failure)
+        raise failure from error
+    return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
+
+
+async def _repair(session: PooledSession, pgt_id: int) -> None:
+    """Have the sources captured anew, committed before a snapshot is taken. Raises SqlError.
+
+    Where the query has lost what it needs, its sources are let go: the triggers on a table that has lost a column
+    would stand in the way of its writers.
+    """
+    try:
+        async with session.transaction("read_committed"):
+            await prepare(session, await begin(session, pgt_id, wait=False))
+    except SqlError as error:
+        if error.sqlstate in PERMANENT:
+            async with session.transaction("read_committed"):
+                await session.fetch("SELECT pgtrickle._set_dependencies($1::bigint, '[]'::jsonb)", pgt_id)
+                await session.fetch("SELECT pgtrickle._untrack_sources()")
+        raise
+
+
+async def refresh_within(
+    pool: DatabasePool, pgt_id: int, initiator: Initiator, spark: Spark, limit: float | None
+) -> Turn:
+    """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError.
+
+    Also where the connection is lost: what ends PostgreSQL's process must not be tried for ever.
+    """
+    lost = False
+    try:
+        async with pool.session() as session:
+            try:
+                return await _within(limit, pool, session, refresh(session, pgt_id, initiator, spark))
+            finally:
+                lost = session.lost
+    except OutOfTime as error:
+        async with pool.session() as own:
+            await record_failure(own, pgt_id, initiator, error)
+        raise
+    except SqlError as error:
+        if lost and error.sqlstate != ORDERLY:
+            async with _connected_again(pool) as own:
+                await record_failure(own, pgt_id, initiator, LOST)
+        raise
+
+
+async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: float | None) -> bool:
+    """Carry out the oldest request that a role, given by OID, has made on connections that bypass the server.
+
+    Each of its transactions may take so many seconds. False if there is none. Raises SqlError if its connection is
+    lost; then the request is there as before, unless it has lost too many.
+    """
+    claimed: list[Request] = []
+
+    async def carry_out(session: PooledSession) -> int | None:
+        async with session.transaction("read_committed"):
+            rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request($1::bigint::oid)", role)
+            if not rows:
+                return None
+            request = Request.from_row(rows[0])
+            claimed.append(request)
+            await session.fetch("SELECT pgtrickle._finish_request($1::bigint)", request.request_id)
+            async with set_role(session, request.requested_by):
+                with capturing_in(pool.session):
+                    return await requests.carry_out(session, request, spark, in_two_steps=True)
+
+    lost = False
+    try:
+        async with pool.session() as session:
+            try:
+                created = await _within(limit, pool, session, carry_out(session))
+            finally:
+                lost = session.lost
+    except OutOfTime as error:
+        await _fail(pool, claimed, error)
+    except SqlError as error:
+        if lost:  # not by its SQLSTATE, which can be anything that a function of a user's says
+            if claimed and error.sqlstate != ORDERLY:
+                await _note_loss(pool, claimed)
+            raise
+        await _fail(pool, claimed, error)
+    except Exception as error:
+        logger.exception("request failed")
+        await _fail(pool, claimed, SqlError("XX000", f"internal error of the engine: {error}"))
+    else:
+        if created is not None:
+            try:
+                await refresh_within(pool, created, Initiator.INITIAL, spark, limit)
+            except SqlError as error:  # it is in the history of the stream table, which the scheduler populates
+                logger.warning("not populated", pgt_id=created, sqlstate=error.sqlstate, error=error.message)
+    return bool(claimed)
+
+
+class OutOfTime(SqlError):
+    """Work of the engine's was ended, since it has taken too long: 57014."""
+
+    def __init__(self, limit: float):
+        super().__init__("57014", f"it takes longer than {limit:g} s, the limit of pg_trickle.refresh_timeout")
+
+
+async def _within(
+    limit: float | None, pool: DatabasePool, session: PooledSession, work: Coroutine[Any, Any, Result]
+) -> Result:
+    """What is done in a session, which is ended after so many seconds, whatever goes on in it. Raises OutOfTime."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=limit)
+        if task.done() or limit is None:
+            return task.result()
+        await pool.end(session)  # a function of a user's can refuse to be cancelled
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if task.cancelled() or task.exception() is not None:
+        raise OutOfTime(limit)
+    return task.result()
+
+
+async def undo(pool: DatabasePool, created: list[int]) -> None:
+    """Undo creations whose first step has been committed."""
+    try:
+        async with pool.session() as own, own.transaction("read_committed", impatient=True):
+            for pgt_id in created:
+                await undo_creation(own, pgt_id)
+    except SqlError as error:
+        logger.warning("creation not undone", pgt_ids=created, sqlstate=error.sqlstate, error=error.message)
+
+
+@asynccontextmanager
+async def _connected_again(pool: DatabasePool) -> AsyncIterator[PooledSession]:
+    """A session as soon as PostgreSQL answers again. Raises SqlError or OSError where that takes too long."""
+    async with AsyncExitStack() as stack:
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception_type((SqlError, OSError)),
+            wait=wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(RECOVERY_SECONDS),
+            reraise=True,
+        ):
+            with attempt:
+                session = await stack.enter_async_context(pool.session())
+        yield session
+
+
+async def _note_loss(pool: DatabasePool, claimed: list[Request]) -> None:
+    """Note on a request that its connection was lost. After a few times it has failed."""
+    (request,) = claimed
+    async with _connected_again(pool) as own:
+        rows = await own.fetch(
+            "UPDATE pgtrickle.pgt_requests q SET attempts = q.attempts + 1 WHERE q.request_id = $1::bigint"
+            " RETURNING q.attempts",
+            request.request_id,
+        )
+    if any(int(attempts) >= MOST_LOSSES for (attempts,) in rows):
+        await _fail(pool, claimed, LOST)
+
+
+async def _fail(pool: DatabasePool, claimed: list[Request], error: SqlError) -> None:
+    """Note on a request that it has failed: it must not come up again. Raises the error where there is none."""
+    if not claimed:
+        raise error
+    (request,) = claimed
+    logger.warning("request failed", kind=request.kind, sqlstate=error.sqlstate, error=error.message)
+    async with pool.session() as own:
+        await own.fetch(
+            "SELECT pgtrickle._fail_request($1::bigint, $2::text, $3::text)",
+            request.request_id,
+            error.sqlstate,
+            error.message,
+        )

@@ -1,0 +1,1 @@
+"""Spark: sessions, jobs, and the way of large results into PostgreSQL."""

@@ -1,0 +1,118 @@
+"""A job for Spark: views that it makes for itself, and the queries whose rows are wanted."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.mirror.mirror import MirrorVersion
+from engine.spark.backends import Session, frame_of, rows_of
+from engine.spark.mirror_views import create_views, no_rows
+from sql.base.columns import Source
+from sql.spark.render import SparkQuery
+from sql.spark.stages import SparkStages, SparkView
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJob:
+    """``reads`` gives the columns of each source that ``views`` and ``queries`` read; others may be in the mirror.
+
+    ``repeated`` are those of the sources' own views that are worth keeping.
+    """
+
+    queries: tuple[SparkQuery, ...]
+    reads: Mapping[int, tuple[str, ...]]
+    views: tuple[SparkView, ...] = ()
+    repeated: tuple[str, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """What Spark runs, to be shown. The sources are views of the mirror."""
+        made = [f"CREATE TEMPORARY VIEW {view.name} AS {view.sql}" for view in self.views]
+        return ";\n".join([*made, *(query.sql for query in self.queries)])
+
+    @classmethod
+    def of_query(cls, query: SparkQuery) -> SparkJob:
+        """One query."""
+        return cls((query,), query.reads)
+
+    @classmethod
+    def of_stages(cls, stages: SparkStages) -> SparkJob:
+        """The delta of a differential refresh."""
+        return cls(tuple(query for _, query in stages.stages), stages.reads, stages.views, stages.repeated)
+
+    def computed(
+        self,
+        spark: Session,
+        sources: Mapping[int, Source],
+        versions: Sequence[MirrorVersion],
+        collect: Callable[[int, SparkQuery, Any], pa.Table],
+        *,
+        keeps: bool,
+    ) -> list[pa.Table]:
+        """What `collect` makes of the queries' frames, over these versions of the sources' mirrors.
+
+        Leaves no rows in the session, only views: each job makes those that it reads, and with Spark Connect it would
+        take as long to drop them.
+
+        ``keeps`` says whether Spark can keep the rows of a view, as Sail cannot.
+        """
+        kept = []
+        with tempfile.TemporaryDirectory(prefix="headwater-views-") as directory:
+            try:
+                for version in versions:
+                    if version.source in self.reads:
+                        create_views(spark, sources[version.source], self.reads[version.source], version)
+                views = [SparkView(name, "", True) for name in self.repeated]
+                for view in (*views, *self.views):
+                    frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
+                    # What several queries read Spark would compute once for each.
+                    if view.repeated and keeps and _is_classic(frame):
+                        # Not the cache: Spark looks there after it has put each view's query in place of its name, and
+                        # those of the views in it, until a delta of a few joins is a plan of a million nodes.
+                        frame = frame.localCheckpoint(eager=False)
+                        kept.append(frame)
+                    elif view.repeated and keeps:
+                        # It recognises the query in others, by whatever name. Views of a checkpoint cannot be made.
+                        kept.append(frame.cache())
+                    elif view.repeated:
+                        frame = _stored(spark, rows_of(frame), Path(directory) / f"{view.name}.parquet")
+                    if view.name not in self.repeated or not keeps or _is_classic(frame):
+                        frame.createOrReplaceTempView(view.name)
+                return [collect(n, query, frame_of(spark, query.sql)) for n, query in enumerate(self.queries)]
+            finally:
+                for frame in reversed(kept):
+                    _forget(frame)
+
+
+def _stored(spark: Session, rows: pa.Table, file: Path) -> Any:
+    """A frame of rows that are kept in a file, if there are any."""
+    if not rows.num_rows:
+        from pyspark.sql.pandas.types import from_arrow_type
+
+        types = {field.name: from_arrow_type(field.type).simpleString() for field in rows.schema}
+        return frame_of(spark, no_rows(types))
+    pq.write_table(rows, file)
+    return spark.read.parquet(str(file))
+
+
+def _is_classic(frame: Any) -> bool:
+    """Whether a frame is one of Spark's own, in a JVM beside the server, and not one of Spark Connect."""
+    return hasattr(frame, "_jdf")
+
+
+def _forget(frame: Any) -> None:
+    """Give up the rows that Spark has kept of a view."""
+    if _is_classic(frame):
+        frame._jdf.logicalPlan().rdd().unpersist(False)
+    else:
+        frame.unpersist()
+
+
+__all__ = ["SparkJob"]

@@ -1,0 +1,75 @@
+"""The mirror in Spark: temporary views over the Parquet files that a mirror version names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.mirror.as_of_sql import CHANGE_ID, SPARK, WEIGHT, XID, MirrorColumn, net_changes, rows_as_of
+from engine.mirror.mirror import MirrorVersion
+from engine.mirror.state import PRESENCE, arrow_schema
+from engine.spark.backends import Session, frame_of
+from sql.base.columns import Source
+from sql.spark.render import delta_view_name, view_name
+from sql.spark.types import column_type
+from sql.spark.values import identifier
+
+
+def create_views(spark: Session, source: Source, names: Sequence[str], version: MirrorVersion) -> None:
+    """Make `source_<oid>`, the rows of `names` as of the version's snapshot, in place of what another job made.
+
+    If the version was asked for with a frontier also `delta_<oid>`, the net changes since: the columns and `__pgt_w`
+    BIGINT, which is never 0.
+    """
+    types = {name: column_type(type_).spark for name, type_ in version.columns.items()} or {PRESENCE: "BOOLEAN"}
+    wanted = tuple(names) or (next(iter(types)),)
+    base, log = f"mirror_base_{source.oid}", f"mirror_log_{source.oid}"
+    after = version.snapshot.condition(identifier(XID))
+    if not version.changes:
+        _files(spark, view_name(source.oid), version.files, {name: types[name] for name in wanted})
+    else:
+        read = {name: types[name] for name in dict.fromkeys((*wanted, *version.key))}
+        columns = _columns(version, read)
+        _files(spark, base, version.files, read)
+        _files(spark, log, version.changes, _log_types(read))
+        net = net_changes(SPARK, log, columns, after, version.base_snapshot.condition(identifier(XID)))
+        rows = f"WITH net AS ({net}) {rows_as_of(SPARK, base, 'net', columns, version.key, wanted)}"
+        frame_of(spark, rows).createOrReplaceTempView(view_name(source.oid))
+    if version.since is not None:
+        read = {name: types[name] for name in wanted}
+        if not version.since_changes:
+            delta = no_rows({**read, WEIGHT: "BIGINT"})
+        else:
+            if version.since_changes != version.changes:
+                log = f"mirror_since_{source.oid}"
+                _files(spark, log, version.since_changes, _log_types(read))
+            before = version.since.condition(identifier(XID), identifier(CHANGE_ID))
+            delta = net_changes(SPARK, log, _columns(version, read), after, before)
+        frame_of(spark, delta).createOrReplaceTempView(delta_view_name(source.oid))
+
+
+def _log_types(types: Mapping[str, str]) -> dict[str, str]:
+    return {XID: "BIGINT", CHANGE_ID: "BIGINT", WEIGHT: "SMALLINT", **types}
+
+
+def _columns(version: MirrorVersion, names: Mapping[str, str]) -> dict[str, MirrorColumn]:
+    schema = arrow_schema(version.columns, "")
+    return {name: MirrorColumn.of(schema.field(name).type) for name in names}
+
+
+def _files(spark: Session, view: str, files: Sequence[str], types: Mapping[str, str]) -> None:
+    """Parquet files as a view with just these columns."""
+    if files:
+        schema = ", ".join(f"{identifier(name)} {type_}" for name, type_ in types.items())
+        frame = spark.read.schema(schema).parquet(*files)
+    else:
+        frame = frame_of(spark, no_rows(types))
+    frame.createOrReplaceTempView(view)
+
+
+def no_rows(types: Mapping[str, str]) -> str:
+    """A query that gives no rows, as every planner sees: what is joined with it is not read. Types are Spark's."""
+    items = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(name)}" for name, type_ in types.items())
+    return f"SELECT {items} WHERE FALSE"
+
+
+__all__ = ["create_views", "no_rows"]

@@ -1,0 +1,82 @@
+"""Plans of existing stream tables: read back from the catalog, and changed when the refresh mode changes."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+
+from catalog.session import SqlError, SqlSession
+from engine.capture.lock_retry import with_lock_retry
+from engine.stream_tables.plan_inputs import PlanInputs, captured_columns
+from engine.stream_tables.refresh_state import RefreshContext
+
+KEPT_PLANS = 1024
+
+_plans: OrderedDict[str, PlanInputs] = OrderedDict()
+"""Plan inputs by what `_begin_refresh` calls their plan; the last ones used."""
+
+
+async def load_plan(session: SqlSession, context: RefreshContext) -> PlanInputs:
+    """The plan inputs of a stream table, as kept when it was defined."""
+    known = _plans.get(context.plan)
+    if known is None or not context.plan:
+        ((canonical, inputs),) = await session.fetch(
+            "SELECT canonical_query, (explain -> 'inputs')::text FROM pgtrickle.pgt_stream_tables"
+            " WHERE pgt_id = $1::bigint",
+            context.pgt_id,
+        )
+        known = _plans[context.plan] = PlanInputs.from_json(canonical, json.loads(inputs))
+        if len(_plans) > KEPT_PLANS:
+            _plans.popitem(last=False)
+    _plans.move_to_end(context.plan)
+    return known
+
+
+async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: str) -> None:
+    """Switch between AUTO, FULL and DIFFERENTIAL; the next refresh recomputes the table.
+
+    Raises SqlError 0A000 if DIFFERENTIAL is asked for a query that can only be computed as a whole.
+    """
+    pgt_id, name = context.pgt_id, context.name
+    plan = await load_plan(session, context)
+    ((reason,),) = await session.fetch(
+        "SELECT fallback_reason FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", pgt_id
+    )
+    if requested == "DIFFERENTIAL" and not plan.differentiable:
+        raise SqlError(
+            "0A000",
+            f'stream table "{name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
+            hint="Use refresh_mode => 'AUTO' or 'FULL'.",
+        )
+    effective = "DIFFERENTIAL" if plan.differentiable and requested != "FULL" else "FULL"
+    if effective == "DIFFERENTIAL":
+        sources = await session.fetch(
+            "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
+        )
+        columns = await captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
+        await track(session, pgt_id, columns, context.engine)
+    state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
+    if effective == "DIFFERENTIAL":
+        state["fallback_reason"] = None
+    await session.fetch(
+        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
+        pgt_id,
+        json.dumps(state),
+    )
+
+
+async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: str) -> bool:
+    """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
+
+    Unless `engine` keeps it in PostgreSQL the keys of the sources are captured, too: mirrors tell rows apart by them.
+
+    Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
+    gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked.
+    """
+    sources = json.dumps(
+        [{"relid": oid, "columns": used, "keyed": bool(used) and engine != "postgres"} for oid, used in columns.items()]
+    )
+    answer = await with_lock_retry(
+        session, "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources
+    )
+    return bool(answer["fresh"])

@@ -1,0 +1,158 @@
+"""A stream table as a refresh finds it: locked, with its frontier and what its sources have pending."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from catalog.session import SqlError, SqlSession
+from engine.capture.ahead import capture_ahead
+from sql import PLAN_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A source as a refresh finds it."""
+
+    oid: int
+    qualified: str
+    name: str
+    captured: bool
+    pending: int
+    """Captured changes that the frontier has not seen; counting stops at a million and one."""
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshContext:
+    """A stream table, locked for a refresh (`pgtrickle._begin_refresh`)."""
+
+    pgt_id: int
+    schema: str
+    name: str
+    relid: int
+    storage: str
+    """The storage table, qualified and quoted."""
+    owner: str
+    caller: str
+    """The role that the session acts as."""
+    status: str
+    refresh_mode: str
+    requested_mode: str
+    engine: str
+    is_populated: bool
+    needs_reinit: bool
+    row_id_salt: int
+    canonical_query: str
+    plan: str
+    """Differs when what the stream table is planned from does; empty if that is not known."""
+    frontier: dict[str, Any] | None
+    sources: tuple[SourceState, ...]
+    broken: tuple[str, ...]
+    denied: tuple[str, ...]
+    last_full_ms: float | None
+    auto_threshold: float | None
+    """Ratio of changes above which a full refresh has been faster, where that was seen."""
+    one_snapshot: bool
+    """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings that decide how it is refreshed, where it is to be."""
+    plan_format: int | None = None
+    """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
+    polled: bool = False
+    """Whether it reads copies of foreign tables, which are to be polled first."""
+    executor_costs: dict[str, Any] = field(default_factory=dict)
+    """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
+    ungranted: tuple[dict[str, Any], ...] = ()
+    """What its owner has to be granted again of captured changes, in another transaction (`ahead.capture_ahead`)."""
+    memory: dict[str, Any] | None = None
+    """What the last differential refresh has handed on: ``groups`` for the statement; whether it was ``unusual``."""
+
+    @classmethod
+    def from_row(cls, text: str, isolation: str) -> RefreshContext:
+        """Read what `_begin_refresh` returned."""
+        values = json.loads(text)
+        values["one_snapshot"] = isolation in ("repeatable read", "serializable")
+        values["sources"] = tuple(
+            SourceState(
+                oid=source["oid"],
+                qualified=source["qualified"],
+                name=source["name"],
+                captured=source["captured"],
+                pending=source["pending"] or 0,
+                truncated=bool(source["truncated"]),
+            )
+            for source in values["sources"]
+        )
+        values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
+        values["ungranted"] = tuple(values.get("ungranted", ()))
+        values.setdefault("settings", {})
+        values.setdefault("executor_costs", {})
+        values.setdefault("plan_format", None)
+        values.setdefault("polled", False)
+        values.setdefault("memory", None)
+        return cls(**{each.name: values[each.name] for each in fields(cls)})
+
+    @property
+    def outdated(self) -> bool:
+        """Whether another version of the compiler has planned it."""
+        return self.plan_format not in (None, PLAN_FORMAT)
+
+    @property
+    def pending(self) -> int:
+        """Captured changes of all sources that the frontier has not seen."""
+        return sum(source.pending for source in self.sources)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The sources with pending changes."""
+        return frozenset(source.oid for source in self.sources if source.pending)
+
+
+async def lock(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
+    """Lock a stream table against refreshes and changes, and read its state; `wait` for a running refresh to end.
+
+    Raises SqlError: 42501 without membership in its owner's role, 55P03 while another refresh of it runs and `wait` is
+    false, 40001 if it changed after a REPEATABLE READ session's snapshot.
+    """
+    return await _granted(*(await session.fetch(_LOCK.format("$1::bigint"), pgt_id, wait))[0])
+
+
+async def lock_named(session: SqlSession, name: str, search_path: str) -> RefreshContext:
+    """The same by name, waiting. Raises SqlError 42P01, too."""
+    rows = await session.fetch(_LOCK.format("pgtrickle._resolve($1::text, $3::text)"), name, True, search_path)
+    return await _granted(*rows[0])
+
+
+async def _granted(text: str, isolation: str) -> RefreshContext:
+    context = RefreshContext.from_row(text, isolation)
+    for source in context.ungranted:
+        await capture_ahead(source)
+    return context
+
+
+_LOCK = "SELECT pgtrickle._begin_refresh({}, $2::boolean)::text, pg_catalog.current_setting('transaction_isolation')"
+
+
+async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
+    """Lock a stream table for a refresh.
+
+    Raises SqlError as `lock` does, 55000 if it is suspended, and 42501 if its owner may no longer read a source.
+    """
+    return may_be_refreshed(await lock(session, pgt_id, wait=wait))
+
+
+def may_be_refreshed(context: RefreshContext) -> RefreshContext:
+    """Raises SqlError 55000 if it is suspended, and 42501 if its owner may no longer read a source."""
+    if context.status == "SUSPENDED":
+        raise SqlError(
+            "55000",
+            f'stream table "{context.name}" is suspended',
+            hint=f"Resume it with pgtrickle.resume_stream_table('{context.schema}.{context.name}').",
+        )
+    if context.denied:
+        raise SqlError(
+            "42501", context.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".'
+        )
+    return context

@@ -1,0 +1,447 @@
+"""`headwater status`: the running server, its databases, their schedulers, and what each of them keeps going.
+
+It looks at PostgreSQL directly, not through the relay, so that looking installs nothing in a database
+that has no stream tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import LiteralString, TypeVar
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import class_row, tuple_row
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from catalog.install import QUEUES, STREAM_TABLES
+from catalog.ownership import installed_query
+from server.commands.psql import reachable
+from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.data_directory import DataDirectory, Running, StartupError
+from server.postgres.url import PostgresUrl, take_nothing_over
+
+Row = TypeVar("Row")
+
+DATABASES = """
+SELECT datname::text FROM pg_catalog.pg_database
+WHERE datallowconn AND NOT datistemplate AND pg_catalog.has_database_privilege(oid, 'CONNECT')
+ORDER BY datname
+"""
+
+_OVERVIEW = f"""
+SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_database())) AS size,
+       ({installed_query(STREAM_TABLES)}) AS installed,
+       ({installed_query(QUEUES)}) AS has_queues,
+       (SELECT pg_catalog.count(*) FROM pg_catalog.pg_class c
+        WHERE c.relkind = 'p' AND c.relname LIKE '%\\_movements' AND EXISTS (
+            SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
+            AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %')) AS registers,
+       pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
+       pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases
+"""
+"""A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
+
+_LEASES = """
+SELECT l.name, l.pid,
+       CASE WHEN a.state LIKE 'idle%' THEN greatest(pg_catalog.clock_timestamp() - a.state_change, '0') ELSE '0' END
+FROM pgtrickle.pgt_leases l
+JOIN pg_catalog.pg_stat_activity a
+  ON a.pid = l.pid AND a.usesysid = l.role AND coalesce(a.backend_start = l.backend_start, true)
+WHERE a.datname = pg_catalog.current_database()
+"""
+"""What is done in the database by the one server that is elected for it, in which session, and when that last did."""
+
+_HOLDING = """
+SELECT pg_catalog.format('%s keeps what %s transactions have replaced or deleted (xmin)%s', holder,
+                         pg_catalog.age(xmin), ', in a transaction since ' || pg_catalog.date_trunc('second', since))
+FROM (SELECT pg_catalog.format('process %s of role "%s" (%s)', pid, usename, application_name) AS holder,
+             backend_xmin AS xmin, xact_start AS since
+      FROM pg_catalog.pg_stat_activity
+      WHERE datname = pg_catalog.current_database() AND pg_catalog.now() - xact_start > '5 minutes'
+      UNION ALL
+      SELECT pg_catalog.format('prepared transaction %L of role "%s"', gid, owner), transaction, prepared
+      FROM pg_catalog.pg_prepared_xacts
+      WHERE database = pg_catalog.current_database() AND pg_catalog.now() - prepared > '5 minutes'
+      UNION ALL
+      SELECT pg_catalog.format('replication slot "%s"', slot_name), xmin, NULL
+      FROM pg_catalog.pg_replication_slots) AS h
+WHERE xmin IS NOT NULL ORDER BY pg_catalog.age(xmin) DESC LIMIT 3
+"""
+"""Who has PostgreSQL keep old rows for longer than refreshes take: tables that change often grow meanwhile."""
+
+HANGS_AFTER = 15.0
+"""Seconds after which whoever holds a lease and has done nothing hangs, and another server takes over."""
+
+_QUEUES = """
+SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
+FROM pgque.config
+"""
+
+_STREAM_TABLES = """
+SELECT s.pgt_schema || '.' || s.pgt_name AS name, s.status, s.refresh_mode, s.requested_mode, s.schedule,
+       s.is_populated, s.consecutive_errors, pg_catalog.now() - s.data_timestamp AS staleness,
+       h.action, h.executor, h.status AS refresh_status, h.error_message, h.start_time,
+       pg_catalog.date_part('epoch', h.end_time - h.start_time) * 1000 AS milliseconds
+FROM pgtrickle.pgt_stream_tables s
+LEFT JOIN LATERAL (
+    SELECT * FROM pgtrickle.pgt_refresh_history h
+    WHERE h.pgt_id = s.pgt_id ORDER BY h.refresh_id DESC LIMIT 1
+) h ON true
+ORDER BY s.pgt_schema, s.pgt_name
+"""
+
+_SUBSCRIPTIONS = """
+SELECT (SELECT pg_catalog.string_agg(DISTINCT n.nspname || '.' || c.relname, ', ')
+        FROM pgtrickle.pgt_subscription_sources u
+        JOIN pg_catalog.pg_class c ON c.oid = u.source_relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE u.subscription_id = s.subscription_id) AS reads,
+       a.rolname::text AS subscriber, s.started_at
+FROM pgtrickle.pgt_subscriptions s LEFT JOIN pg_catalog.pg_roles a ON a.oid = s.subscriber
+WHERE s.server > 0
+ORDER BY s.subscription_id
+"""
+"""A subscription is shown once, however many clients follow it. Those below 0 keep history."""
+
+_SOURCES = """
+SELECT n.nspname || '.' || c.relname AS name, g.tick_interval, g.last_value, g.last_tick_at, g.error
+FROM pgtrickle.pgt_load_generators g
+JOIN pg_catalog.pg_class c ON c.oid = g.source_relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ORDER BY n.nspname, c.relname
+"""
+
+_FAILED_REQUESTS = """
+SELECT kind || ': ' || coalesce(error_state || ' ', '') || error FROM pgtrickle.pgt_request_errors
+ORDER BY request_id DESC LIMIT 5
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Overview:
+    size: str
+    installed: bool
+    has_queues: bool
+    registers: int
+    has_subscriptions: bool
+    """Whether the catalog is new enough for subscriptions and sources."""
+    has_leases: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    process: int
+    idle_seconds: float
+
+    def __str__(self) -> str:
+        """
+        >>> str(_Lease(4711, 0.42)), str(_Lease(4711, 99.5))
+        ('backend 4711, 0.4 s ago', '[red]backend 4711 hangs[/], 99.5 s ago')
+        """
+        backend = f"backend {self.process}"
+        if self.idle_seconds > HANGS_AFTER:
+            backend = f"[red]{backend} hangs[/]"
+        return f"{backend}, {self.idle_seconds:.1f} s ago"
+
+
+@dataclass(frozen=True, slots=True)
+class _Queues:
+    """The queues of a database, and how they are ticked."""
+
+    number: int
+    stopped: bool
+    by_cron: bool
+    period: int
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamTable:
+    name: str
+    status: str
+    refresh_mode: str
+    requested_mode: str
+    schedule: str | None
+    is_populated: bool
+    consecutive_errors: int
+    staleness: timedelta | None
+    action: str | None
+    executor: str | None
+    refresh_status: str | None
+    error_message: str | None
+    start_time: datetime | None
+    milliseconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscription:
+    reads: str | None
+    subscriber: str | None
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    name: str
+    tick_interval: timedelta
+    last_value: int
+    last_tick_at: datetime | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Database:
+    name: str
+    overview: _Overview
+    leases: dict[str, _Lease]
+    """The processes of PostgreSQL that work for elected servers, by what for."""
+    queues: _Queues | None
+    stream_tables: list[_StreamTable]
+    subscriptions: list[_Subscription]
+    sources: list[_Source]
+    failed_requests: list[str]
+    holding: list[str]
+    """Who keeps old rows."""
+
+
+def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, console: Console) -> None:
+    """Print the status. Raises StartupError if the PostgreSQL behind the server cannot be asked."""
+    try:
+        databases = list(_databases(running, data, postgres))
+    except psycopg.Error as error:
+        raise StartupError(
+            f"could not ask the PostgreSQL behind the server: {' '.join(str(error).split())}",
+            "Give its password in PGPASSWORD or PGPASSFILE, or the same --postgres as to the server.",
+        ) from error
+    console.print(_server_table(running, data))
+    console.print(_database_table(databases))
+    if any(database.stream_tables for database in databases):
+        console.print(_stream_table_table(databases))
+    if any(database.subscriptions for database in databases):
+        console.print(_subscription_table(databases))
+    if any(database.sources for database in databases):
+        console.print(_source_table(databases))
+    for line in _errors(databases):
+        console.print(line, style="red", markup=False, highlight=False)
+
+
+def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | None) -> Iterator[_Database]:
+    def conninfo(database: str) -> str:
+        if running.postgres == "embedded":
+            return make_conninfo(
+                "",
+                host=str((data.path / "socket").resolve()),
+                port=EmbeddedPostgres.port,
+                user=running.user,
+                passfile=str(data.passfile),
+                dbname=database,
+            )
+        return (postgres or PostgresUrl.parse(running.postgres)).conninfo(database)
+
+    def connect(database: str) -> psycopg.Connection[tuple[object, ...]]:
+        connection = psycopg.connect(
+            conninfo(database),
+            autocommit=True,
+            connect_timeout=10,
+            client_encoding="UTF8",  # a database in SQL_ASCII would have us read bytes
+            application_name="headwater status",
+        )
+        take_nothing_over(connection)
+        return connection
+
+    with closing(connect(running.database)) as connection:
+        names = [str(name) for (name,) in connection.execute(DATABASES)]
+    for name in names:
+        with closing(connect(name)) as connection:
+            with connection.cursor(row_factory=class_row(_Overview)) as cursor:
+                overview = cursor.execute(_OVERVIEW.encode()).fetchone()
+            assert overview is not None
+            leases = _leases(connection) if overview.installed and overview.has_leases else {}
+            holding = [str(text) for (text,) in connection.execute(_HOLDING)] if overview.installed else []
+            stream_tables: list[_StreamTable] = []
+            subscriptions: list[_Subscription] = []
+            sources: list[_Source] = []
+            failed: list[str] = []
+            if overview.installed:
+                stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
+                failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
+            if overview.installed and overview.has_subscriptions:
+                subscriptions = _fetch(connection, _Subscription, _SUBSCRIPTIONS)
+                sources = _fetch(connection, _Source, _SOURCES)
+            queues = None
+            if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
+                queues = _Queues(*row)  # type: ignore[arg-type]
+            yield _Database(name, overview, leases, queues, stream_tables, subscriptions, sources, failed, holding)
+
+
+def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, _Lease]:
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        return {
+            str(name): _Lease(int(process), idle.total_seconds()) for name, process, idle in cursor.execute(_LEASES)
+        }
+
+
+def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: LiteralString) -> list[Row]:
+    with connection.cursor(row_factory=class_row(kind)) as cursor:
+        return cursor.execute(query).fetchall()
+
+
+def _server_table(running: Running, data: DataDirectory) -> Table:
+    table = Table(title="headwater " + running.version, title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    since = datetime.fromisoformat(running.started_at).astimezone()
+    tls = " (TLS)" if running.tls else ""
+    table.add_row("listens on", escape(f"{running.host} port {running.port}{tls}"))
+    table.add_row("answers", _answer(running))
+    table.add_row("process", f"{running.pid}, since {since:%Y-%m-%d %H:%M:%S}")
+    table.add_row("PostgreSQL", escape(running.postgres))
+    table.add_row("Spark", escape(running.spark))
+    table.add_row("data", escape(str(data.path)))
+    return table
+
+
+def _answer(running: Running) -> str:
+    """Whether the relay lets clients through to PostgreSQL: a login without a password gets that far."""
+    began = time.monotonic()
+    try:
+        psycopg.connect(
+            host=reachable(running.host),
+            port=running.port,
+            user=running.user,
+            dbname=running.database,
+            connect_timeout=5,
+            passfile="/nonexistent",
+        ).close()
+    except psycopg.OperationalError as error:
+        message = " ".join(str(error).split())
+        if "password" not in message and "authentication" not in message:
+            return f"[red]no: {escape(message)}[/]"
+    return f"yes, in {(time.monotonic() - began) * 1000:.0f} ms"
+
+
+def _database_table(databases: list[_Database]) -> Table:
+    from engine.queues import ticker
+    from engine.registers import maintenance
+    from engine.scheduling import scheduler
+
+    table = Table(title="Databases", title_justify="left")
+    for heading in ("database", "size", "stream tables", "scheduler", "queues", "clock", "registers"):
+        table.add_column(heading)
+    for database in databases:
+        overview = database.overview
+        backend = database.leases.get(scheduler.LEASE)
+        table.add_row(
+            escape(database.name),
+            overview.size,
+            str(len(database.stream_tables)) if overview.installed else "not used yet",
+            ("" if not overview.installed else f"runs ({backend})" if backend else "none"),
+            str(database.queues.number) if database.queues else "",
+            _clock(database.queues, database.leases.get(ticker.LEASE)),
+            _registers(overview, database.leases.get(maintenance.LEASE)),
+        )
+    return table
+
+
+def _registers(overview: _Overview, worker: _Lease | None) -> str:
+    if not overview.registers:
+        return ""
+    return f"{overview.registers} (merged by {worker})" if worker else str(overview.registers)
+
+
+def _clock(queues: _Queues | None, backend: _Lease | None) -> str:
+    if queues is None or not queues.number:
+        return ""
+    if queues.by_cron:
+        return "pg_cron"
+    if queues.stopped:
+        return "stopped"
+    return f"every {queues.period} ms ({backend})" if backend else "none"
+
+
+def _stream_table_table(databases: list[_Database]) -> Table:
+    table = Table(title="Stream tables", title_justify="left")
+    for heading in ("database", "stream table", "mode", "schedule", "status", "data is from", "last refresh"):
+        # Names are to be copied: they are never broken, and nothing is cut off.
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "stream table"))
+    for database in databases:
+        for row in database.stream_tables:
+            asked = f" ({row.requested_mode})" if row.requested_mode != row.refresh_mode else ""
+            colour = "green" if row.status == "ACTIVE" and not row.consecutive_errors else "red"
+            table.add_row(
+                escape(database.name),
+                escape(row.name),
+                row.refresh_mode + asked,
+                row.schedule or "calculated",
+                f"[{colour}]{row.status}[/]",
+                f"{_duration(row.staleness)} ago" if row.staleness is not None else "not populated",
+                _last_refresh(row),
+            )
+    return table
+
+
+def _subscription_table(databases: list[_Database]) -> Table:
+    table = Table(title="Subscriptions", title_justify="left")
+    for heading in ("database", "reads", "role", "since"):
+        table.add_column(heading, overflow="fold")
+    for database in databases:
+        for row in database.subscriptions:
+            since = f"{row.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
+            table.add_row(escape(database.name), escape(row.reads or ""), escape(row.subscriber or ""), since)
+    return table
+
+
+def _source_table(databases: list[_Database]) -> Table:
+    table = Table(title="Sources", title_justify="left")
+    for heading in ("database", "source", "tick interval", "counter", "last tick"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "source"))
+    for database in databases:
+        for row in database.sources:
+            ticked = f"{row.last_tick_at.astimezone():%Y-%m-%d %H:%M:%S}" if row.last_tick_at else "none"
+            if row.error:
+                ticked = "[red]failed[/]"
+            interval = f"{row.tick_interval.total_seconds():g} s"
+            table.add_row(escape(database.name), escape(row.name), interval, str(row.last_value), ticked)
+    return table
+
+
+def _last_refresh(row: _StreamTable) -> str:
+    if row.action is None:
+        return "none"
+    took = f", {row.milliseconds:.1f} ms" if row.milliseconds is not None else ""
+    executor = f" on {row.executor}" if row.executor else ""
+    outcome = "" if row.refresh_status == "COMPLETED" else f", {row.refresh_status}"
+    return f"{row.action}{executor}{took}{outcome}"
+
+
+def _errors(databases: list[_Database]) -> Iterator[str]:
+    for database in databases:
+        for row in database.stream_tables:
+            if row.refresh_status == "SKIPPED":
+                yield f"{database.name}: {row.name} waits: {row.error_message}"
+            if row.consecutive_errors:
+                said = row.error_message or "no message recorded"
+                yield f"{database.name}: {row.name} failed {row.consecutive_errors} times in a row: {said}"
+        for source in database.sources:
+            if source.error:
+                yield f"{database.name}: source {source.name} does not tick: {source.error}"
+        for text in database.holding:
+            yield f"{database.name}: {text}"
+        for text in database.failed_requests:
+            yield f"{database.name}: request failed: {text}"
+
+
+def _duration(value: timedelta) -> str:
+    """A time span in its two largest units.
+
+    >>> _duration(timedelta(minutes=2, seconds=30.4))
+    '2 min 30 s'
+    """
+    seconds = max(int(value.total_seconds()), 0)
+    parts = (seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60, seconds % 60)
+    shown = [f"{number} {unit}" for number, unit in zip(parts, ("d", "h", "min", "s"), strict=True) if number]
+    return " ".join(shown[:2]) or "0 s"

@@ -1,0 +1,1 @@
+"""Interceptors: engine requests carried out inside the statements that make them."""

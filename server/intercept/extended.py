@@ -1,0 +1,363 @@
+"""Intercepting the extended protocol: the rest of a batch, from an Execute that may make an engine request to its Sync.
+
+Every message is sent with a Flush and answered before the next one is looked at, so that the next statement of
+a pipeline already finds what the engine has made. A transaction of ours is opened in front of the first such
+Execute, and takes in what the batch has done before; all the batch is one transaction, as it would have been
+without us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+from catalog.session import SqlError
+from server.intercept.base import COMPLETIONS, Interceptor, Refused
+from server.intercept.relayed_session import BackendError, run_by_name
+from server.intercept.simple import SimpleInterceptor
+from server.protocol import messages as m
+from server.protocol.executed import Executed, followed, unnamed_text
+from server.protocol.framing import CONTINUATION, begins
+from server.protocol.keyword_scan import Keyword
+from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
+from server.protocol.statement_registry import Attention
+from server.protocol.transaction_control import WORDS, refused_outside, warned_of_outside
+from server.subscriptions.extended import ExtendedSubscriptions
+
+_TEXT_OF = (
+    b"SELECT statement FROM pg_catalog.pg_prepared_statements WHERE name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+)
+_TURN = 1000
+"""Messages that are read in one turn of the event loop."""
+_ALREADY = "25001"
+"""SQLSTATE of the warning that there is a transaction in progress already."""
+
+
+class ExtendedInterceptor(Interceptor):
+    skipping = False
+    """The batch has failed: PostgreSQL, or we, ignore everything up to Sync."""
+    everything = False
+    """Every Execute may make a request, named or not."""
+    _executed_before: bool | None = None
+    """Whether something has been executed in the batch before it was attended to."""
+    _warned: bytes | None = None
+    """How PostgreSQL is asked to warn that there was no transaction, where the client ends ours by what it executes."""
+    ran = 0
+    """Executes run by us."""
+    parsed: frozenset[bytes] = frozenset()
+    """Named statements that a first run of the batch has left behind."""
+    older: Mapping[bytes, bytes] = MappingProxyType({})
+    """Texts of statements that earlier batches have prepared, as far as they are known."""
+
+    async def run(self, kind: int, message: bytes, attention: Attention) -> None:
+        """Run from an Execute that mentions something to the end of the batch."""
+        try:
+            await self.drain()
+        except Refused as error:
+            await self.refuse(error)
+        self.skipping |= self.traffic.failed
+        if self.traffic.copying:  # PostgreSQL ends the session
+            await self.send(message)
+            return
+        if attention is Attention.DATABASE and not self.skipping:
+            await self.release_databases(self.text_of(message))
+            await self.pass_one(m.EXECUTE, message)
+            return
+        await self.run_batch((kind, message))
+
+    @cached_property
+    def subscriptions(self) -> ExtendedSubscriptions:
+        return ExtendedSubscriptions(self)
+
+    async def refuse(self, error: SqlError) -> None:
+        """Let the batch fail."""
+        await self.fail_batch()
+        await self.report(error)
+        self.skipping = True
+
+    def nothing_ran(self) -> bool:
+        """Whether nothing has been executed in this batch yet."""
+        return self.ran == 0 and self._first()
+
+    def text_of(self, execute: bytes) -> bytes:
+        bound = self.traffic.portals.get(m.text_at(execute, 5))
+        return bound.text if bound is not None else b""
+
+    async def run_batch(self, first: tuple[int, bytes] | None = None) -> None:
+        """Run messages until the batch is over, and no transaction of ours is left open behind it."""
+        self.executed = await self._executed_so_far()
+        while True:
+            kind, data = first or await self.dialogue.next_from_client()
+            first = None
+            if kind == m.SYNC:
+                await self._finish()
+                return
+            if kind in (m.QUERY, m.FUNCTION_CALL) and not self.skipping:  # else ignored, as everything up to Sync
+                if not await self._goes_on_behind(kind, data):
+                    return
+                continue
+            if kind == m.TERMINATE:
+                self.traffic.terminated = True
+                await self.send(data)
+                return
+            if kind != m.FLUSH and not self.skipping:
+                await self._one(kind, data)
+                await self.release()  # nobody knows whether the client waits for it, by a Flush, before it goes on
+
+    async def _one(self, kind: int, data: bytes) -> None:
+        if kind == CONTINUATION:
+            await self.send(data)
+            return
+        self._follow(kind, data)
+        if await self.subscriptions.take(kind, data):
+            return
+        if kind in (m.COPY_DATA, m.COPY_DONE, m.COPY_FAIL):
+            return  # stray: PostgreSQL ignores it
+        if kind == m.PARSE:
+            data = self._parse_as_sent(data)
+        if kind == m.PARSE and m.text_at(data, 5) in self.parsed:
+            await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
+            return
+        if kind == m.EXECUTE and self._to_be_wrapped(data):
+            try:
+                await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
+            except BackendError as error:  # cancelled
+                await self.report(error)
+                self.skipping = True
+                return
+        self.ran += kind == m.EXECUTE
+        self.dialogue.swallow = self._warned = None
+        if kind == m.EXECUTE and self.own:
+            try:
+                words = await self._words(m.text_at(data, 5))
+            except BackendError as error:  # cancelled, or out of time
+                await self.report(error)
+                self.skipping = True
+                return
+            refused = refused_outside(words)
+            if refused is not None:
+                await self._refuse_outside(refused)
+                return
+            if kind_of(words) is Kind.BEGIN:  # of the client's, makes ours its own
+                self.dialogue.swallow = _ALREADY
+            self._warned = warned_of_outside(words)
+        length = int.from_bytes(data[1:5], "big") + 1
+        await self.send(data)
+        missing = length - len(data)
+        while missing > 0:
+            _, piece = await self.dialogue.next_from_client()
+            missing -= len(piece)
+            await self.send(piece)
+        await self.send(m.FLUSH_MESSAGE)
+        await self._answer(kind)
+        if kind == m.EXECUTE and self.dialogue.requested and not self.skipping:
+            await self.turn()
+
+    def _follow(self, kind: int, data: bytes) -> None:
+        """Keep what the fast path keeps about prepared statements."""
+        if kind in (m.PARSE, m.BIND, m.CLOSE):
+            self.traffic.look(kind, data, 0, len(data))
+            self.traffic.attention = None  # we are attending
+            self.executed.follow(kind, data)
+
+    # -- what is executed ----------------------------------------------------------------------------------------
+
+    async def _executed_so_far(self) -> Executed:
+        """What the batch has parsed and bound before it was attended to."""
+        executed = Executed()
+        executed.statements.update(self.older)
+        batch = self.traffic.batch
+        for number, (kind, message) in enumerate(followed(b"".join(batch.raw or ()) if batch is not None else b"")):
+            executed.follow(kind, message)
+            if number % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+        return executed
+
+    async def _words(self, portal: bytes) -> tuple[str, ...]:
+        """The first words of what a portal runs."""
+        name = self.executed.unknown(portal)
+        if name is not None:
+            self.executed.statements[name] = await self.look_up(name, flush=True)
+        text = self.executed.text(portal) or b""
+        return leading(text, WORDS, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+
+    async def look_up(self, name: bytes, *, flush: bool) -> bytes:
+        """The text of a statement that an earlier batch has prepared."""
+        if not name:
+            return unnamed_text(self.traffic.unnamed) or b""
+        answers = await self.exchange(run_by_name(_TEXT_OF, [name]), flush=flush)
+        return next((data[11:] for kind, data in answers if kind == m.DATA_ROW), b"")
+
+    async def _refuse_outside(self, command: bytes) -> None:
+        """Undo what the batch has done, and let PostgreSQL refuse a command that needs a transaction block."""
+        try:
+            await self.exchange(self.ours(b"ROLLBACK"), flush=True)
+            self.own = self.changed = False
+            self.status = m.IDLE
+            await self.exchange(self.ours(command), flush=True)
+        except BackendError as error:
+            self.session.client.write(self.explained(error.response))
+        self.skipping = True
+
+    # -- transactions --------------------------------------------------------------------------------------------
+
+    def _parse_as_sent(self, parse: bytes) -> bytes:
+        """A Parse as PostgreSQL gets it."""
+        name = m.text_at(parse, 5)
+        statement = self.traffic.statements.get(name)
+        if statement is None or Keyword.LOAD not in statement.mention:
+            return parse
+        return m.parse(name, self.as_sent(statement.text))
+
+    def _to_be_wrapped(self, execute: bytes) -> bool:
+        if self.own or self.status != m.IDLE:
+            return False
+        if self.everything:
+            words = leading(self.executed.text(m.text_at(execute, 5)) or b"", WORDS)
+            return kind_of(words) not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT)
+        bound = self.traffic.portals.get(m.text_at(execute, 5))
+        if bound is None or bound.mention is Keyword.DATABASE:
+            return False
+        words = leading(bound.text, WORDS_KEPT, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+        self.alone = words[:1] == ("SELECT",) and self._first()
+        return kind_of(words) is Kind.QUERY
+
+    def _first(self) -> bool:
+        """Whether no Execute comes before this one in its batch."""
+        batch = self.traffic.batch
+        if batch is None:
+            return self.ran == 0
+        if self._executed_before is None:  # while the batch is attended to, its Executes are counted in `ran`
+            self._executed_before = batch.raw is None or begins(b"".join(batch.raw), m.EXECUTE, 0)[0]
+        return not self._executed_before
+
+    def _before_sync(self) -> bool:
+        """Whether Sync is the client's next message."""
+        return self.traffic.client.partial.startswith(m.SYNC_MESSAGE)
+
+    async def turn(self) -> None:
+        """The engine's turn, in the middle of the batch."""
+        self.alone = self.alone and self.ran == 1 and self._before_sync()
+        if self.status == m.IDLE:
+            try:
+                await self.open()  # takes in what the implicit transaction has done
+            except BackendError as error:  # cancelled, or out of time
+                await self.report(error)
+                self.skipping = True
+                return
+        if not await self.carry_out():
+            self.skipping = True
+
+    async def _answer(self, kind: int) -> None:
+        """Pass the answer of one message on, but for a CommandComplete."""
+        while True:
+            answer, data = await self.dialogue.next_from_backend()
+            if answer == m.ERROR:
+                self.skipping = True
+                self.held = None
+                if self._warned is not None:
+                    await self.exchange(b"")  # or PostgreSQL ignores what follows
+                    await self.inject(self._warned)
+                    self.own = False
+                self.session.client.write(self.explained(data))
+                return
+            if answer == m.COMMAND_COMPLETE:
+                self._completed(data)
+                if self._warned is not None:
+                    try:
+                        await self.exchange(self.ours(self._warned), flush=True)
+                    except BackendError as error:  # cancelled, or out of time
+                        await self.report(error)
+                        self.skipping = True
+                return
+            await self.give(answer, data)
+            if answer == m.COPY_IN:
+                await self.pump_copy()
+                await self.send(m.FLUSH_MESSAGE)
+            elif answer in COMPLETIONS:
+                return
+
+    def _completed(self, data: bytes) -> None:
+        self.held = data
+        tag = data[5:-1]
+        self.traffic.note_tag(tag)
+        self.changed |= self.traffic.changed
+        if tag in (b"BEGIN", b"START TRANSACTION"):
+            self.own = False  # ours has become the client's
+            self.status = m.IN_TRANSACTION
+        elif tag in (b"COMMIT", b"ROLLBACK", b"PREPARE TRANSACTION") and self.own:
+            self.own = False
+            self.status = m.IDLE
+
+    async def _finish(self) -> None:
+        """The client's Sync."""
+        if self.dialogue.requested and not self.skipping:
+            await self.turn()
+        if self.own and not self.skipping:
+            error = await self.commit()
+            if error is not None:
+                await self.report(error)
+        else:
+            await self.send(m.SYNC_MESSAGE)
+            await self._until_ready()
+            if self.own:
+                await self.roll_back()
+        await self.ready(self.status)
+
+    async def _until_ready(self) -> None:
+        """Pass on what is still said before ReadyForQuery."""
+        while True:
+            kind, data = await self.dialogue.next_from_backend()
+            if kind == m.READY:
+                self.status = data[5]
+                return
+            await self.give(kind, data)
+
+    async def _goes_on_behind(self, kind: int, data: bytes) -> bool:
+        """A Query or FunctionCall without a Sync before it. Whether a transaction of ours goes on behind it.
+
+        PostgreSQL runs it in the implicit transaction of what comes before it. That goes on unless the Query fails,
+        ends it, or has several statements.
+        """
+        if not self.own:
+            self.traffic.batch = None
+            await self.pass_one(kind, data)
+            return False
+        if kind == m.QUERY and len(data) == int.from_bytes(data[1:5], "big") + 1:
+            joining = SimpleInterceptor(self.session, self.dialogue)
+            joining.go_on_from(self)
+            self.session.interceptor = joining
+            await joining.run_joined(data[5:-1])
+            self.session.interceptor = self
+            self.go_on_from(joining)
+        else:
+            await self._run_as_it_is(data)
+        self.skipping = False
+        return self.own
+
+    async def _run_as_it_is(self, data: bytes) -> None:
+        """Run a FunctionCall, or a Query that is too long to be read, in our transaction."""
+        missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
+        await self.send(data)
+        while missing > 0:
+            _, piece = await self.dialogue.next_from_client()
+            missing -= len(piece)
+            await self.send(piece)
+        failed = False
+        while True:
+            kind, answer = await self.dialogue.next_from_backend()
+            if kind == m.READY:
+                break
+            failed |= kind == m.ERROR
+            await self.give(kind, answer)
+            if kind == m.COPY_IN:
+                await self.pump_copy()
+        self.status = answer[5]
+        if not failed and self.dialogue.requested:
+            failed = not await self.carry_out()
+        if failed and self.status != m.IDLE:
+            await self.roll_back()
+        self.own = self.status != m.IDLE
+        await self.ready(self.status)

@@ -1,0 +1,190 @@
+"""A request that came unannounced: made by a function of the client's, by EXECUTE, by DO.
+
+PostgreSQL is already past the statement. In a transaction of the client's, or where the client has not sent
+Sync yet, there is still time. In autocommit there is none: the commit fails with HW002, PostgreSQL undoes
+everything, and the kept messages of the batch run once more inside a transaction of ours, without repeating to
+the client what it already has.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from catalog.session import SqlError
+from server.intercept.base import COMPLETIONS, Refused
+from server.intercept.extended import ExtendedInterceptor
+from server.intercept.relayed_session import BackendError
+from server.intercept.simple import SimpleInterceptor
+from server.protocol import messages as m
+from server.protocol.executed import Executed, followed
+from server.protocol.framing import FRONTEND_LENGTHS, WHOLE, Framer
+
+_TOO_LATE = SqlError(
+    "0A000",
+    "cannot carry out the engine request of this statement outside a transaction block",
+    hint="Run it inside a transaction block, or name the function in the statement's own text.",
+)
+
+
+class ReplayInterceptor(ExtendedInterceptor):
+    everything = True
+
+    async def take_over(self) -> None:
+        """Take over in the middle of the answer of the oldest batch."""
+        self.dialogue.requested = True
+        if self.traffic.outstanding:
+            await self._answered()
+        else:
+            await self._in_time()
+
+    async def _in_time(self) -> None:
+        """The batch's Sync has not been sent: nothing is committed yet."""
+        traffic = self.traffic
+        if traffic.batch is None:
+            return
+        while traffic.client.skip:  # in the middle of a long message
+            _, piece = await self.dialogue.next_from_client()
+            await self.send(piece)
+        await self.send(m.FLUSH_MESSAGE)
+        while traffic.received < traffic.batch.sent and not self.skipping:
+            kind, data = await self.dialogue.next_from_backend()
+            await self.release()
+            if kind == m.COMMAND_COMPLETE:
+                self._completed(data)
+                traffic.received += 1
+                continue
+            if kind == m.ERROR:
+                self.skipping = True
+                data = self.explained(data)
+            elif kind in b"123TnIs":
+                traffic.received += 1
+            await self.give(kind, data)
+            if kind == m.COPY_IN:
+                await self._copy()
+                await self.send(m.FLUSH_MESSAGE)
+        if not self.skipping:
+            try:
+                self.status = self.status_in_batch()
+            except Refused as error:
+                await self.refuse(error)
+            else:
+                await self.turn()
+        await self.release()
+        await self.run_batch()
+
+    async def _copy(self) -> None:
+        """PostgreSQL wants COPY data, which the client may have sent already."""
+        self.traffic.begin_copy()
+        if self.traffic.copying:
+            await self.pump_copy()
+            self.traffic.copying = False
+
+    async def _answered(self) -> None:
+        """The batch has been sent to its end: hold what is left of its answer until it is known what it was."""
+        traffic = self.traffic
+        head = traffic.oldest()
+        ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or traffic.client.skip
+        repeatable = head.raw is not None and not traffic.rows and not ahead
+        seen = traffic.seen
+        answers: deque[tuple[int, bytes]] = deque()
+        size = 0
+        left: bytes | None = None
+        while True:
+            kind, data = await self.dialogue.next_from_backend()
+            if kind == m.READY:
+                self.status = data[5]
+                break
+            if kind == m.ERROR and m.sqlstate_of(data[5:]) == m.REQUEST_LEFT:
+                left = data
+                continue
+            answers.append((kind, data))
+            size += len(data)
+            if kind == m.COPY_IN:
+                for answer in answers:
+                    await self.give(*answer)
+                answers.clear()
+                size, repeatable = 0, False
+                await self._copy()
+                if not traffic.outstanding:  # PostgreSQL has ignored the Sync
+                    await self._in_time()
+                    return
+                continue
+            traffic.received += kind in COMPLETIONS
+            while size > WHOLE and len(answers) > 1:
+                repeatable = False
+                kept, early = answers.popleft()
+                size -= len(early)
+                await self.give(kept, early)
+        if left is not None:
+            await self._left_behind(answers, repeatable, head.raw, head.simple, seen)
+            return
+        failed = any(kind == m.ERROR for kind, _ in answers)
+        for kind, data in answers:
+            await self.release()
+            if kind == m.COMMAND_COMPLETE:
+                traffic.note_tag(data[5:])
+                self.held = data
+            else:
+                await self.give(kind, self.explained(data) if kind == m.ERROR else data)
+        if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else the commit is going to be refused
+            await self.carry_out()
+        await self.release()
+        await self._ready()
+
+    async def _ready(self) -> None:
+        """End the oldest batch; the next one may have begun."""
+        batch = self.traffic.batch
+        await self.ready(self.status)
+        self.traffic.batch = batch
+
+    async def _left_behind(
+        self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
+    ) -> None:
+        self.dialogue.requested = False
+        if not repeatable or raw is None:
+            for kind, data in answers:
+                if kind != m.COMMAND_COMPLETE:
+                    await self.give(kind, data)
+            await self.report(_TOO_LATE)
+            await self._ready()
+            return
+        self.dialogue.suppress = seen
+        batch = b"".join(raw)
+        if simple:
+            again = SimpleInterceptor(self.session, self.dialogue)
+            self.session.interceptor = again
+            text = batch[5:-1]
+            await again.run_statements(text, alone=not (await again.survey(text, subscribing=False)).several)
+        else:
+            self.parsed = _named_statements(batch)
+            try:
+                await self._look_up_what_is_older(batch)
+            except BackendError as error:  # cancelled, or out of time
+                self.dialogue.suppress = 0
+                await self.report(error)
+                await self.ready(self.status)
+                return
+            self.dialogue.repeat(batch)
+            await self.run_batch()
+
+    async def _look_up_what_is_older(self, batch: bytes) -> None:
+        """Learn, before the batch is run again, what its statements are that it does not parse itself."""
+        executed = Executed()
+        older: dict[bytes, bytes] = {}
+        for kind, message in followed(batch):
+            executed.follow(kind, message)
+            name = executed.unknown(m.text_at(message, 5)) if kind == m.EXECUTE else None
+            if name is not None and name not in older:
+                older[name] = await self.look_up(name, flush=False)
+        self.older = older
+
+
+def _named_statements(batch: bytes) -> frozenset[bytes]:
+    framer = Framer(FRONTEND_LENGTHS)
+    framer.feed(batch)
+    names: set[bytes] = set()
+    while (found := framer.next()) is not None:
+        kind, data = found
+        if kind == m.PARSE and (name := m.text_at(data, 5)):
+            names.add(name)
+    return frozenset(names)

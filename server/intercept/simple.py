@@ -1,0 +1,252 @@
+"""Intercepting the simple protocol: a query string whose statements may make engine requests.
+
+The statements run one by one, as PostgreSQL would run them: those outside an explicit transaction share one
+implicit transaction that ends with the string, at COMMIT or at ROLLBACK; BEGIN makes the implicit transaction
+explicit, with what it has done; an error ends the string. The implicit transaction is an explicit one of ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from server.intercept.base import ALONE, Interceptor, Refused
+from server.intercept.relayed_session import BackendError
+from server.protocol import messages as m
+from server.protocol.batches import ROLE, STEP
+from server.protocol.cursor_syntax import CloseCursor
+from server.protocol.framing import kinds
+from server.protocol.keyword_scan import Keyword, mentions
+from server.protocol.lexer import Kind, Statement, kind_of
+from server.protocol.statement_registry import Attention
+from server.protocol.subscribe_syntax import SyntaxFault
+from server.protocol.transaction_control import refused_outside, warned_of_outside
+from server.protocol.values import codec
+from server.subscriptions.session_subscriptions import Ours
+from server.subscriptions.simple import SimpleSubscriptions
+
+_ALREADY = "25001"
+
+
+_OURS = ("COPY", "CREATE", "ALTER", "DROP")
+"""What a statement can begin with that PostgreSQL gets as another."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a query string consists of."""
+
+    first: Statement | None = None
+    several: bool = False
+    subscribing: bool = False
+    """Whether a statement is one of SUBSCRIBE's."""
+    ours: bool = False
+    """Whether PostgreSQL gets another statement in the place of one."""
+    copying: bool = False
+    """Whether a statement is a COPY."""
+
+    @property
+    def lone(self) -> Kind | None:
+        return kind_of(self.first.words) if self.first is not None and not self.several else None
+
+    def begins_with(self, word: str) -> bool:
+        return self.first is not None and self.first.words[0] == word
+
+
+class SimpleInterceptor(Interceptor):
+    subscribing = False
+    """Whether a statement is one of SUBSCRIBE's."""
+
+    @cached_property
+    def subscriptions(self) -> SimpleSubscriptions:
+        return SimpleSubscriptions(self)
+
+    async def run(self, message: bytes, attention: Attention) -> None:
+        """Run a Query message that mentions something."""
+        try:
+            await self.drain()
+        except Refused as error:
+            await self.fail_batch(flush=False)
+            await self.report(error)
+            await self.ready(self.status)
+            return
+        if self.traffic.skipping:
+            return  # behind an error PostgreSQL ignores everything up to Sync, a Query as well
+        if self.traffic.copying:  # PostgreSQL ends the session
+            await self.pass_one(m.QUERY, message)
+            return
+        text = message[5:-1]
+        found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
+        self.subscribing = found.subscribing
+        mentioned = mentions(text)
+        # A request of a trigger on what is copied into is noticed too late outside a transaction block.
+        copies = Keyword.COPY_IN in mentioned and found.copying and (found.several or self.status == m.IDLE)
+        # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
+        # it makes all the same is noticed.
+        if not self.subscribing and (
+            not (found.ours or copies or Keyword.REQUEST in mentioned)
+            or self.status == m.FAILED
+            or not (found.several or found.ours or found.lone is Kind.QUERY)
+        ):
+            await self.pass_one(m.QUERY, message)
+            return
+        joins = self._joins()
+        self.alone = not self.subscribing and not found.several and found.begins_with("SELECT") and not joins
+        await self.run_statements(text, alone=not found.several, joins=joins)
+
+    def _joins(self) -> bool:
+        """Whether something has been executed without a Sync in the transaction in which the Query will run."""
+        batch = self.traffic.batch
+        if batch is None or batch.raw is None:
+            return batch is not None
+        steps = [kind for kind in kinds(b"".join(batch.raw)) if ROLE[kind] == STEP]
+        return m.EXECUTE in steps[self.traffic.ended :]
+
+    async def run_joined(self, text: bytes) -> None:
+        """Run a Query in the transaction of ours in which what came before it, without a Sync, has run."""
+        subscribing = Keyword.SUBSCRIBE in self.traffic.mentioned(text)
+        found = await self.survey(text, subscribing=subscribing)
+        self.subscribing = found.subscribing
+        if found.first is None:
+            await self._answer(text, 0, text)
+            await self.ready(self.status)
+        else:
+            await self.run_statements(text, alone=not found.several, joins=True)
+
+    async def survey(self, text: bytes, *, subscribing: bool) -> Survey:
+        """Look at all statements; databases that one is about are released. ``subscribing``: look for SUBSCRIBE."""
+        found = Survey()
+        async for statement in self.statements(text):
+            found.several = found.first is not None
+            found.first = found.first or statement
+            part = text[statement.start : statement.end]
+            if subscribing and not found.subscribing:
+                found.subscribing = self.subscriptions.look(part) is not None
+            found.copying |= statement.words[0] == "COPY"
+            if statement.words[0] in _OURS and not found.ours:
+                found.ours = self.as_sent(part) is not part
+            await self.release_databases_of(text, statement)
+        return found
+
+    async def run_statements(self, text: bytes, *, alone: bool, joins: bool = False) -> None:
+        """Run all statements and end the batch. ``alone``: there is but one.
+
+        ``joins``: others have come before it without a Sync. PostgreSQL ends their transaction behind several
+        statements, but not behind one.
+        """
+        going = True
+        async for statement in self.statements(text):
+            await self.release()
+            part = text if alone else text[statement.start : statement.end]
+            if statement.words[0] in _OURS:
+                part = self.as_sent(part)
+            going = await self._run_one(part, 0 if alone else statement.start, text, statement.words, alone)
+            if not going:
+                break
+        if self.own and not (joins and alone and going):
+            self.own = False
+            if going:
+                error = await self.commit()
+                if error is not None:
+                    await self.report(error)
+            else:
+                await self.roll_back()
+        await self.release()
+        await self.ready(self.status)
+
+    async def _run_one(self, part: bytes, start: int, text: bytes, words: tuple[str, ...], alone: bool) -> bool:
+        kind = kind_of(words)
+        asked = None
+        if self.subscribing:
+            await self.subscriptions.forget_lost()
+            asked = self.subscriptions.look(part)
+        refused = refused_outside(words) if self.own else None
+        if refused is not None:
+            await self.roll_back()
+            self.own = False
+            return await self._answer(refused, 0, text)
+        warned = warned_of_outside(words) if self.own else None
+        begins = kind is Kind.BEGIN and self.own
+        if warned is not None:
+            pass
+        elif begins:  # ours becomes the client's, which may still add its isolation level
+            self.dialogue.swallow = _ALREADY
+        elif asked is not None and alone:
+            pass  # has no use for a transaction
+        elif self.status == m.IDLE and kind not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT):
+            try:
+                await self.open_simply()
+            except BackendError as error:  # cancelled
+                await self.report(error)
+                return False
+        if asked == CloseCursor(None):  # PostgreSQL has cursors, too
+            self.subscriptions.close(CloseCursor(None))
+            asked = self.held = None
+        if asked is not None:
+            return await self._answer_here(part, start, text, asked)
+        going = await self._answer(part, start, text, warned)
+        self.dialogue.swallow = None
+        self.own = self.own and warned is None and not (begins and going)
+        if going and self.dialogue.requested:
+            going = self.status == m.IN_TRANSACTION and await self.carry_out()
+        return going
+
+    async def open_simply(self) -> None:
+        """BEGIN. It takes in what a batch of the extended protocol without a Sync has done."""
+        if self.traffic.batch is not None:
+            await self.open(alone=self.alone)
+            return
+        outcome = await self.inject(b"BEGIN", *([ALONE] if self.alone else []))
+        if isinstance(outcome, BackendError):
+            raise outcome
+        self.own = True
+
+    async def _answer(self, part: bytes, start: int, text: bytes, warned: bytes | None = None) -> bool:
+        """Run one statement and pass its answer on, but for its last CommandComplete. False if it failed.
+
+        ``warned``: how PostgreSQL is asked to warn that there was no transaction, where the statement ends one of ours.
+        """
+        await self.send(m.query(part))
+        going = True
+        failure = b""
+        while True:
+            kind, data = await self.dialogue.next_from_backend()
+            if kind == m.READY:
+                self.status = data[5]
+                if warned is not None:
+                    await self.inject(warned)
+                self.session.client.write(failure)
+                return going
+            await self.release()
+            if kind == m.COMMAND_COMPLETE:
+                self.note(data)
+                self.held = data
+            elif kind == m.ERROR:
+                going = False
+                data = self.explained(data)
+                failure = self._shifted(data, text[:start]) if start else data
+            else:
+                await self.give(kind, data)
+                if kind == m.COPY_IN:
+                    await self.pump_copy()
+
+    async def _answer_here(self, part: bytes, start: int, text: bytes, asked: Ours | SyntaxFault) -> bool:
+        """Answer a statement that PostgreSQL does not know. False if it failed."""
+        response = await self.subscriptions.answer(part, asked)
+        if response is None:
+            return True
+        self.held = None
+        self.session.client.write(self._shifted(response, text[:start]) if start else response)
+        return False
+
+    def note(self, completion: bytes) -> None:
+        self.traffic.note_tag(completion[5:])
+        self.changed |= self.traffic.changed
+
+    def _shifted(self, response: bytes, before: bytes) -> bytes:
+        """The error with its position in the whole string."""
+        fields = m.report_fields(response[5:])
+        if "P" in fields:
+            offset = len(before.decode(codec(self.dialogue.client_encoding), "replace"))
+            fields["P"] = str(int(fields["P"]) + offset).encode()
+        return m.rebuild_report(m.ERROR, fields)

@@ -1,0 +1,1 @@
+"""The PostgreSQL behind the server: the embedded cluster, or the URL of another one."""

@@ -1,0 +1,116 @@
+"""The commonest chunks, passed with the least work: one whole batch of a client, one whole answer to it.
+
+Both functions decide on the same facts as ``traffic`` and keep the same notes, but give up, having changed
+nothing, as soon as there is anything to think about; the chunk then goes to ``traffic``. They are worth having
+because Python's part in a short statement's way is about as long as all system calls for it.
+"""
+
+from __future__ import annotations
+
+from server.protocol import messages as m
+from server.protocol.keyword_scan import sends
+from server.protocol.statement_registry import SHORT
+from server.protocol.traffic import Traffic
+
+_unpack = m.HEADER.unpack_from
+_QUERY, _PARSE, _SYNC, _COMPLETE = m.QUERY, m.PARSE, m.SYNC, m.COMMAND_COMPLETE
+_READY_HEADER = m.ready(m.IDLE)[:-1]
+
+# Longest message of a kind that may come before Sync; 0 for what must be looked at. Parse only in a scanned chunk.
+_STEPS = [0] * 256
+for _kind in b"BDEC":
+    _STEPS[_kind] = 10_000
+_SCANNED_STEPS = list(_STEPS)
+_SCANNED_STEPS[_PARSE] = 1 << 18
+
+# What an answer may consist of, besides the completion of a SELECT or a SET and ReadyForQuery.
+_PLAIN = [False] * 256
+for _kind in b"D123TntIs":
+    _PLAIN[_kind] = True
+
+_READING_AND_WRITING = (b"select", b"insert", b"update", b"delete", b"with", b"begin", b"commit")
+
+
+def _goes_on(text: bytes, start: int, length: int) -> bool:
+    """Whether there may be another statement behind the first one."""
+    end = text.find(b";", start, length)
+    return end >= 0 and text[end + 1 : end + 2] != b"\0"
+
+
+def is_batch(traffic: Traffic, data: bytes) -> bool:
+    """Whether a client's chunk is one whole batch that can pass; it is then outstanding."""
+    framer = traffic.client
+    if framer.size or framer.skip or traffic.batch is not None or traffic.statements or traffic.portals:
+        return False
+    end = len(data)
+    if end < 5 or traffic.copying:
+        return False
+    kind, length = _unpack(data)
+    scanned = False  # whether all of the chunk has been looked at for words of the server's own statements
+    if kind in (_QUERY, _PARSE):
+        text = data.lower()
+        if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
+            return False
+        start = 5 if kind == _QUERY else text.find(0, 5) + 1
+        scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
+        if scanned:  # what reads and writes is none of the server's own statements
+            if b"://" in text or b"extension" in text or b"source" in text or b"retain" in text or b"stdin" in text:
+                return False
+            if b"subscribe" in text:
+                return False
+            if kind == _PARSE and (b"fetch" in text or b"close" in text or b"move" in text):
+                return False
+        if not traffic.sending:
+            traffic.sending = sends(text)
+        if end < SHORT and kind == _PARSE and start == 6:
+            traffic.unnamed = data
+    if kind == _QUERY:
+        if length + 1 != end:
+            return False
+    elif not traffic.batches.know(data):
+        limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
+        position = parses = 0
+        while kind != _SYNC:
+            parses += kind == _PARSE
+            if not 4 <= length <= limits[kind]:
+                return False
+            position += length + 1
+            if position + 5 > end:
+                return False
+            kind, length = _unpack(data, position)
+        if length != 4 or position + 5 != end:
+            return False
+        if parses <= 1:
+            traffic.batches.learn(data)
+        elif not scanned:
+            return False
+    traffic.outstanding.append(data)
+    return True
+
+
+def is_answer(traffic: Traffic, data: bytes) -> bool:
+    """Whether PostgreSQL's chunk is one whole answer that can pass; the oldest batch is then answered."""
+    last = len(data) - 6
+    if last < 0 or data[last:-1] != _READY_HEADER:
+        return False
+    framer = traffic.backend
+    # Whatever else an earlier chunk of the same answer may have left has been counted as seen.
+    if framer.size or framer.skip or traffic.seen or traffic.changed or traffic.portals:
+        return False
+    if not traffic.answers.know(data):
+        position = 0
+        while position < last:
+            kind, length = _unpack(data, position)
+            if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
+                return False
+            position += length + 1
+        if position != last:
+            return False
+        traffic.answers.learn(data)
+    traffic.status = data[last + 5]
+    traffic.rows = False
+    if traffic.outstanding:
+        traffic.outstanding.popleft()
+    if traffic.sending and traffic.status == m.IDLE:
+        traffic.sent()
+    return True

@@ -1,0 +1,122 @@
+"""Which statements and portals of a session somebody must look at: what their texts mention is kept by their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from server.protocol import messages as m
+from server.protocol.keyword_scan import NOTHING, Keyword, mentions, sends, speaks_of_cursors
+
+SHORT = 2048
+"""Bytes of what is kept about a statement that ends a transaction, perhaps."""
+
+
+class Attention(Enum):
+    NAMED_REQUEST = auto()
+    """The next client message is a Query or Execute that names a request function."""
+    LOAD = auto()
+    """The next client message is a Parse that may be a statement of ours, which goes out as another."""
+    SUBSCRIBE = auto()
+    """The next client message is, or is about, a subscription, its prepared statement, portal or cursor."""
+    DATABASE = auto()
+    """The next client message is a Query or Execute that may drop, alter or copy a database."""
+    REQUEST_MADE = auto()
+    """The oldest unanswered batch has made a request without naming it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mentioning:
+    """A statement that mentions something."""
+
+    mention: Keyword
+    text: bytes
+
+
+class StatementRegistry:
+    """What the client's messages say about that."""
+
+    def __init__(self) -> None:
+        self.attention: Attention | None = None
+        self.watching = True
+        """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
+        self.trusted = True
+        """Whether the catalog is the server's. Where it is not, no function of it is called for the client."""
+        self.statements: dict[bytes, Mentioning] = {}
+        """Prepared statements that mention something, by name."""
+        self.unnamed = b""
+        """Messages with the last Parse of the unnamed statement, if they are short (`executed`)."""
+        self.portals: dict[bytes, Mentioning] = {}
+        """Portals of such statements, and cursors of subscriptions."""
+        self.failed = False
+        """Whether the batch that is being answered has failed."""
+        self.rolled_back = False
+        """Whether cursors of subscriptions may have been lost by ROLLBACK TO SAVEPOINT."""
+        self.sending = False
+        """Whether the session has sent events to queues or made a register; its statements may be prepared, so it is
+        taken to go on."""
+
+    def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        """Follow which statement and portal mentions something; True in front of a message that needs attention."""
+        at = position + 5
+        if kind == m.PARSE:
+            name = m.text_at(data, at)
+            text = data[at:following] if following <= len(data) else b""
+            if not name and not self.failed:  # behind an error PostgreSQL ignores it
+                self.unnamed = data[position:following] if len(text) < SHORT else b""
+            found = self.mentioned(text)
+            if name and found in (NOTHING, Keyword.SUBSCRIBE) and speaks_of_cursors(text):
+                found |= Keyword.CURSOR
+            if found is not NOTHING:
+                self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
+                if Keyword.LOAD in found or Keyword.SUBSCRIBE in found:
+                    self.attention = Attention.SUBSCRIBE if Keyword.SUBSCRIBE in found else Attention.LOAD
+                    return True
+            elif self.statements:
+                self.statements.pop(name, None)
+        elif kind == m.BIND:
+            portal = m.text_at(data, at)
+            statement = self._about(self.statements.get(m.text_at(data, at + len(portal) + 1)))
+            replaced = self.portals.pop(portal, None)
+            if statement is not None:
+                self.portals[portal] = statement
+            if any(about is not None and Keyword.SUBSCRIBE in about.mention for about in (statement, replaced)):
+                self.attention = Attention.SUBSCRIBE
+                return True
+        elif kind == m.EXECUTE:
+            bound = self.portals.get(m.text_at(data, at))
+            if bound is not None and not self.failed:
+                self.attention = reason(bound.mention)
+                return True
+        elif kind in (m.CLOSE, m.DESCRIBE):
+            names = self.statements if data[at : at + 1] == b"S" else self.portals
+            name = m.text_at(data, at + 1)
+            about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
+            if about is not None and Keyword.SUBSCRIBE in about.mention:
+                self.attention = Attention.SUBSCRIBE
+                return True
+        return False
+
+    def _about(self, statement: Mentioning | None) -> Mentioning | None:
+        """A statement as it is now: one that speaks of a cursor matters where there may be cursors of subscriptions."""
+        if statement is not None and statement.mention is Keyword.CURSOR:
+            return Mentioning(Keyword.SUBSCRIBE, statement.text) if self.portals else None
+        return statement
+
+    def mentioned(self, text: bytes) -> Keyword:
+        """What a text mentions, to this session."""
+        if not self.trusted:
+            return mentions(text) & Keyword.DATABASE
+        if not self.sending and sends(text.lower()):
+            self.sending = True
+        found = mentions(text)
+        if self.portals and speaks_of_cursors(text):
+            found |= Keyword.SUBSCRIBE
+        return found
+
+
+def reason(found: Keyword) -> Attention:
+    """Why a statement that mentions something needs attention."""
+    if Keyword.SUBSCRIBE in found:
+        return Attention.SUBSCRIBE
+    return Attention.DATABASE if found is Keyword.DATABASE else Attention.NAMED_REQUEST

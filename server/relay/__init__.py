@@ -1,0 +1,1 @@
+"""The relay: connections, sessions, TLS, cancel; bytes from client to PostgreSQL and back."""

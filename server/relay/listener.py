@@ -1,0 +1,205 @@
+"""The relay: listens for clients and gives each a session."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from engine.session.liveness import keep_alive
+from server.intercept.engine_interface import Backend, EngineInterface
+from server.protocol.messages import error_response
+from server.protocol.startup import MAX_LENGTH, TLS_HANDSHAKE
+from server.relay.cancel import CancelRegistry
+from server.relay.session import RelaySession
+from server.relay.tls import ALPN
+
+log = structlog.get_logger(__name__)
+
+_BACKLOG = 512
+_PAUSE_SECONDS = 0.5
+_NEWCOMERS = 100
+"""Connections above the limit that may still ask: they are told that it is reached, or cancel a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_connections: int = 1000
+    startup_seconds: float = 60.0
+    """Time a client has from connecting to being authenticated."""
+    linger_seconds: float = 10.0
+    """Time a client has to read what was still sent to it when its session ended."""
+
+
+class Relay:
+    """A listening server in front of one PostgreSQL.
+
+    ``tls`` is a context from ``server.relay.tls.server_context``, None to refuse TLS. Port 0 takes any free port.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        hooks: EngineInterface,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
+        port: int = 7432,
+        limits: Limits | None = None,
+        allow_trust: bool = False,
+    ):
+        self.backend = backend
+        self.hooks = hooks
+        self.tls = tls
+        self.host = host
+        self.port = port
+        self.limits = limits or Limits()
+        self.allow_trust = allow_trust
+        """Whether clients may log in without having been asked for anything."""
+        self.cancels = CancelRegistry(backend)
+        self.sessions: set[RelaySession] = set()
+        self._listeners: list[socket.socket] = []
+        self._arrivals: set[asyncio.Task[None]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether as many clients have a PostgreSQL connection as may have one."""
+        return sum(1 for session in self.sessions if session.started) >= self.limits.max_connections
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address cannot be used."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, kind, protocol, _, address in dict.fromkeys(found):
+                listener = socket.socket(family, kind, protocol)
+                self._listeners.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                listener.setblocking(False)
+                listener.bind((address[0], self.port, *address[2:]))
+                self.port = listener.getsockname()[1]
+                listener.listen(_BACKLOG)
+                loop.add_reader(listener.fileno(), self._accept, listener)
+        except OSError:
+            self._stop_listening()
+            raise
+
+    async def stop(self) -> None:
+        """Stop listening and end all sessions, as PostgreSQL does at a fast shutdown."""
+        self._stop_listening()
+        for task in list(self._arrivals):
+            task.cancel()
+        for session in list(self.sessions):
+            session.fail("57P01", "terminating connection due to administrator command")
+        waiting = [session.ended for session in self.sessions]
+        if waiting:
+            await asyncio.wait(waiting, timeout=self.limits.linger_seconds / 4)
+        for session in list(self.sessions):
+            session.abort()
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=self.limits.linger_seconds / 4)
+
+    def keep(self, work: asyncio.Task[None]) -> None:
+        """Keep a task that outlives its session."""
+        self._farewells.add(work)
+        work.add_done_callback(self._farewells.discard)
+
+    def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_BACKLOG):
+            try:
+                accepted, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no file descriptors left: some may be free again soon
+                log.error("cannot accept a connection", error=str(error))
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_PAUSE_SECONDS, self._accept_again, listener)
+                return
+            task = asyncio.get_running_loop().create_task(self._admit(accepted))
+            self._arrivals.add(task)
+            task.add_done_callback(self._arrivals.discard)
+
+    def _accept_again(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    async def _turn_away(self, accepted: socket.socket) -> None:
+        """Say that there are too many clients, and give this one time to read it: who closes first takes it back."""
+        with accepted, suppress(OSError, TimeoutError):
+            accepted.send(error_response("53300", "sorry, too many clients already", severity="FATAL"))
+            accepted.shutdown(socket.SHUT_WR)
+            if len(self._arrivals) <= _BACKLOG:
+                async with asyncio.timeout(_PAUSE_SECONDS):
+                    while await asyncio.get_running_loop().sock_recv(accepted, MAX_LENGTH):
+                        pass
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        accepted.setblocking(False)
+        keep_alive(accepted, idle=60, interval=10, count=6)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if len(self.sessions) >= self.limits.max_connections + _NEWCOMERS:
+            await self._turn_away(accepted)
+            return
+        session = RelaySession(self)
+        try:
+            tls = None
+            if self.tls is not None:
+                async with asyncio.timeout(self.limits.startup_seconds):
+                    if await _first_byte(accepted) == TLS_HANDSHAKE:
+                        tls = self.tls
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: session.client,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self.limits.startup_seconds if tls else None,
+            )
+            if tls is not None:
+                tunnel = transport.get_extra_info("ssl_object")
+                if tunnel is None or tunnel.selected_alpn_protocol() != ALPN:
+                    session.fail("08P01", "direct TLS connection without ALPN protocol negotiation")
+        except (OSError, TimeoutError) as error:
+            client = session.client_address or _address(accepted)
+            log.info("connection not established", client=client, error=str(error) or type(error).__name__)
+            session.abort()
+            accepted.close()
+        except asyncio.CancelledError:
+            session.abort()
+            accepted.close()
+            raise
+
+
+async def _first_byte(accepted: socket.socket) -> int | None:
+    """The first byte the client sends, which stays in the socket; None at its end."""
+    loop = asyncio.get_running_loop()
+    descriptor = accepted.fileno()
+    arrival = asyncio.Event()
+    loop.add_reader(descriptor, arrival.set)
+    try:
+        await arrival.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    first = accepted.recv(1, socket.MSG_PEEK)
+    return first[0] if first else None
+
+
+def _address(connection: socket.socket) -> str:
+    try:
+        host, port, *_ = connection.getpeername()
+    except OSError:  # it has gone
+        return ""
+    return f"{host}:{port}"

@@ -1,0 +1,123 @@
+"""Watches the event loop: what keeps it from its other work for too long is logged, with where it was.
+
+A thread looks at the loop's thread. While that takes time on the CPU the thread puts a callback of its own at the end
+of the loop's queue. Until it is run every other callback runs once at most, so what is at work at several looks is one
+callback. What counts is time on the CPU: a machine that does other things is not reported. A callback that waits for
+something takes none, and is reported after much longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import structlog
+
+log = structlog.get_logger(__name__)
+
+LOOK = 0.002
+"""Seconds between two looks while the loop is at work."""
+
+WAITING = 20
+"""A callback that waits is reported after so many times the CPU time that one may take."""
+
+SURE = 5
+"""What is seen only once is reported after so many times the CPU time that one may take."""
+
+_ROOT = str(Path(__file__).resolve().parent.parent.parent)
+
+
+class LoopWatch:
+    """Reports callbacks that take more than `limit` seconds of the loop's thread, each place once.
+
+    To be made in that thread, by what runs in a uvloop.
+    """
+
+    def __init__(self, limit: float):
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._clock = _clock_of(self._thread)
+        self._told: set[str] = set()
+        self._stopped = threading.Event()
+        frame = sys._getframe()
+        while frame.f_back is not None and frame.f_code is not asyncio.Runner.run.__code__:
+            frame = frame.f_back
+        self._base = frame
+        """What the loop, which is not written in Python, is called from; and callbacks by it."""
+        threading.Thread(target=self._watch, name="headwater loop watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        before = self._clock()
+        while not self._stopped.wait(self._limit / 2):
+            now = self._clock()
+            if now - before > self._limit / 4:
+                self._follow(before)
+                now = self._clock()
+            before = now
+
+    def _follow(self, before: float) -> None:
+        """Look at the loop until it has come to the end of its queue."""
+        came = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(came.set)
+        except RuntimeError:  # it is closed
+            self._stopped.set()
+            return
+        callback: FrameType | None = None
+        cpu, wall = before, time.monotonic()
+        last = before
+        while not came.wait(LOOK) and not self._stopped.is_set():
+            frame = sys._current_frames().get(self._thread)
+            if frame is None:
+                return
+            found, now = self._callback(frame), self._clock()
+            if found is not callback:
+                # One that holds the interpreter keeps this thread from looking until it is nearly over. But so do
+                # others that run on all processors, while the loop goes on.
+                callback, cpu, wall = found, last if now - last > SURE * self._limit else now, time.monotonic()
+            last = now
+            waited = time.monotonic() - wall
+            if callback is not None and (now - cpu > self._limit or waited > self._limit * WAITING):
+                self._tell(frame, now - cpu, waited)
+
+    def _callback(self, frame: FrameType) -> FrameType | None:
+        """The outermost frame of the callback that runs; None if none does."""
+        at: FrameType | None = frame
+        while at is not None and at.f_back is not self._base:
+            at = at.f_back
+        return at
+
+    def _tell(self, frame: FrameType, cpu: float, waited: float) -> None:
+        stack = traceback.extract_stack(frame)
+        own = [entry for entry in stack if entry.filename.startswith(_ROOT) and "/.venv/" not in entry.filename]
+        place = own[-1] if own else stack[-1]
+        name = f"{place.filename.removeprefix(_ROOT + '/')}:{place.name}"
+        if name in self._told:
+            return
+        self._told.add(name)
+        log.warning(
+            "event loop blocked",
+            place=name,
+            cpu_ms=round(cpu * 1000),
+            ms=round(waited * 1000),
+            stack=" < ".join(f"{Path(e.filename).name}:{e.lineno} {e.name}" for e in reversed(stack[-25:])),
+        )
+
+
+def _clock_of(thread: int) -> Callable[[], float]:
+    """The time that a thread has spent on the CPU; where that cannot be asked, the time that passes."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.monotonic
+    clock = time.pthread_getcpuclockid(thread)
+    return lambda: time.clock_gettime(clock)

@@ -1,0 +1,1 @@
+"""What all of the compiler stands on: columns, types, identity, small pieces of text."""

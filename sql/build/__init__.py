@@ -1,0 +1,1 @@
+"""From the canonical query to the operator tree, one construct a file."""

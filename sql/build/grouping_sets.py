@@ -1,0 +1,126 @@
+"""GROUPING SETS, CUBE and ROLLUP: which sets a GROUP BY has, and what it becomes.
+
+``GROUP BY a, ROLLUP (b, c)`` has the sets (a, b, c), (a, b) and (a). It becomes an aggregate by the keys and the set's
+number, over every row once for each set (see `operators.expand`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from sqlglot import exp
+
+from sql.base.columns import Field
+from sql.build.builder import Builder
+from sql.canonical.dialect import generate
+from sql.errors import NotDifferentiable
+from sql.operators import Call, Expand, Operator
+
+Keys = tuple[exp.Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBy:
+    """The expressions of a GROUP BY, and the sets of their positions that it groups by, one after the other."""
+
+    keys: tuple[exp.Expr, ...]
+    sets: tuple[frozenset[int], ...]
+
+
+def grouped_by(group: exp.Group, resolved: Callable[[exp.Expr], exp.Expr] = lambda node: node) -> GroupBy:
+    """What a GROUP BY clause says, its keys resolved.
+
+    >>> from sqlglot import parse_one
+    >>> found = grouped_by(parse_one("SELECT FROM t GROUP BY a, ROLLUP (b, c)", read="postgres").args["group"])
+    >>> [key.sql() for key in found.keys], [sorted(keys) for keys in found.sets]
+    (['a', 'b', 'c'], [[0, 1, 2], [0, 1], [0]])
+    """
+    keys: dict[str, exp.Expr] = {}
+    sets = []
+    for parts in product(*map(_sets, group.expressions)):
+        chosen = {generate(key.unnest()): key for part in parts for key in part}
+        keys = {**keys, **{text: key for text, key in chosen.items() if text not in keys}}
+        sets.append(frozenset(list(keys).index(text) for text in chosen))
+    if len(sets) > 1 and any(map(is_record, group.find_all(exp.Anonymous))):
+        raise NotDifferentiable("ROW(...) in grouping sets")
+    if group.args.get("all") is False:
+        sets = list(dict.fromkeys(sets))
+    return GroupBy(tuple(map(resolved, keys.values())), tuple(sets))
+
+
+def _sets(item: exp.Expr) -> list[Keys]:
+    """The sets that one item of GROUP BY or of GROUPING SETS stands for."""
+    if isinstance(item, exp.GroupingSets):
+        return [keys for part in item.expressions for keys in _sets(part)]
+    parts = [_element(part) for part in item.expressions] if isinstance(item, exp.Rollup | exp.Cube) else []
+    if isinstance(item, exp.Rollup):
+        chosen = [tuple(parts[:size]) for size in range(len(parts), -1, -1)]
+        return [sum(some, ()) for some in chosen]
+    if isinstance(item, exp.Cube):
+        return [sum(some, ()) for size in range(len(parts), -1, -1) for some in combinations(parts, size)]
+    return [_element(item)]
+
+
+def _element(node: exp.Expr) -> Keys:
+    parts = node.expressions if isinstance(node, exp.Tuple) else [node]
+    return tuple(leaf for part in parts for leaf in leaves(part.unnest()))
+
+
+def is_record(node: exp.Expr) -> bool:
+    """Whether an expression is ``ROW(...)``."""
+    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "ROW"
+
+
+def leaves(node: exp.Expr) -> list[exp.Expr]:
+    """The expression, or what a record is made of: a column cannot hold a record."""
+    return [leaf for part in node.expressions for leaf in leaves(part.unnest())] if is_record(node) else [node]
+
+
+def expand(
+    builder: Builder, feed: Operator, fields: Sequence[Field], sets: Sequence[frozenset[int]]
+) -> tuple[Expand, list[Field]]:
+    """The feed's rows for each set, and the columns that hold the keys there. ``fields`` are the keys in the feed."""
+    always = frozenset(range(len(fields))).intersection(*sets)
+    expanded: dict[str, Field] = {}
+    for i, field in enumerate(fields):
+        if i not in always:
+            new = replace(field, name=builder.fresh(field.name), not_null=False, origin=None)
+            expanded.setdefault(field.name, new)
+    keys = [field if i in always else expanded[field.name] for i, field in enumerate(fields)]
+    number = Field(builder.fresh("grouping_set"), "integer", not_null=True, scale=0)
+    present = Field(builder.fresh("present"), "boolean", not_null=True)
+    return Expand(feed, tuple(zip(fields, keys, strict=True)), tuple(sets), number, present), keys
+
+
+def without_absent(call: Call, expand: Expand) -> Call:
+    """The call, applied to rows of the input alone."""
+    return call if call.filter is not None or all(expand.sets) else replace(call, filter=expand.present)
+
+
+def grouping(part: exp.Expr, positions: Mapping[str, int], sets: Sequence[frozenset[int]], feed: Operator) -> exp.Expr:
+    """An expression with its GROUPING calls computed from the set's number; without an `Expand` there is one set."""
+
+    def value(arguments: Sequence[exp.Expr], keys: frozenset[int]) -> int:
+        bits = [
+            "0" if all(positions[generate(leaf)] in keys for leaf in leaves(a.unnest())) else "1" for a in arguments
+        ]
+        return int("".join(bits), 2)
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        if not _is_grouping(node):
+            return node
+        if not isinstance(feed, Expand):
+            return exp.Literal.number(value(node.expressions, sets[0]))
+        ifs = [
+            exp.If(this=exp.Literal.number(n), true=exp.Literal.number(value(node.expressions, keys)))
+            for n, keys in enumerate(sets)
+        ]
+        return exp.Case(this=exp.column(exp.to_identifier(feed.number.name, quoted=True)), ifs=ifs)
+
+    return part.transform(replaced) if any(map(_is_grouping, part.find_all(exp.Anonymous))) else part
+
+
+def _is_grouping(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and str(node.this).upper() == "GROUPING"

@@ -1,0 +1,108 @@
+"""The columns of a select list: expressions over an operator, and what PostgreSQL must be asked about their types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from sql.base.columns import Column, Field
+from sql.base.columns import field as described
+from sql.base.text import aliased, derived, select
+from sql.base.types import expression_scale, result_type
+from sql.build.scope import Relation
+from sql.build.subqueries.subplan import has_placeholder
+from sql.canonical.dialect import generate
+from sql.canonical.row_expressions import returns_set
+from sql.errors import NotDifferentiable
+from sql.operators import Distinct, Operator, Project, ProjectSet
+from sql.operators.statement import NOTHING
+
+if TYPE_CHECKING:
+    from sql.build.builder import Builder
+
+
+def projected(
+    builder: Builder,
+    operator: Operator,
+    expressions: Sequence[tuple[str, exp.Expr]],
+    output: Sequence[Column] | None = None,
+) -> tuple[Operator, list[Field]]:
+    """Named expressions over an operator; for each the column that holds it. Equal ones share a column."""
+    if any(has_placeholder(expression) for _, expression in expressions):
+        from sql.build.subqueries.attach import attached
+
+        operator, results = attached(builder, operator, [expression for _, expression in expressions])
+        expressions = [(hint, result) for (hint, _), result in zip(expressions, results, strict=True)]
+    fields = {column.name: column for column in operator.columns}
+    columns: dict[str, Field] = {}
+    computed: dict[str, tuple[exp.Expr, Field]] = {}
+    result: list[str] = []
+    for i, (hint, expression) in enumerate(expressions):
+        plain = expression.unnest()
+        key = generate(plain)
+        result.append(key)
+        if isinstance(plain, exp.Column):
+            columns[key] = fields[plain.name]
+        elif key not in computed:
+            found = described(builder.fresh(hint), output[i]) if output else Field(builder.fresh(hint), "")
+            computed[key] = (plain, found)
+    if computed and not output:
+        _describe(builder, operator, computed, fields)
+    for key, (plain, found) in computed.items():
+        scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
+        # Numerics of one scale are equal only if they look the same.
+        alike = found.equality_is_identity or (found.base_type == "numeric" and scale is not None)
+        columns[key] = replace(found, scale=scale, equality_is_identity=alike)
+    expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
+    project = Project(
+        operator,
+        tuple(
+            expressions_by_key.get(key) or exp.column(exp.to_identifier(column.name, quoted=True))
+            for key, column in columns.items()
+        ),
+        tuple(columns.values()),
+    )
+    sets = any(returns_set(plain, builder.special) for plain, _ in computed.values())
+    return ProjectSet(project) if sets else project, [columns[key] for key in result]
+
+
+def _describe(
+    builder: Builder, operator: Operator, computed: dict[str, tuple[exp.Expr, Field]], fields: Mapping[str, Field]
+) -> None:
+    """Find the types of expressions over an operator; PostgreSQL is asked for those that are not obvious."""
+    unknown = []
+    for key, (plain, found) in computed.items():
+        type_ = result_type(plain, fields)
+        if type_ is None:
+            unknown.append(key)
+        else:
+            known = Column(found.name, type_, equality_is_identity=type_ != "numeric")
+            computed[key] = (plain, described(found.name, known))
+    if unknown:
+        probe = select([aliased(k, computed[k][1].name) for k in unknown], derived(operator.new(NOTHING), "p"))
+        for key, column in zip(unknown, builder.types.describe(probe, len(unknown)), strict=True):
+            plain, found = computed[key]
+            computed[key] = (plain, described(found.name, column))
+
+
+def distinct_rows(builder: Builder, relation: Relation) -> Relation:
+    """Every row of a relation once."""
+    operator, fields = projected(
+        builder,
+        relation.operator,
+        [(f.name, exp.column(exp.to_identifier(f.name, quoted=True))) for _, f in relation.output],
+    )
+    require_groupable(operator.columns, "DISTINCT")
+    names = [name for name, _ in relation.output]
+    distinct = Distinct(operator, operator.columns, (), True)
+    return Relation(distinct, tuple(zip(names, fields, strict=True)), relation.order)
+
+
+def require_groupable(columns: Sequence[Field], construct: str) -> None:
+    """A key must be hashable, or at least look different where it differs."""
+    for column in columns:
+        if not (column.hashable or column.equality_is_identity):
+            raise NotDifferentiable(f"{construct} of type {column.type}")

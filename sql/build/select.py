@@ -1,0 +1,86 @@
+"""The constructs of a query, each built by one function: the registry that a new construct is added to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sqlglot import exp
+
+from sql.base.columns import Column
+from sql.build.aggregation import build_aggregate, has_aggregates
+from sql.build.builder import Builder
+from sql.build.grouping_sets import grouped_by
+from sql.build.joins import build_full_join, build_inner_join, build_left_join, build_right_join
+from sql.build.ordering import Ordering, distinct_on, lift
+from sql.build.projection import distinct_rows, projected
+from sql.build.scope import CommonTable, FromClause, Relation
+from sql.build.set_operations import build_set_operation, build_union, build_values_query
+from sql.build.windows import Windows
+from sql.canonical.dialect import generate
+from sql.canonical.from_items import ValuesQuery
+from sql.canonical.row_expressions import conjuncts
+
+Scope = Mapping[str, CommonTable]
+
+
+def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
+    """SELECT: FROM, WHERE, GROUP BY and HAVING, the select list, DISTINCT."""
+    clause = builder.from_clause(query, scope)
+    where = query.args.get("where")
+    operator = builder.combined(clause, where.this if where else None)
+    windows, ordering = Windows.of(query), Ordering.of(query)
+
+    known: dict[str, exp.Expr] = {}
+
+    def resolved(node: exp.Expr) -> exp.Expr:
+        """What is given out and also sorted by is one expression, even if its subqueries would be two."""
+        text = generate(node.unnest())
+        if text not in known:
+            node = windows.take(builder.without_subqueries(node, clause.bindings))
+            known[text] = builder.resolve(node, clause.bindings)
+        return known[text].copy()
+
+    expressions = [(node.alias_or_name or "column", resolved(node.unalias())) for node in query.expressions]
+    hidden = [resolved(node) for node in ordering.expressions]
+    components = [resolved(node) for node in list(windows.components)]
+    having = query.args.get("having")
+    condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
+    group = query.args.get("group")
+    parts = [expression for _, expression in expressions] + hidden + components
+    parts += [condition] if condition is not None else []
+    if group or condition is not None or has_aggregates(builder, parts):
+        keys = grouped_by(group, lambda node: builder.resolve(node, clause.bindings)) if group else None
+        operator, parts = build_aggregate(builder, operator, keys, parts)
+    if condition is not None:
+        operator = builder.filtered(operator, conjuncts(parts.pop()))
+    if components:
+        components, parts = parts[-len(components) :], parts[: -len(components)]
+    operator, parts = windows.build(builder, operator, parts, components)
+    parts, hidden = parts[: len(expressions)], parts[len(expressions) :]
+    operator, hidden = lift(builder, operator, parts, hidden)
+    named = [(name, part) for (name, _), part in zip(expressions, parts, strict=True)]
+    operator, fields = projected(builder, operator, [*named, *(("order", part) for part in hidden)], output)
+    order, on = ordering.keys(fields[len(named) :])
+    relation = Relation(operator, tuple((n, f) for (n, _), f in zip(named, fields, strict=False)), order)
+    distinct = query.args.get("distinct")
+    if distinct is None:
+        return relation
+    return distinct_on(relation, on) if distinct.args.get("on") else distinct_rows(builder, relation)
+
+
+QUERIES: dict[type, Callable[..., Relation]] = {
+    exp.Select: build_select,
+    exp.Union: build_union,
+    exp.Intersect: build_set_operation,
+    exp.Except: build_set_operation,
+    ValuesQuery: build_values_query,
+}
+
+JOINS: dict[str, Callable[[Builder, FromClause, exp.Join, Scope], None]] = {
+    "": build_inner_join,
+    "INNER": build_inner_join,
+    "CROSS": build_inner_join,
+    "LEFT": build_left_join,
+    "RIGHT": build_right_join,
+    "FULL": build_full_join,
+}

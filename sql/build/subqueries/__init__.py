@@ -1,0 +1,1 @@
+"""Subqueries in expressions and FROM: taken out, unnested, attached as operators."""

@@ -1,0 +1,1 @@
+"""PostgreSQL's canonical form of a query: read, rewritten and compared."""

@@ -1,0 +1,278 @@
+"""Compile a query: parse, build the operator tree, choose the storage's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from sqlglot import exp
+
+from sql.base.columns import Column, Field, Source
+from sql.base.identity import keyable
+from sql.base.text import derived, quote, select
+from sql.base.types import Types
+from sql.build.builder import Builder
+from sql.build.scope import Relation
+from sql.canonical.dialect import generate, parse
+from sql.canonical.views import View, inline_views
+from sql.compile.compiled import Compiled, Core, Remembered
+from sql.errors import NotDifferentiable
+from sql.operators import (
+    Aggregate,
+    DistinctOn,
+    Expand,
+    Filter,
+    Limit,
+    Operator,
+    Project,
+    Recursion,
+    Scan,
+    Window,
+    row_key,
+)
+from sql.operators.accumulators import rescan_strategy
+from sql.operators.cached_accumulators import memory_name
+from sql.operators.linear_aggregate import addable
+from sql.operators.pass_through import PassThrough
+from sql.operators.semi_join_reduction import SemiJoinReduction
+from sql.operators.statement import NOTHING
+from sql.optimize.column_pruning import narrowed
+from sql.optimize.predicate_pushdown import pushed_conditions
+from sql.optimize.semi_join_reduction import bounds
+from sql.optimize.single_use_deltas import netted_later
+from sql.storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
+from sql.storage.recursive import recursion_strategies
+from sql.storage.root import below_projections, stored_keys
+from sql.storage.shape import output_columns
+from sql.storage.top import maintainable
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedQuery:
+    """A query that can be maintained incrementally, once its probes are answered."""
+
+    canonical: str
+    ast: exp.Expr
+    sources: tuple[Source, ...]
+    output: tuple[Column, ...]
+    special: frozenset[str]
+    used: Mapping[int, frozenset[str]]
+    grouping_sets: int = 1
+    """The number of sets of the GROUP BY that has most."""
+    _built: dict[object, tuple[Relation, tuple[str, ...]]] = field(default_factory=dict, compare=False)
+
+    def probes(self, answers: Mapping[str, Sequence[Column]] | None = None) -> tuple[str, ...]:
+        """SELECT statements whose output columns have to be described before the query can be compiled.
+
+        ``answers`` holds those already known; what they say can lead to further questions.
+        """
+        return self._build(answers or {})[1]
+
+    def compile(self, answers: Mapping[str, Sequence[Column]] | None = None) -> Compiled:
+        """The compiled query; ``answers`` maps each probe to its output columns. Raises NotDifferentiable."""
+        relation, asked = self._build(answers or {})
+        if asked:
+            raise ValueError(f"unanswered probe: {asked[0]}")
+        return _compiled(self, relation)
+
+    def _build(self, answers: Mapping[str, Sequence[Column]]) -> tuple[Relation, tuple[str, ...]]:
+        """The operator tree as these answers let it be, and the probes without one. The last tree is kept."""
+        known = tuple((probe, tuple(columns)) for probe, columns in answers.items())
+        if known not in self._built:
+            types = Types(answers)
+            relation = Builder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
+            self._built.clear()
+            self._built[known] = relation, tuple(types.asked)
+        return self._built[known]
+
+
+def regenerate(canonical: str) -> str:
+    """The query as the compiler would write it: canonicalised again it must be the same text.
+
+    >>> regenerate(" SELECT a.x FROM public.a WHERE (a.x > 1);")
+    'SELECT a.x FROM public.a WHERE (a.x > 1)'
+    """
+    return generate(parse(canonical))
+
+
+def parse_query(
+    canonical: str,
+    sources: Sequence[Source],
+    output: Sequence[Column],
+    special: frozenset[str] = frozenset(),
+    views: Sequence[View] = (),
+) -> ParsedQuery:
+    """Parse a query for incremental maintenance.
+
+    ``canonical`` is ``pg_get_viewdef`` under an empty search_path; ``output`` describes its columns; ``special`` names
+    the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets;
+    ``views`` are those that it reads, and those read by them. Raises NotDifferentiable.
+    """
+    return _parse_query(canonical, tuple(sources), tuple(output), special, tuple(views))
+
+
+@lru_cache(maxsize=64)
+def _parse_query(
+    canonical: str,
+    sources: tuple[Source, ...],
+    output: tuple[Column, ...],
+    special: frozenset[str],
+    views: tuple[View, ...],
+) -> ParsedQuery:
+    ast = inline_views(parse(canonical), views)
+    first = Builder(sources, Types(), None, special)
+    tree = first.query(ast, {}, output).operator
+    by_number: dict[int, frozenset[str]] = {}
+    for number, source in first.scans.items():
+        if not source.columns:
+            raise NotDifferentiable("a table without columns")
+        # A relation without columns would have no width at all; its key or first column is as good as any.
+        some = {*(source.key[:1] or (source.columns[0].name,))}
+        by_number[number] = frozenset(first.usage[number] or some)
+    sets = max((len(operator.sets) for operator in tree.walk() if isinstance(operator, Expand)), default=1)
+    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets)
+
+
+def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
+    """A query that is only ever evaluated in full; the text is not looked into."""
+    rows = canonical.strip().rstrip(";")
+    names = tuple(column.name for column in output)
+    bag = Bag(rows, tuple(output))
+    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), _staged(names, {c.name: c.type for c in output}))
+
+
+def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
+    root, fields = relation.operator, relation.output
+    # The query's own names are those PostgreSQL reports.
+    fields = tuple((column.name, f) for column, (_, f) in zip(query.output, fields, strict=True))
+    shape = choose_shape(root, fields, query.output)
+    used: dict[int, set[str]] = {}
+    for operator in root.walk():
+        if isinstance(operator, Scan):
+            used.setdefault(operator.source.oid, set()).update(f.origin[1] for f in operator.columns if f.origin)
+    sources = tuple(source for source in query.sources if source.oid in used)
+    used_columns = {
+        source.oid: tuple(column.name for column in source.columns if column.name in used[source.oid])
+        for source in sources
+    }
+    core = Core(shape.rows, tuple(column.name for column in query.output) + shape.computed)
+    staged = _staged(core.names, {c.name: c.type for c in (*getattr(shape, "key", ()), *query.output)})
+    if isinstance(shape, Groups):
+        keys = shape.aggregate.keys
+        core = Core(shape.state, tuple(f.name for f in keys) + shape.auxiliaries)
+        staged = shape.finished(_staged(core.names, {f.name: f.type for f in keys}))
+    bounding, whole = bounds(root), read_whole(root, shape)
+    return Compiled(
+        shape,
+        sources,
+        used_columns,
+        root.tree(),
+        strategies(root, shape),
+        core,
+        staged,
+        pushed_conditions(root),
+        bounding,
+        whole,
+        remembered(root, shape, whole, bounding),
+        narrowed(root),
+        netted_later(root),
+        root,
+        fields,
+    )
+
+
+def _staged(names: Sequence[str], types: Mapping[str, str]) -> str:
+    """The rows of a staging table with PostgreSQL's own types: another executor knows no varchar(n), for instance."""
+    columns = [f"s.{quote(n)}" + (f"::{types[n]} AS {quote(n)}" if types.get(n) else "") for n in names]
+    return select(columns, "$staging$ AS s")
+
+
+def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
+    """The aggregates, by `id`, that one over all of their groups is made of, which reads them all."""
+    found = set()
+    for operator in root.walk():
+        stored = isinstance(shape, Groups) and operator is shape.aggregate
+        if isinstance(operator, Aggregate) and not operator.keys and not stored:
+            below = operator.input
+            while isinstance(below, Project | Filter | PassThrough):
+                below = below.input
+            found.add(id(below))
+    return frozenset(found)
+
+
+def remembered(
+    root: Operator, shape: Shape, whole: frozenset[int], bounding: Mapping[int, Sequence[SemiJoinReduction]]
+) -> Mapping[int, Remembered]:
+    """By `id`, the aggregates whose groups are handed on from one refresh to the next: it needs all of them."""
+    found: dict[int, Remembered] = {}
+    if any(isinstance(operator, Recursion) for operator in root.walk()):
+        return found
+    for operator in root.walk():
+        if not isinstance(operator, Aggregate) or (isinstance(shape, Groups) and operator is shape.aggregate):
+            continue
+        parts = addable(operator) if not operator.keys or id(operator) in whole else None
+        name = memory_name(operator, parts) if parts is not None and not bounding.get(id(operator)) else None
+        if name is not None:
+            found[id(operator)] = Remembered(name, operator.sources)
+    return found
+
+
+def strategies(root: Operator, shape: Shape) -> dict[str, str]:
+    """For each aggregate, window function and recursion of the query how it is maintained."""
+    algebraic = {m.call: m.strategy for m in shape.maintained} if isinstance(shape, Groups) else {}
+    return (
+        {
+            call.describe(): algebraic.get(call) or rescan_strategy(call)
+            for operator in root.walk()
+            if isinstance(operator, Aggregate)
+            for call in operator.calls
+        }
+        | {
+            f"{call.describe()} OVER ({operator.partition})": "computed again over the whole input"
+            if not operator.keys
+            else "computed again over touched partitions"
+            for operator in root.walk()
+            if isinstance(operator, Window)
+            for call in operator.calls
+        }
+        | recursion_strategies(root, shape)
+    )
+
+
+def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]) -> Shape:
+    """Groups where the aggregate at the root adds up, rows with a key where there is one, else a bag."""
+    rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
+    by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
+    decisive = below_projections(root)
+    for operator in root.walk():
+        if isinstance(operator, Recursion) and not operator.reproducible and operator is not decisive:
+            raise NotDifferentiable("operator over a WITH RECURSIVE whose rows depend on the order of others")
+    if isinstance(root, Limit) or (isinstance(decisive, Window) and not decisive.keys):
+        key = root_key(root, fields, output)
+        base = KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
+        return Top(base, root, fields) if isinstance(root, Limit) and maintainable(root, fields) else Recomputed(base)
+    if isinstance(decisive, DistinctOn | Aggregate) and all(keyable(key) for key in decisive.keys):
+        key = stored_keys(decisive.keys, by_field)
+        if isinstance(decisive, Aggregate):
+            shape = groups(root, decisive, output, key, fields)
+            if shape is not None:
+                return shape
+            decisive = replace(decisive, reproducible=False)
+        return touched_groups(root, decisive, output, key, fields)
+    if isinstance(decisive, Recursion):
+        return recursive(output, root, fields, decisive) or Recomputed(Bag(rows, output, root, fields))
+    key = root_key(root, fields, output)
+    return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
+
+
+def root_key(
+    root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]
+) -> tuple[Column, ...] | None:
+    """The output columns that hold the primary keys of all tables joined at the root, if there are such."""
+    primary = row_key(root)
+    by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
+    if primary is None or not all(origin in by_origin for origin in primary):
+        return None
+    key = tuple(by_origin[origin] for origin in primary)
+    return key if all(keyable(column) for column in key) else None

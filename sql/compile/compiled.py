@@ -1,0 +1,243 @@
+"""A compiled query: everything the engine runs for one stream table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sql.base.columns import Column, Field, Source
+from sql.base.text import quote
+from sql.compile.tick_accumulators import Running
+from sql.operators import Operator, Scan
+from sql.operators.semi_join_reduction import SemiJoinReduction
+from sql.operators.statement import DATES, MOST, Plan, Stage, delta_name, pending_dates, source_delta
+from sql.operators.versions import changes_at
+from sql.storage import Bag, Shape
+from sql.storage.shape import StorageColumn, report
+
+PLAN_FORMAT = 4
+"""Raised when the compiler asks other probes, lays storage tables out in another way or hashes rows otherwise than
+before. What was planned by an earlier one is then planned, and computed, anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What an external executor computes: a query in PostgreSQL's dialect and the columns it gives out.
+
+    For a root aggregate these are the group keys and base aggregates; PostgreSQL finishes them in `staged_sql`.
+    """
+
+    query: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePlan:
+    """A differential refresh whose delta an external executor computes.
+
+    ``views`` are named queries in PostgreSQL's dialect, each over the sources, the sources' net deltas (`delta_name`)
+    and the views before it; ``stages`` are the queries over all these whose rows PostgreSQL wants to have.
+    """
+
+    views: tuple[tuple[str, str], ...]
+    stages: tuple[Stage, ...]
+    statement: str
+
+    def applied(self, stagings: Sequence[str]) -> str:
+        """The statement that applies the rows of the ``stages``, which are in these staging tables (quoted names)."""
+        statement = self.statement
+        for stage, staging in zip(self.stages, stagings, strict=True):
+            statement = statement.replace(stage.staging, staging)
+        return statement
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """An aggregate, made from these sources, whose groups are handed on under a name; see `operators.memory`."""
+
+    name: str
+    sources: frozenset[int]
+
+
+@dataclass(slots=True)
+class Compiled:
+    """Statements take the frontier as ``$1`` and return one jsonb.
+
+    ``storage`` and ``staging`` are quoted, qualified names. ``$1`` is a jsonb that holds, beside the frontier's own
+    keys, ``salt`` and ``memory``: what the last refresh has returned as such.
+    """
+
+    shape: Shape
+    sources: tuple[Source, ...]
+    used_columns: Mapping[int, tuple[str, ...]]
+    tree: str
+    strategy: Mapping[str, str]
+    core: Core
+    _staged: str = ""
+    conditions: Mapping[int, str] = field(default_factory=dict)
+    """Conditions on the pending changes of sources, see `pushdown`."""
+    bounds: Mapping[int, Sequence[SemiJoinReduction]] = field(default_factory=dict)
+    """What bounds the deltas of operators, see `bounds`."""
+    whole: frozenset[int] = frozenset()
+    """Aggregates of which all groups are read, see `operators.addition`."""
+    remembered: Mapping[int, Remembered] = field(default_factory=dict)
+    """Aggregates, by `id`, whose groups a refresh hands on to the next."""
+    narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """The columns of joins that are read, see `narrowing`."""
+    netted_later: frozenset[int] = frozenset()
+    """Sources whose changes are netted by whoever reads them, see `streaming`."""
+    root: Operator | None = None
+    """The operator tree, None for a query that is only ever evaluated in full."""
+    fields: tuple[tuple[str, Field], ...] = ()
+    """By the query's names, the root's columns that it gives out."""
+    versioned: bool = False
+    """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
+    running: tuple[Running, ...] = ()
+    """Aggregates whose groups are kept from one such timestamp to the next, each after those that it reads."""
+    _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether a row's identity is a key within its content."""
+        return self.shape.keyed
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        """The user's columns."""
+        return self.shape.output
+
+    @property
+    def columns(self) -> tuple[StorageColumn, ...]:
+        """The storage table's columns after ``__pgt_row_id``."""
+        user = len(self.shape.output)
+        return tuple(StorageColumn(name, i >= user) for i, name in enumerate(self.shape.names))
+
+    @property
+    def storage_query(self) -> str:
+        """The storage's rows but for the columns that number them."""
+        return self.shape.rows
+
+    @property
+    def differential(self) -> bool:
+        """Whether `refresh_sql` can be asked for."""
+        return not (isinstance(self.shape, Bag) and self.shape.root is None)
+
+    def create_storage_sql(self, storage: str) -> tuple[str, ...]:
+        """Statements that create the empty storage table with its primary key and index."""
+        return self.shape.create(storage)
+
+    def populate_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
+        """Fill the empty storage table. The changes of `uncaptured` sources are not captured."""
+        plan = Plan(frozenset())
+        return self._finished(plan, self.shape.populate(plan, storage), uncaptured)
+
+    def full_sql(self, storage: str, uncaptured: frozenset[int] = frozenset()) -> str:
+        """Make the storage equal to the query, touching only rows that differ; see `populate_sql`."""
+        return self._full(storage, self.shape.rows, uncaptured)
+
+    def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int] = frozenset()) -> str:
+        """As `full_sql`, from a staging table that holds the rows of `core`."""
+        return self._full(storage, self._staged.replace("$staging$", staging), uncaptured)
+
+    def _full(self, storage: str, rows: str, uncaptured: frozenset[int]) -> str:
+        plan = Plan(frozenset())
+        return self._finished(plan, self.shape.apply_full(plan, storage, rows), uncaptured)
+
+    def _finished(self, plan: Plan, done: Mapping[str, str], uncaptured: frozenset[int]) -> str:
+        captured = [source.oid for source in self.sources if source.oid not in uncaptured]
+        return plan.statement(report(plan, done, captured, changes=False))
+
+    def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
+        """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.
+
+        If others have pending changes, too, the result says so: ``overlooked``. It must be undone then. A ``usual``
+        statement, which PostgreSQL plans faster, says so, too, if what is hardly ever needed was needed, or something
+        is not in ``$1->'memory'`` (`remembers`). The others report that as ``unusual``, and are right nevertheless.
+        """
+        key = storage, changed, usual
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = self._cache[key] = self._refresh(storage, changed, usual)
+        return cached
+
+    def check_length(self) -> None:
+        """Write down the statement that a refresh takes after changes of all sources. Raises NotDifferentiable."""
+        every = frozenset(source.oid for source in self.sources)
+        self._refresh(quote("storage"), every, usual=False, most=MOST)
+
+    def remembers(self, memory: Mapping[str, object]) -> bool:
+        """Whether what a refresh has returned as ``memory`` is all that a usual statement builds on."""
+        return all(aggregate.name in memory for aggregate in self.remembered.values())
+
+    def remote_plan(self, storage: str, changed: frozenset[int]) -> RemotePlan:
+        """As `refresh_sql`, with the delta computed by another executor, which knows that no other source has changed.
+
+        Raises NotExpressible if it cannot be.
+        """
+        plan = Plan(changed, narrowed=self.narrowed, remote_plan=True)
+        done = self.shape.apply_delta(plan, storage)
+        used = [source.oid for source in self.sources if source.oid in changed]
+        statement = plan.statement(report(plan, done, used, changes=True))
+        return RemotePlan(tuple(plan.views), tuple(plan.stages), statement)
+
+    def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
+        plan = Plan(
+            changed,
+            self.streamed(self.shape.summed),
+            bounds=self.bounds,
+            whole=self.whole,
+            narrowed=self.narrowed,
+            remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
+            usual=usual,
+            most=most,
+        )
+        used = self._with_changes(plan)
+        done = self.shape.apply_delta(plan, storage) if used else {}
+        unread = [source.oid for source in self.sources if source.oid not in changed]
+        same = [a.name for a in self.remembered.values() if not a.sources & changed]
+        read = [source.oid for source in used]
+        return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
+
+    def following(
+        self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False, most: int | None = None
+    ) -> Plan:
+        """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing.
+
+        If they are ``dated`` it has each with its timestamp. ``most``: see `Plan`.
+        """
+        plan = Plan(
+            changed,
+            streamed,
+            bounds=self.bounds,
+            whole=self.whole,
+            narrowed=self.narrowed,
+            running={id(kept.aggregate): kept.groups for kept in self.running},
+            most=most,
+        )
+        self._with_changes(plan, dated=dated)
+        return plan
+
+    def _with_changes(self, plan: Plan, *, dated: bool = False) -> list[Source]:
+        """Have the net changes of sources in the plan; the sources that have changed."""
+        used = [source for source in self.sources if source.oid in plan.changed]
+        if dated:
+            plan.cte(DATES, pending_dates(used))
+        for source in used:
+            if source.oid not in plan.streamed:
+                used_columns, condition = self.used_columns[source.oid], self.conditions.get(source.oid)
+                if self.versioned:
+                    net = changes_at(source, used_columns)
+                else:
+                    net = source_delta(source, used_columns, condition, dated=dated)
+                # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
+                # the reader must not move below OFFSET: they can raise errors for rows that came and went.
+                plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)
+        return used
+
+    def streamed(self, summed: Operator | None) -> frozenset[int]:
+        """The sources that are read once, by an operator that nets its changes or below one whose delta is added up."""
+        if summed is None:
+            return self.netted_later
+        once = [scan.source.oid for scan in summed.streamable()]
+        every = [operator.source.oid for operator in summed.walk() if isinstance(operator, Scan)]
+        return self.netted_later | {oid for oid in once if every.count(oid) == 1}

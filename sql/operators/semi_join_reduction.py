@@ -1,0 +1,51 @@
+"""Bound: what the other side of a join lets through of an operator's rows, known before they are computed.
+
+In ``A ⋈ (SELECT k, agg(x) FROM B GROUP BY k)`` the groups that no row of A asks for do not matter, now or before. So
+where conditions make A smaller, the changes of B are reduced to A's keys before the touched groups are put together:
+a semi-join with ``new(A) + ΔA``, which holds all rows that A has or had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from sql.base.text import all_of, derived, quote, select, union_all
+from sql.canonical.dialect import generate
+from sql.operators.operator import Operator
+from sql.operators.statement import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SemiJoinReduction:
+    """Rows whose columns ``pairs`` equate with no row of ``operator`` that satisfies the ``conditions`` do not matter.
+
+    ``pairs`` maps columns of the bounded operator to those of ``operator``, of the same types.
+    """
+
+    operator: Operator
+    conditions: tuple[exp.Expr, ...]
+    pairs: tuple[tuple[str, str], ...]
+
+    def to(self, columns: dict[str, str]) -> SemiJoinReduction | None:
+        """The bound of an input, given under which names it has columns; what speaks of others is left out."""
+        pairs = tuple((columns[mine], theirs) for mine, theirs in self.pairs if mine in columns)
+        return replace(self, pairs=pairs) if pairs else None
+
+    def sql(self, plan: Plan, alias: str) -> str:
+        """The condition that a row with this alias matters."""
+        columns = [quote(name) for name in dict.fromkeys(theirs for _, theirs in self.pairs)]
+        where = [f"({generate(condition)})" for condition in self.conditions]
+        states = [self.operator.new(plan)]
+        if self.operator.changed(plan):
+            states.append(self.operator.delta(plan))
+        rows = union_all([select(columns, derived(state, "s"), where=where) for state in states])
+        equal = [f"b.{quote(theirs)} = {alias}.{quote(mine)}" for mine, theirs in self.pairs]
+        return f"EXISTS ({select([], derived(rows, 'b'), where=[all_of(equal)])})"
+
+
+def bounded(plan: Plan, operator: Operator, changes: str) -> str:
+    """Those changes of an operator's input that can matter to whoever reads the operator."""
+    bounds = plan.bounds.get(id(operator), ())
+    return select(["d.*"], derived(changes, "d"), where=[b.sql(plan, "d") for b in bounds]) if bounds else changes

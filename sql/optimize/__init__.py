@@ -1,0 +1,1 @@
+"""Which columns, rows and changes an operator tree need not read."""

@@ -1,0 +1,1 @@
+"""A query in Spark's dialect, where Spark's answer is exactly PostgreSQL's."""

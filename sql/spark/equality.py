@@ -1,0 +1,322 @@
+"""The equality list: functions, casts and aggregates whose results on Spark equal PostgreSQL's, value by value.
+
+What is not here is computed by PostgreSQL. Every entry carries examples over the columns of the edge-case table in
+`tests/sql/test_spark_rendering.py`; they are run on PostgreSQL, Apache Spark and Sail, and must agree in every row.
+Operators, CASE and the like have rules in `spark.expressions`, their examples are in `OPERATOR_EXAMPLES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NUMBER = "number"
+"""An argument of any exact number type, which is then also the result's."""
+
+LITERAL = "literal"
+"""A non-negative integer literal: other values of the argument are treated differently by the two systems."""
+
+
+WORDS = "words"
+"""A literal text that is not empty."""
+
+POSITIVE = "positive"
+"""An integer literal above zero."""
+
+PADDED = frozenset({"octet_length"})
+"""Functions to which the trailing blanks of a char(n) matter."""
+
+SEARCHING = frozenset({"strpos", "replace", "starts_with", "split_part"})
+"""Functions that compare text, as its collation does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function: ``arguments`` and ``result`` are PostgreSQL types or NUMBER, LITERAL, WORDS; ``spark`` its rendering.
+
+    A result of type text has the collation of the first argument.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    result: str
+    spark: str
+    examples: tuple[str, ...]
+
+
+FUNCTIONS: tuple[Function, ...] = (
+    Function("length", ("text",), "integer", "char_length({0})", ("length(t)",)),
+    Function("char_length", ("text",), "integer", "char_length({0})", ("char_length(t)",)),
+    Function("octet_length", ("text",), "integer", "octet_length({0})", ("octet_length(t)",)),
+    Function("btrim", ("text",), "text", "trim({0})", ("btrim(t)",)),
+    Function("ltrim", ("text",), "text", "ltrim({0})", ("ltrim(t)",)),
+    Function("rtrim", ("text",), "text", "rtrim({0})", ("rtrim(t)",)),
+    Function("left", ("text", LITERAL), "text", "left({0}, {1})", ('"left"(t, 2)', '"left"(t, 0)')),
+    Function("right", ("text", LITERAL), "text", "right({0}, {1})", ('"right"(t, 2)', '"right"(t, 0)')),
+    Function(
+        "substring",
+        ("text", LITERAL),
+        "text",
+        "substring({0}, greatest({1}, 1))",
+        ("SUBSTRING(t FROM 2)", "SUBSTRING(t FROM 0)", "SUBSTRING(c FROM 2)"),
+    ),
+    Function(
+        "substring",
+        ("text", LITERAL, LITERAL),
+        "text",
+        "substring({0}, greatest({1}, 1), greatest({1} + {2} - greatest({1}, 1), 0))",
+        (
+            "SUBSTRING(t FROM 1 FOR 2)",
+            "SUBSTRING(t FROM 0 FOR 2)",
+            "SUBSTRING(t FROM 0 FOR 0)",
+            "SUBSTRING(c FROM 1 FOR 2)",
+        ),
+    ),
+)
+
+FUNCTIONS += (
+    Function(
+        "replace", ("text", WORDS, "text"), "text", "replace({0}, {1}, {2})",
+        ("replace(t, 'a'::text, 'xy'::text)", "replace(t, '  '::text, ''::text)", "replace(c, 'b'::text, t)"),
+    ),
+    Function("strpos", ("text", WORDS), "integer", "instr({0}, {1})", ("strpos(t, 'b'::text)", "strpos(c, 'b'::text)")),
+    Function(
+        "starts_with", ("text", WORDS), "boolean", "startswith({0}, {1})",
+        ("starts_with(t, 'a'::text)", "starts_with(t, ' '::text)"),
+    ),
+    Function("reverse", ("text",), "text", "reverse({0})", ("reverse(t)", "reverse(c)")),
+    Function("repeat", ("text", LITERAL), "text", "repeat({0}, {1})", ("repeat(t, 3)", "repeat(t, 0)")),
+    Function("md5", ("text",), "text", "md5({0})", ("md5(t)", "md5(c)")),
+    Function(
+        "split_part", ("text", WORDS, POSITIVE), "text", "split_part({0}, {1}, {2})",
+        ("split_part(t, ','::text, 1)", "split_part(t, ','::text, 2)", "split_part(t, 'a'::text, 5)"),
+    ),
+    Function(
+        "lpad", ("text", LITERAL, WORDS), "text", "lpad({0}, {1}, {2})",
+        ("lpad(t, 4, 'xy'::text)", "lpad(t, 0, 'é'::text)", "lpad(t, 1, ' '::text)"),
+    ),
+    Function(
+        "rpad", ("text", LITERAL, WORDS), "text", "rpad({0}, {1}, {2})",
+        ("rpad(t, 4, 'xy'::text)", "rpad(t, 1, 'x'::text)"),
+    ),
+    Function("ascii", ("text",), "integer", "ascii({0})", ("ascii(t)",)),
+    Function(
+        "translate", ("text", WORDS, WORDS), "text", "translate({0}, {1}, {2})",
+        ("translate(t, 'ab'::text, 'x'::text)", "translate(t, 'aé'::text, 'yz'::text)"),
+    ),
+)  # fmt: skip
+
+# The part of a timestamp or date, its rendering, the digits before and after the point of the numeric it gives.
+EXTRACT_PARTS = {
+    "year": ("year({0})", 5, 0),
+    "quarter": ("quarter({0})", 1, 0),
+    "month": ("month({0})", 2, 0),
+    "week": ("weekofyear({0})", 2, 0),
+    "day": ("day({0})", 2, 0),
+    "doy": ("dayofyear({0})", 3, 0),
+    "dow": ("(dayofweek({0}) - 1)", 1, 0),
+    "isodow": ("((dayofweek({0}) + 5) % 7 + 1)", 1, 0),
+    "hour": ("hour({0})", 2, 0),
+    "minute": ("minute({0})", 2, 0),
+    "second": ("extract(SECOND FROM {0})", 2, 6),
+    "isoyear": ("year(date_add(CAST({0} AS DATE), 3 - (dayofweek({0}) + 5) % 7))", 4, 0),
+    "decade": ("(year({0}) div 10)", 3, 0),
+    "century": ("((year({0}) + 99) div 100)", 3, 0),
+    "millennium": ("((year({0}) + 999) div 1000)", 2, 0),
+}
+TIME_PARTS = frozenset(("hour", "minute", "second"))
+YEAR_PARTS = frozenset(("year", "isoyear", "decade", "century", "millennium"))
+"""Parts that are infinite where the date is, and counted otherwise before the year 1; of infinity others are NULL."""
+
+# By arithmetic on dates where possible: Sail's own truncation counts nanoseconds, which reach from 1677 to 2262 only.
+TRUNCATIONS = {
+    "year": "CAST(date_sub(CAST({0} AS DATE), dayofyear({0}) - 1) AS TIMESTAMP_NTZ)",
+    "quarter": "CAST(make_date(year({0}), quarter({0}) * 3 - 2, 1) AS TIMESTAMP_NTZ)",
+    "month": "CAST(date_sub(CAST({0} AS DATE), day({0}) - 1) AS TIMESTAMP_NTZ)",
+    "week": "CAST(date_sub(CAST({0} AS DATE), (dayofweek({0}) + 5) % 7) AS TIMESTAMP_NTZ)",
+    "day": "CAST(CAST({0} AS DATE) AS TIMESTAMP_NTZ)",
+    "hour": "CAST(date_trunc('HOUR', {0}) AS TIMESTAMP_NTZ)",
+    "minute": "CAST(date_trunc('MINUTE', {0}) AS TIMESTAMP_NTZ)",
+    "second": "CAST(date_trunc('SECOND', {0}) AS TIMESTAMP_NTZ)",
+}
+"""Units of date_trunc on a timestamp without time zone."""
+
+# (from, to): rendering. Between numbers the rule is in `spark.expressions`, since it depends on scales.
+CASTS = {
+    ("boolean", "text"): "CAST({0} AS STRING)",
+    ("boolean", "integer"): "CAST({0} AS INT)",
+    ("smallint", "text"): "CAST({0} AS STRING)",
+    ("integer", "text"): "CAST({0} AS STRING)",
+    ("bigint", "text"): "CAST({0} AS STRING)",
+    ("numeric", "text"): "CAST({0} AS STRING)",
+    ("smallint", "double precision"): "CAST({0} AS DOUBLE)",
+    ("integer", "double precision"): "CAST({0} AS DOUBLE)",
+    ("bigint", "double precision"): "CAST({0} AS DOUBLE)",
+    ("real", "double precision"): "CAST({0} AS DOUBLE)",
+    ("uuid", "text"): "{0}",
+    ("date", "timestamp without time zone"): "CAST({0} AS TIMESTAMP_NTZ)",
+    ("timestamp without time zone", "date"): "CAST({0} AS DATE)",
+}
+
+CAST_EXAMPLES = (
+    "b::text",
+    "b::integer",
+    "i2::text",
+    "i4::text",
+    "i8::text",
+    "n::text",
+    "u::text",
+    "i2::double precision",
+    "i4::double precision",
+    "i8::double precision",
+    "r::double precision",
+    "d::timestamp without time zone",
+    "ts::date",
+    "i2::integer",
+    "i4::bigint",
+    "i4::numeric",
+    "i8::numeric",
+    "i4::numeric(14,2)",
+    "n::numeric(12,1)",
+    "n::numeric(12,0)",
+    "n::numeric(14,4)",
+    "n::integer",
+    "n::bigint",
+    "(i4 / 70000)::smallint",
+    "t::character varying",
+    "'12'::integer",
+    "'-3.50'::numeric",
+    "'2024-02-29'::date",
+    "NULL::integer",
+    "'a\\b''c'::text",
+    "'é€😀'::text",
+    "y",
+    "j",
+    "a",
+    "v",
+    "free",
+    "NULL::jsonb",
+    "y = y",
+    "free IS NULL",
+    "j IS NOT NULL",
+    "COALESCE(free, 0::numeric)",
+    "CASE WHEN b THEN j END",
+    "c::text",
+    "(n / 3.0)::text",
+    "(n / 3.0)::integer",
+    "(n / 3.0)::numeric(12,3)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END)::text",
+)
+
+OPERATOR_EXAMPLES = (
+    "i4 / 2 + 1", "i2 / 2::smallint + 1::smallint", "i4 / 3 - i8 / 3", "i8 / 7 * 3::bigint", "- (i4 / 2)",
+    "i4 / 3", "i4 / (-3)", "i8 / 3::bigint", "i2 / 7::smallint", "i4 % 7", "i4 % (-7)", "i8 % 10::bigint",
+    "n + 1::numeric", "n - n2", "n * n2", "n * 1.5", "- n", "n + i4::numeric",
+    "round(n)", "round(n, 1)", "round(n2, 2)",
+    "ceil(n)", "floor(n)", "ceiling(n2)",
+    "i4 = 0", "i4 <> 1", "i4 < i8", "i2 <= 7", "i8 > 0", "n >= 0.5", "n = n2", "n < i4::numeric", "i4 IS NULL",
+    "t IS NOT NULL", "i4 IS DISTINCT FROM 0", "t IS NOT DISTINCT FROM NULL::text", "b IS TRUE", "b IS NOT TRUE",
+    "b IS FALSE", "b IS NOT FALSE", "b IS UNKNOWN", "b IS NOT UNKNOWN",
+    "b AND i4 > 0", "b OR i4 > 0", "NOT b", "b = (i4 > 0)", "i4 = ANY (ARRAY[0, 1, 7])", "i4 <> ALL (ARRAY[0, 1])",
+    "i4 = ANY (ARRAY[0, NULL::integer])", "t = ANY (ARRAY['a'::text, ''::text])", "i4 >= 0 AND i4 <= 10",
+    "t = 'a'::text", "t <> ''::text", "t < 'b'::text", "t >= 'Z'::text", "t ~~ 'a%'::text", "t !~~ '%_b%'::text",
+    "t || '-'::text", "t || t", "concat(t, 'x'::text, t)",
+    "CASE WHEN i4 > 0 THEN 'pos'::text WHEN i4 = 0 THEN 'zero'::text ELSE NULL::text END",
+    "CASE i4 WHEN 0 THEN 1 WHEN 7 THEN 2 ELSE 3 END", "COALESCE(i4, 0)", "COALESCE(t, 'none'::text)", "NULLIF(i4, 0)",
+    "NULLIF(t, ''::text)", "GREATEST(i4, 3)", "LEAST(i4, i2::integer, 3)", "GREATEST(d, '2000-01-01'::date)",
+    "d > '2000-01-01'::date", "d + 30", "d - 400", "d - '2000-01-01'::date", "d = '2024-02-29'::date",
+    "ts >= '2013-07-01 12:00:00'::timestamp without time zone",
+    "tz < '2013-07-01 12:00:00+00'::timestamp with time zone",
+    "tz = tz", "u = '00000000-0000-0000-0000-000000000001'::uuid", "u < 'ffffffff-0000-0000-0000-000000000000'::uuid",
+    "f > 0::double precision", "f <> 'NaN'::double precision", "f", "r",
+    "c", "c = 'ab'::bpchar",
+    "c <> 'ab   '::bpchar", "c < 'b'::bpchar", "c ~~ 'ab%'::text", "c ~~ 'ab'::text", "c || 'x'::text",
+    "c = ANY (ARRAY['ab'::bpchar, 'x'::bpchar])", "CASE WHEN b THEN c ELSE 'no'::bpchar END = 'no'::bpchar",
+    "n / 3.0", "n / 7::numeric", "i4::numeric / 3::numeric",
+    "n / NULLIF(n2, 0::numeric)", "1.0 / NULLIF(n, 0::numeric)",
+    "n / 3.0 / 7.00", "0.5 * (n / 3.0) + n2", "n > 0.2 * (n2 / 3.0)", "round(n / 3.0, 2)", "n % NULLIF(n2, 0::numeric)",
+    "(i8 % 1000000::bigint)::numeric / 10007::numeric", "CASE WHEN n2 <> 0::numeric THEN n / n2 ELSE NULL::numeric END",
+    "CASE WHEN b THEN n ELSE 0::numeric END", "COALESCE(n, 0::numeric)", "COALESCE(n, n2, 1.2345)", "NULLIF(n, 2.5)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END) * 2.5", "(CASE WHEN b THEN n ELSE 1.234 END) + n2",
+    "- (CASE WHEN b THEN n ELSE 0::numeric END)", "abs(CASE WHEN b THEN n ELSE 0::numeric END)",
+    "(CASE WHEN b THEN n ELSE 0::numeric END) > n2", "trunc(n)", "trunc(n, 1)", "trunc(n2, 5)", "abs(i4 / 2)", "abs(n)",
+    "n = i4::numeric", "n2 >= i2::numeric",
+    "d + '1 mon'::interval > '2000-01-01 00:00:00'::timestamp without time zone",
+    "d - '1 year 1 day'::interval = '2023-02-27 00:00:00'::timestamp without time zone",
+    "ts + '1 mon 1 day 01:02:03.5'::interval > '2013-08-02 13:02:03.4'::timestamp without time zone",
+    "ts - '-1 mon'::interval = '2024-03-29 13:59:59.123456'::timestamp without time zone",
+    "tz + '01:00:00'::interval > '2013-07-01 12:30:00+00'::timestamp with time zone",
+    "d < ts", "ts >= d", "d = '2024-02-29 00:00:00'::timestamp without time zone",
+    "d >= '2020-12-30 12:00:00'::timestamp without time zone",
+    "d < ('2020-11-30'::date + '1 mon'::interval)", "t COLLATE \"C\" < 'b'::text",
+    "di", "tsi", "tzi", "di + 30", "di - 400", "di = 'infinity'::date", "di <= d", "GREATEST(di, d)", "di < tsi",
+    "tsi < 'infinity'::timestamp without time zone", "tzi >= '-infinity'::timestamp with time zone",
+    "tsi + '1 mon 1 day 01:02:03.5'::interval", "di - '1 year 1 day'::interval", "tzi - '01:00:00'::interval",
+    "EXTRACT(month FROM di)", "EXTRACT(second FROM tsi)", "EXTRACT(dow FROM tsi)",
+    "date_trunc('month', tsi)", "date_trunc('hour', tsi)", "di::timestamp without time zone", "tsi::date",
+    "e", "e::text", "e = 'it''s \\'::public.letter", "e IS DISTINCT FROM ''::public.letter",
+    "COALESCE(e, 'é'::public.letter)", "e = ANY (ARRAY['z'::public.letter, 'é'::public.letter])",
+    "CASE WHEN b THEN e ELSE NULL::public.letter END", "p", "p + 1.5", "p > n", "p / 3.0",
+    "GREATEST(7::numeric(3,0), i8::numeric)", "CASE WHEN b THEN 7::numeric(3,0) ELSE i4::numeric END",
+    "COALESCE(di, '-infinity'::date)", "CASE WHEN b THEN tsi ELSE 'infinity'::timestamp without time zone END",
+)  # fmt: skip
+
+# In WHERE, where the two leave out what cannot be true by the least and greatest values of files and their parts.
+CONDITION_EXAMPLES = (
+    "f = 'NaN'::double precision", "f > 1::double precision", "r > 'Infinity'::real", "r >= '3e38'::real",
+    "r::double precision > 0.1::double precision", "f < 'NaN'::double precision", "f = '-0'::double precision",
+    "i4 > 6.5", "i2 < 70000", "i4 > '-3000000000'::bigint", "i8 = 1234567890123.0", "i8::text = '01'::text",
+    "i4::numeric(14,2) = 7.00", "n > 0.005", "n = ANY (ARRAY[0.005, 0.01])", "n <= 2.505 AND n >= '-0.505'::numeric",
+    "n::numeric(12,1) = 1.5", "n::integer = 3", "round(n, 1) = 1.5", "n::text = '.01'::text", "n2::numeric < 1.0451",
+    "di = 'infinity'::date", "di > '9999-01-01'::date", "tsi < '0001-01-01 00:00:00'::timestamp without time zone",
+    "tzi = '-infinity'::timestamp with time zone", "tsi::date = 'infinity'::date", "ts::date <= '2013-07-01'::date",
+    "ts::date = ANY (ARRAY['2013-07-01'::date, '1969-12-31'::date])", "d > '2020-12-30 12:00:00'::timestamp",
+    "d::timestamp without time zone <> '2024-02-29 00:00:01'::timestamp without time zone",
+    "EXTRACT(year FROM d) = 2020::numeric", "EXTRACT(year FROM ts) >= 2012.5", "EXTRACT(day FROM tsi) > 50::numeric",
+    "EXTRACT(month FROM di) <> 2::numeric", "EXTRACT(month FROM di) IS NULL", "EXTRACT(second FROM ts) = 59.999999",
+    "date_trunc('month', ts) > '2013-07-02 00:00:00'::timestamp without time zone",
+    "t > 'zz'::text", "t ~~ 'a%'::text", "t = ''::text", "c = 'ab'::bpchar", "e::text = 'z'::text",
+    "u = '123e4567-e89b-12d3-a456-426614174000'::uuid", "(i4 > 5) = b", "i4 / 2 > 3 AND i4 % 7 <> 0", "length(t) > 3",
+)  # fmt: skip
+
+AGGREGATE_EXAMPLES = (
+    "count(*)", "count(i4)", "count(DISTINCT t)", "sum(i2)", "sum(i4)", "sum(i8)", "sum(n)", "sum(DISTINCT i4)",
+    "sum(n * n2)", "min(i4)", "max(i8)", "min(n)", "max(t)", "min(d)", "max(ts)", "min(tz)",
+    "bool_and(b)", "bool_or(b)",
+    "count(*) FILTER (WHERE b)", "sum(i4) FILTER (WHERE (i4 > 0))", "max(i4) FILTER (WHERE (t = 'no such'::text))",
+    "count(DISTINCT i4) FILTER (WHERE (i4 > 0))",
+    "avg(i2)", "avg(i4)", "avg(n)", "avg(n2) FILTER (WHERE b)", "avg(DISTINCT n)", "avg(i8 % 1000::bigint)",
+    "sum(CASE WHEN b THEN n ELSE 0::numeric END)", "avg(CASE WHEN b THEN n ELSE 0::numeric END)",
+    "sum(COALESCE(n, 1.2345)) FILTER (WHERE (i4 > 0))", "min(c)", "max(c)", "count(DISTINCT c)",
+    "count(j)", "count(free)", "count(DISTINCT y)",
+    "count(DISTINCT e)", "min(p)", "min(di)", "max(di)", "max(tsi)", "min(tzi)", "count(DISTINCT di)",
+    "sum(n) / 3.0", "avg(n) > 1.5", "0.2 * avg(n2)", "sum(n) / NULLIF(count(*), 0)::numeric",
+)  # fmt: skip
+
+# PostgreSQL raises an error for these; Spark must not give a value.
+ERROR_EXAMPLES = (
+    "i4 + 2147483647", "i8 * 2::bigint", "i2 + 32767::smallint", "i8 + i8", "i8 - (- 9223372036854775807)", "i4 * i4",
+    "i2 * i2", "- i2", "- i4", "- i8", "abs(i2)", "abs(i4)", "abs(i8)", "i4 / 0", "i4 % 0", "i8 / (-1)::bigint",
+    "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
+    "di - '2000-01-01'::date", "'2000-01-01'::date - di", "di - '2000-01-01'::date > 5",
+    "i4 + 2147483647 > 5", "i8 * 2::bigint = 4", "i2 + 32767::smallint <= 5", "i4 / (-1) > 5", "i8::integer > 5",
+    "i8::integer = ANY (ARRAY[1, 7])", "n::smallint = 5", "(n * 1000)::numeric(10,2) > 5::numeric",
+)  # fmt: skip
+
+# What PostgreSQL computes and Spark's decimals are too short for: an error, or PostgreSQL's result.
+LONG_EXAMPLES = (
+    "i8::numeric * i8::numeric * i8::numeric",
+    "i8::numeric * 10000000000000000000.5 * n",
+    "n / 0.00000000000001",
+    "i8::numeric / 3.0",
+    "i8::numeric + 0.00000000000000000000001 * n",
+    "(i8::numeric * i8::numeric) > (n * n2)",
+    "n / 99999999999999.99",
+    "(i8::numeric * i8::numeric) % 7::numeric",
+    "EXTRACT(year FROM di)",
+    "EXTRACT(year FROM di) > 2000::numeric",
+    "EXTRACT(year FROM (d - 800))",
+    "EXTRACT(isoyear FROM (d - 999999))",
+    "EXTRACT(century FROM (ts - '3 years'::interval))",
+    "EXTRACT(millennium FROM tsi) < 3::numeric",
+)
+LONG_AGGREGATES = ("avg(i8)", "sum(i8::numeric * i8::numeric)", "sum(i8::numeric * i8::numeric * 3.5)", "avg(n / 3.0)")

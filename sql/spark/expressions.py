@@ -1,0 +1,338 @@
+"""Scalar and aggregate expressions in Spark's dialect, each with the type that it has in both systems.
+
+Every construct has a rule of its own, `RULES`; one without a rule, or with a part that its rule does not know, raises
+NotExpressible and names itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlglot import exp
+
+from sql.base.columns import ENUM
+from sql.errors import NotExpressible
+from sql.spark.aggregates import AGGREGATES
+from sql.spark.conditional import CONDITIONALS
+from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
+from sql.spark.functions import FUNCTIONS
+from sql.spark.numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
+from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
+from sql.spark.user_types import Label
+from sql.spark.values import comparable, constant, converted, number, string, unify
+from sql.spark.windows import WINDOWS
+
+Resolve = Callable[[exp.Column], Typed]
+Subquery = Callable[[Any], str]
+
+_COMPARISONS: dict[type[Any], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+    exp.NullSafeEQ: "<=>", exp.NullSafeNEQ: "<=>",
+}  # fmt: skip
+_EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
+
+
+class Expressions:
+    """Renders expressions whose columns `resolve` knows.
+
+    ``exists`` renders the query of an EXISTS, where one may stand. ``layers`` take what a division needs, where there
+    may be one. ``clause`` follows an aggregate call: FILTER, OVER.
+    """
+
+    def __init__(
+        self, resolve: Resolve, *, exists: Subquery | None = None, layers: Layers | None = None, clause: str = ""
+    ):
+        self._resolve = resolve
+        self._exists_query = exists
+        self._layers = layers
+        self.clause = clause
+
+    def with_clause(self, clause: str) -> Expressions:
+        """The same with another clause after aggregate calls."""
+        return Expressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
+
+    def with_queries(self, exists: Subquery) -> Expressions:
+        """The same where EXISTS may stand."""
+        return Expressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
+
+    def layered(self, what: str) -> Layers:
+        """Where a division's steps go. Raises NotExpressible where there may be none."""
+        if self._layers is None:
+            raise NotExpressible(f"{what} in this place")
+        return self._layers
+
+    def render(self, node: Any) -> Typed:
+        """The expression in Spark SQL. Raises NotExpressible."""
+        rule = RULES.get(type(node))
+        if rule is None:
+            raise NotExpressible(_named(node))
+        method, parts = rule
+        for part, value in node.args.items():
+            if value and part not in parts and part not in _MEANINGLESS:
+                raise NotExpressible(f"{_named(node)} with {part.replace('_', ' ').strip()}")
+        return method(self, node)
+
+    def boolean(self, node: Any) -> str:
+        """A condition."""
+        rendered = self.render(node)
+        if rendered.type not in (BOOLEAN, UNKNOWN):
+            raise NotExpressible(f"condition of type {rendered.type.name}")
+        return rendered.sql
+
+    # Values
+
+    def _paren(self, node: exp.Paren) -> Typed:
+        return self.render(node.this)
+
+    def _qualified(self, node: exp.Dot) -> Typed:
+        if node.this.name != "pg_catalog" or not isinstance(node.expression, exp.Func):
+            raise NotExpressible(node.sql("postgres"))
+        return self.render(node.expression)
+
+    def _column(self, node: exp.Column) -> Typed:
+        return self._resolve(node)
+
+    def _null(self, node: exp.Null) -> Typed:
+        return Typed("NULL", UNKNOWN)
+
+    def _label(self, node: Label) -> Typed:
+        type_ = column_type(node.args["to"].name, carrier=ENUM)
+        null = isinstance(node.this, exp.Null)
+        return Typed("CAST(NULL AS STRING)" if null else string(node.this.name), type_)
+
+    def _boolean(self, node: exp.Boolean) -> Typed:
+        return Typed("TRUE" if node.this else "FALSE", BOOLEAN)
+
+    def _literal(self, node: exp.Literal) -> Typed:
+        if node.is_string:
+            return Typed(string(node.name), TEXT)
+        return number(node.name)
+
+    def _cast(self, node: exp.Cast) -> Typed:
+        bare = not node.to.expressions
+        declared = sqlglot_type(node.to.sql("postgres"))
+        if declared.startswith("character varying") and isinstance(node.this.unnest(), exp.Null):
+            bare = True
+        target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
+        if target.name == "text":
+            if not bare:
+                raise NotExpressible(f"cast to {declared}")
+            target = TEXT
+        elif target.name == "character":
+            target = SparkType("character", target.precision)
+        value = node.this.unnest()
+        if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal) and not value.this.is_string:
+            value = exp.Literal.string("-" + value.this.name)
+        if isinstance(value, exp.Literal):
+            return constant(value.name, target, not bare)
+        inner = self.render(value)
+        if inner.type == UNKNOWN:
+            # A NULL numeric has no scale; it takes that of its surroundings.
+            return (
+                Typed("NULL", UNKNOWN)
+                if bare and target.name == "numeric"
+                else Typed(f"CAST(NULL AS {target.spark})", target)
+            )
+        if bare and target.name == "numeric" and inner.type.is_number:
+            return inner if inner.type.name == "numeric" else converted(inner, inner.type.as_numeric())
+        return converted(inner, target)
+
+    # Operators
+
+    def _comparison(self, node: exp.Binary) -> Typed:
+        right = node.right
+        if isinstance(right, exp.Any | exp.All) or (isinstance(right, exp.Anonymous) and right.name.upper() == "ALL"):
+            return self._quantified(node, right)
+        a, b = self.render(node.left), self.render(right)
+        if (a.type, b.type) == (DATE, TIMESTAMP):
+            a, b = date_beside_timestamp(a, b)
+        elif (a.type, b.type) == (TIMESTAMP, DATE):
+            b, a = date_beside_timestamp(b, a)
+        x, y = comparable(a, b, ordering=not isinstance(node, _EQUALITIES))
+        sql = f"({x} {_COMPARISONS[type(node)]} {y})"
+        return Typed(f"(NOT {sql})" if isinstance(node, exp.NullSafeNEQ) else sql, BOOLEAN)
+
+    def _quantified(self, node: exp.Binary, member: Any) -> Typed:
+        array = (member.expressions[0] if isinstance(member, exp.Anonymous) else member.this).unnest()
+        wanted = exp.EQ if isinstance(member, exp.Any) else exp.NEQ
+        if not isinstance(array, exp.Array) or type(node) is not wanted:
+            raise NotExpressible("ANY or ALL over anything but a list of values with = or <>")
+        return self._member(node.left, array.expressions, negated=wanted is exp.NEQ)
+
+    def _in(self, node: exp.In) -> Typed:
+        return self._member(node.this, node.expressions, negated=False)
+
+    def _member(self, this: Any, items: Sequence[Any], *, negated: bool) -> Typed:
+        left, values = self.render(this), [self.render(item) for item in items]
+        if not values:
+            raise NotExpressible("an empty list of values")
+        pairs = [comparable(left, value, ordering=False) for value in values]
+        if all(pair == (left.sql, value.sql) for pair, value in zip(pairs, values, strict=True)):
+            operator = "NOT IN" if negated else "IN"
+            return Typed(f"({left.sql} {operator} ({', '.join(value.sql for value in values)}))", BOOLEAN)
+        equal = f"({' OR '.join(f'{one} = {other}' for one, other in pairs)})"
+        return Typed(f"(NOT {equal})" if negated else equal, BOOLEAN)
+
+    def _between(self, node: exp.Between) -> Typed:
+        this, low, high = (self.render(node.args[name]) for name in ("this", "low", "high"))
+        above, below = comparable(this, low, ordering=True), comparable(this, high, ordering=True)
+        return Typed(f"({above[0]} >= {above[1]} AND {below[0]} <= {below[1]})", BOOLEAN)
+
+    def _and(self, node: exp.And) -> Typed:
+        return Typed(f"({self.boolean(node.left)} AND {self.boolean(node.right)})", BOOLEAN)
+
+    def _or(self, node: exp.Or) -> Typed:
+        return Typed(f"({self.boolean(node.left)} OR {self.boolean(node.right)})", BOOLEAN)
+
+    def _not(self, node: exp.Not) -> Typed:
+        return Typed(f"(NOT {self.boolean(node.this)})", BOOLEAN)
+
+    def _is(self, node: exp.Is) -> Typed:
+        this = self.render(node.this)
+        if isinstance(node.expression, exp.Null):
+            if node.this.unnest().find(exp.Tuple):
+                raise NotExpressible("IS NULL of a row")
+            return _negated(node, f"({this.sql} IS NULL)")
+        if isinstance(node.expression, exp.Boolean) and this.type == BOOLEAN:
+            return _negated(node, f"({this.sql} <=> {'TRUE' if node.expression.this else 'FALSE'})")
+        raise NotExpressible("IS")
+
+    def _like(self, node: exp.Like) -> Typed:
+        text, pattern = self.render(node.this), node.expression.unnest()
+        literal = pattern.this if isinstance(pattern, exp.Cast) else pattern
+        if not isinstance(literal, exp.Literal) or "\\" in literal.name:
+            raise NotExpressible("LIKE with a pattern that is not a literal without backslashes")
+        if not text.type.is_text or not text.type.equatable:
+            raise NotExpressible("LIKE under a collation that is not deterministic")
+        sql = text.sql
+        if text.type.name == "character" and not text.type.precision:
+            raise NotExpressible("LIKE of a character without a length")
+        if text.type.name == "character":
+            # Here alone the blanks count.
+            sql = f"rpad({sql}, {text.type.precision}, ' ')"
+        return _negated(node, f"({sql} LIKE {string(literal.name)})")
+
+    def _dpipe(self, node: exp.DPipe) -> Typed:
+        left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
+        if not (left.type.is_text and right.type.is_text):
+            raise NotExpressible("|| of anything but text")
+        return Typed(f"({left.sql} || {right.sql})", unify((left.type, right.type), "||"))
+
+    def _as_text(self, value: Typed) -> Typed:
+        return converted(value, TEXT) if value.type.name == "character" else value
+
+    def _neg(self, node: exp.Neg) -> Typed:
+        this = self.render(node.this)
+        if not this.type.is_number:
+            raise NotExpressible(f"- of {this.type.name}")
+        return negated(this)
+
+    def _add(self, node: exp.Add) -> Typed:
+        return self._plus_minus(node, "+")
+
+    def _sub(self, node: exp.Sub) -> Typed:
+        return self._plus_minus(node, "-")
+
+    def _plus_minus(self, node: exp.Binary, operator: str) -> Typed:
+        interval = _interval(node.right)
+        if interval is not None:
+            return moved(self.render(node.left), -interval if operator == "-" else interval)
+        left, right = self.render(node.left), self.render(node.right)
+        if left.type == DATE:
+            return date_arithmetic(left, right, operator)
+        return arithmetic(left, right, operator)
+
+    def _mul(self, node: exp.Mul) -> Typed:
+        return arithmetic(self.render(node.left), self.render(node.right), "*")
+
+    def _div(self, node: exp.Div) -> Typed:
+        left, right = self.render(node.left), self.render(node.right)
+        if left.type.is_integer and right.type.is_integer:
+            return integer_division(left, right)
+        return quotient(left, right, self.layered("division of numerics"))
+
+    def _mod(self, node: exp.Mod) -> Typed:
+        return remainder(self.render(node.left), self.render(node.right))
+
+    # Queries, and orders of text
+
+    def _exists(self, node: exp.Exists) -> Typed:
+        if self._exists_query is None:
+            raise NotExpressible("subquery in an expression")
+        return Typed(f"EXISTS ({self._exists_query(node.this)})", BOOLEAN)
+
+    def _collate(self, node: exp.Collate) -> Typed:
+        this = self.render(node.this)
+        if not this.type.is_text or node.expression.name not in ("C", "POSIX", "ucs_basic"):
+            raise NotExpressible("collate")
+        return replace(this, type=replace(this.type, ordered=True, equatable=True, groupable=True))
+
+
+def _interval(node: Any) -> Interval | None:
+    """The value of a literal interval."""
+    node = node.unnest()
+    if isinstance(node, exp.Cast) and node.to.is_type("interval") and isinstance(node.this.unnest(), exp.Literal):
+        return parse_interval(node.this.unnest().name)
+    return None
+
+
+def _negated(node: exp.Expression, sql: str) -> Typed:
+    return Typed(f"(NOT {sql})" if node.args.get("negate") else sql, BOOLEAN)
+
+
+def _named(node: Any) -> str:
+    """How a user would recognise a construct."""
+    if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
+        return "subquery in an expression"
+    if isinstance(node, exp.Window):
+        return "window function"
+    if isinstance(node, exp.Anonymous):
+        return f"function {node.name.lower()}"
+    if isinstance(node, exp.Func | exp.WithinGroup):
+        # By PostgreSQL's name, which sqlglot's own is not always.
+        call = re.match(r"(\w+)\(", node.sql("postgres"))
+        name = call[1] if call else node.sql_name() if isinstance(node, exp.Func) else node.key
+        return f"function {name.lower()}"
+    return str(node.key).replace("_", " ") if hasattr(node, "key") else type(node).__name__
+
+
+_MEANINGLESS = frozenset(("typed", "safe", "big_int", "value_constructor"))
+"""Notes of the parser to itself."""
+
+_BINARY = ("this", "expression")
+
+RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, ...]]] = {
+    exp.Paren: (Expressions._paren, ("this",)),
+    exp.Dot: (Expressions._qualified, _BINARY),
+    exp.Column: (Expressions._column, ("this", "table")),
+    exp.Null: (Expressions._null, ()),
+    exp.Boolean: (Expressions._boolean, ("this",)),
+    Label: (Expressions._label, ("this", "to")),
+    exp.Literal: (Expressions._literal, ("this", "is_string")),
+    exp.Cast: (Expressions._cast, ("this", "to")),
+    **{kind: (Expressions._comparison, _BINARY) for kind in _COMPARISONS},
+    exp.In: (Expressions._in, ("this", "expressions")),
+    exp.Between: (Expressions._between, ("this", "low", "high")),
+    exp.And: (Expressions._and, _BINARY),
+    exp.Or: (Expressions._or, _BINARY),
+    exp.Not: (Expressions._not, ("this",)),
+    exp.Is: (Expressions._is, (*_BINARY, "negate")),
+    exp.Like: (Expressions._like, (*_BINARY, "negate")),
+    exp.DPipe: (Expressions._dpipe, _BINARY),
+    exp.Neg: (Expressions._neg, ("this",)),
+    exp.Add: (Expressions._add, _BINARY),
+    exp.Sub: (Expressions._sub, _BINARY),
+    exp.Mul: (Expressions._mul, _BINARY),
+    exp.Div: (Expressions._div, _BINARY),
+    exp.Mod: (Expressions._mod, _BINARY),
+    exp.Exists: (Expressions._exists, ("this",)),
+    exp.Collate: (Expressions._collate, _BINARY),
+    **FUNCTIONS,
+    **CONDITIONALS,
+    **AGGREGATES,
+    **WINDOWS,
+}
+"""By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -1,0 +1,190 @@
+"""Function calls in Spark's dialect: those of the equality list, and those whose result's type depends on arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from sql.errors import NotExpressible
+from sql.spark import equality as equality
+from sql.spark.dates import where_finite, years_of
+from sql.spark.types import DATE, TEXT, TIMESTAMP, SparkType, Typed, numeric
+from sql.spark.values import converted, unify
+
+if TYPE_CHECKING:
+    from sql.spark.expressions import Expressions
+
+Rule = Callable[["Expressions", Any], Typed]
+
+# sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.
+_NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {
+    exp.Length: ("length", ("this",)),
+    exp.ByteLength: ("octet_length", ("this",)),
+    exp.Left: ("left", ("this", "expression")),
+    exp.Right: ("right", ("this", "expression")),
+    exp.Substring: ("substring", ("this", "start", "length")),
+    exp.StrPosition: ("strpos", ("this", "substr")),
+    exp.Replace: ("replace", ("this", "expression", "replacement")),
+    exp.Reverse: ("reverse", ("this",)),
+    exp.Repeat: ("repeat", ("this", "times")),
+    exp.MD5: ("md5", ("this",)),
+    exp.StartsWith: ("starts_with", ("this", "expression")),
+    exp.SplitPart: ("split_part", ("this", "delimiter", "part_index")),
+    exp.Translate: ("translate", ("this", "from_", "to")),
+    exp.Ascii: ("ascii", ("this",)),
+}
+
+
+def _trim(expressions: Expressions, node: exp.Trim) -> Typed:
+    names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
+    return _call(expressions, names[str(node.args.get("position") or "").upper()], [node.this])
+
+
+def _anonymous(expressions: Expressions, node: exp.Anonymous) -> Typed:
+    return _call(expressions, str(node.name).lower(), node.expressions)
+
+
+def _named(expressions: Expressions, node: exp.Func) -> Typed:
+    name, parts = _NAMES[type(node)]
+    return _call(expressions, name, [node.args[part] for part in parts if node.args.get(part) is not None])
+
+
+def _call(expressions: Expressions, name: str, nodes: Sequence[Any]) -> Typed:
+    functions = [f for f in equality.FUNCTIONS if f.name == name and len(f.arguments) == len(nodes)]
+    if not functions:
+        raise NotExpressible(f"function {name}")
+    function = functions[0]
+    rendered = [_argument(expressions, function, *pair) for pair in zip(function.arguments, nodes, strict=True)]
+    result = rendered[0].type if function.result in (equality.NUMBER, "text") else SparkType(function.result)
+    if function.result == "text" and not result.is_text:
+        result = TEXT
+    display = rendered[0].display if function.result == equality.NUMBER else ""
+    return Typed(function.spark.format(*(value.sql for value in rendered)), result, display)
+
+
+def _argument(expressions: Expressions, function: equality.Function, wanted: str, node: Any) -> Typed:
+    value, literal = expressions.render(node), node.unnest()
+    while isinstance(literal, exp.Cast):
+        literal = literal.this.unnest()
+    number = isinstance(literal, exp.Literal) and literal.is_int
+    if wanted == equality.POSITIVE and number and int(literal.name) > 0:
+        return value
+    if wanted == equality.POSITIVE or (wanted == equality.LITERAL and not number):
+        raise NotExpressible(f"function {function.name} with an argument that is not a literal")
+    if wanted == equality.WORDS:
+        if not (isinstance(literal, exp.Literal) and literal.is_string and literal.name):
+            raise NotExpressible(f"function {function.name} with an argument that is not a literal of some length")
+        return value
+    if wanted == "text" and value.type.name == "character":
+        if function.name in equality.PADDED:
+            raise NotExpressible(f"function {function.name} of character")
+        return converted(value, TEXT)
+    if wanted == equality.LITERAL or (wanted == equality.NUMBER and value.type.is_number) or wanted == value.type.name:
+        if wanted == "text" and not value.type.equatable and function.name in equality.SEARCHING:
+            raise NotExpressible(f"function {function.name} under a collation that is not deterministic")
+        return value
+    raise NotExpressible(f"function {function.name} of {value.type.name}")
+
+
+def _abs(expressions: Expressions, node: exp.Abs) -> Typed:
+    this = expressions.render(node.this)
+    if not this.type.is_number:
+        raise NotExpressible(f"abs of {this.type.name}")
+    return replace(this, sql=f"abs({this.sql})")
+
+
+def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]:
+    this, places = expressions.render(node.this), node.args.get("decimals")
+    if this.type.name != "numeric" or not (places is None or (isinstance(places, exp.Literal) and places.is_int)):
+        raise NotExpressible(f"{name} of {this.type.name}, or to places that are not a literal")
+    return this, int(places.name) if places is not None else 0
+
+
+def _round(expressions: Expressions, node: exp.Round) -> Typed:
+    this, scale = _places(expressions, node, "round")
+    type_ = numeric(this.type.digits + (1 if scale < this.type.scale else 0), scale)
+    return Typed(f"CAST(round({this.sql}, {min(scale, this.type.scale)}) AS {type_.spark})", type_)
+
+
+def _trunc(expressions: Expressions, node: exp.Trunc) -> Typed:
+    this, scale = _places(expressions, node, "trunc")
+    type_ = numeric(this.type.digits, scale)
+    if scale >= this.type.scale:
+        return Typed(f"CAST({this.sql} AS {type_.spark})", type_)
+    # As text: Sail's own truncation goes through floating point numbers.
+    text = f"CAST({this.sql} AS STRING)"
+    cut = this.type.scale - scale + (1 if scale == 0 else 0)
+    return Typed(f"CAST(left({text}, length({text}) - {cut}) AS {type_.spark})", type_)
+
+
+def _ceil(expressions: Expressions, node: exp.Ceil) -> Typed:
+    return _whole(expressions, node, "ceil")
+
+
+def _floor(expressions: Expressions, node: exp.Floor) -> Typed:
+    return _whole(expressions, node, "floor")
+
+
+def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
+    this = expressions.render(node.this)
+    if this.type.name != "numeric":
+        raise NotExpressible(f"{name} of {this.type.name}")
+    type_ = numeric(this.type.digits + 1, 0)
+    return Typed(f"CAST({name}({this.sql}) AS {type_.spark})", type_)
+
+
+def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
+    part, this = node.this.name.lower(), expressions.render(node.expression)
+    known = equality.EXTRACT_PARTS.get(part)
+    if not isinstance(node.this, exp.Var):
+        raise NotExpressible("function date_part")
+    if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
+        raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
+    template, digits, scale = known
+    type_ = numeric(digits, scale)
+    sql = template.format(this.sql)
+    number = years_of(this, sql) if part in equality.YEAR_PARTS else where_finite(this, sql, "NULL")
+    return Typed(f"CAST({number} AS {type_.spark})", type_)
+
+
+def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:
+    this, unit = expressions.render(node.this), node.args["unit"].unnest()
+    while isinstance(unit, exp.Cast):
+        unit = unit.this.unnest()
+    name = unit.name.lower()
+    if this.type != TIMESTAMP or name not in equality.TRUNCATIONS:
+        raise NotExpressible(f"date_trunc('{name}', {this.type.name})")
+    return Typed(where_finite(this, equality.TRUNCATIONS[name].format(this.sql)), TIMESTAMP)
+
+
+def _pad(expressions: Expressions, node: exp.Pad) -> Typed:
+    arguments = [node.this, node.expression, node.args.get("fill_pattern") or exp.Literal.string(" ")]
+    return _call(expressions, "lpad" if node.args.get("is_left") else "rpad", arguments)
+
+
+def _concat(expressions: Expressions, node: exp.Concat) -> Typed:
+    values = [expressions.render(argument) for argument in node.expressions]
+    if any(value.type.name != "text" for value in values):
+        raise NotExpressible("function concat of anything but text")
+    parts = [f"coalesce({value.sql}, '')" for value in values]
+    return Typed(f"concat({', '.join(parts)})", unify([value.type for value in values], "concat"))
+
+
+FUNCTIONS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
+    exp.Trim: (_trim, ("this", "position")),
+    exp.Anonymous: (_anonymous, ("this", "expressions")),
+    **{kind: (_named, parts) for kind, (_, parts) in _NAMES.items()},
+    exp.Pad: (_pad, ("this", "expression", "fill_pattern", "is_left")),
+    exp.Concat: (_concat, ("expressions", "coalesce")),
+    exp.Abs: (_abs, ("this",)),
+    exp.Round: (_round, ("this", "decimals")),
+    exp.Trunc: (_trunc, ("this", "decimals")),
+    exp.Ceil: (_ceil, ("this",)),
+    exp.Floor: (_floor, ("this",)),
+    exp.Extract: (_extract, ("this", "expression")),
+    exp.TimestampTrunc: (_timestamptrunc, ("this", "unit")),
+}
+"""By construct: how it is rendered, and the parts of it that the rendering looks at."""

@@ -1,0 +1,342 @@
+"""A query in Spark's dialect, if Spark's answer is exactly PostgreSQL's.
+
+Names are resolved here, by PostgreSQL's rules, and replaced by generated ones, so that Spark's own rules (names that
+differ in case only are one, lateral aliases) never matter. A table becomes the view ``source_<oid>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from sql.base.columns import Column, Source
+from sql.errors import NotExpressible
+from sql.spark.expressions import Expressions
+from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
+from sql.spark.numbers import Layers, shown
+from sql.spark.relations import (
+    FromClause,
+    Relation,
+    SelectText,
+    cast_columns,
+    check_groupable,
+    is_grouped,
+    literal_number,
+    named,
+    reference,
+    refuse_parts,
+    renamed,
+)
+from sql.spark.simplify import looks_of, simplified
+from sql.spark.types import NUMERAL, Display, Typed, column_type
+from sql.spark.user_types import carried, carriers
+from sql.spark.values import unify
+from sql.spark.windows import sort_key
+
+__all__ = ["NotExpressible", "SparkQuery", "delta_view_name", "render_spark", "view_name"]
+
+
+@dataclass(frozen=True, slots=True)
+class SparkQuery:
+    """A query for Spark.
+
+    ``reads`` gives the columns it reads of each source; () if only the number of rows matters. ``columns`` are its
+    output in order, with PostgreSQL types; in Spark they are called ``c0``, ``c1`` ...
+    """
+
+    sql: str
+    reads: Mapping[int, tuple[str, ...]]
+    columns: tuple[Column, ...]
+
+
+def _unqualified(node: exp.Expr) -> exp.Expr:
+    """A function that a plan's core names with its schema, without: sqlglot then knows it."""
+    named: exp.Expr = node
+    if isinstance(node, exp.Column) and node.table == "pg_catalog" and not isinstance(node.this, exp.Identifier):
+        named = node.this
+    if isinstance(node, exp.Dot) and node.this.name == "pg_catalog" and isinstance(node.expression, exp.Func):
+        named = node.expression
+    return named
+
+
+def render_spark(
+    query: str | exp.Expr,
+    sources: Sequence[Source],
+    output: Sequence[Column] = (),
+    *,
+    binary_order: bool = False,
+    collated: Collection[tuple[int, str]] = (),
+    total_orders: bool = True,
+) -> SparkQuery:
+    """Render a canonical query (PostgreSQL dialect, tables qualified) for Spark.
+
+    ``output`` gives the columns' types where they are known, which are then checked against what was inferred.
+    ``binary_order``: the database compares text by its bytes (collation C), all columns but
+    those in ``collated`` (source oid and name), which have a collation of their own. ``total_orders``: no two rows that
+    differ are peers in the ORDER BY of a LIMIT, as in all that the compiler writes. Raises NotExpressible.
+
+    >>> orders = Source(7, "public", "orders", (Column("region", "text"), Column("amount", "integer")))
+    >>> spark = render_spark("SELECT o.region, sum(o.amount) AS total FROM public.orders o GROUP BY o.region", [orders])
+    >>> print(spark.sql)
+    SELECT r0.`region` AS c0, sum(CAST(r0.`amount` AS BIGINT)) AS c1 FROM source_7 AS r0 GROUP BY r0.`region`
+    >>> spark.reads, [column.type for column in spark.columns]
+    ({7: ('region', 'amount')}, ['text', 'bigint'])
+    """
+    renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
+    relation = renderer.given_out(renderer.query(understood(query, sources), {}))
+    columns = relation.declared
+    for expected, found in zip(output, columns, strict=False):
+        if _declared(expected) != found.type:
+            raise NotExpressible(f'column "{expected.name}", which is {expected.type} but was read as {found.type}')
+    if output and len(output) != len(columns):
+        raise NotExpressible("a different number of columns")
+    reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
+    return SparkQuery(relation.sql, reads, columns)
+
+
+def understood(query: str | exp.Expr, sources: Sequence[Source]) -> exp.Expr:
+    """A query over sources as `Renderer.query` wants it. Raises NotExpressible."""
+    try:
+        parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
+        parsed = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
+        return simplified(carried(parsed, carriers(sources)))
+    except SqlglotError as error:
+        raise NotExpressible("syntax that is not understood") from error
+
+
+def _declared(column: Column) -> str:
+    """A column's type as `SparkQuery.columns` names it."""
+    try:
+        return column_type(column.type, carrier=column.carrier).declared
+    except NotExpressible:
+        return column.type
+
+
+_SELECT_PARTS = frozenset(
+    (
+        "kind",
+        "expressions",
+        "from_",
+        "joins",
+        "where",
+        "group",
+        "having",
+        "distinct",
+        "with_",
+        "order",
+        "limit",
+        "offset",
+    )
+)
+
+
+class Renderer:
+    """Renders queries over the same sources, and over their net changes, ``deltas``, by the names of these."""
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        binary_order: bool,
+        collated: frozenset[tuple[int, str]],
+        deltas: Mapping[str, Source] | None = None,
+        total_orders: bool = True,
+    ):
+        self._total_orders = total_orders
+        self._from = FromClauses(sources, deltas or {}, binary_order, collated, self.query)
+
+    @property
+    def reads(self) -> dict[int, dict[str, None]]:
+        """The columns read of each source so far."""
+        return self._from.reads
+
+    def query(self, node: Any, scope: Scope) -> Relation:
+        """A SELECT or set operation, in parentheses or not. `scope` has the WITH queries around it."""
+        if isinstance(node, exp.Subquery) and not node.args.get("joins"):
+            return self.query(node.this, scope)
+        if isinstance(node, exp.SetOperation | exp.Select):
+            scope = self._common_tables(node, scope)
+        if isinstance(node, exp.Union | exp.Except | exp.Intersect):
+            return self._set_operation(node, scope)
+        if isinstance(node, exp.Select):
+            return self._select(node, scope)
+        raise NotExpressible(str(node.key).upper())
+
+    def _common_tables(self, node: exp.Query, scope: Scope) -> Scope:
+        clause = node.args.get("with_")
+        if clause is None:
+            return scope
+        if clause.args.get("recursive"):
+            raise NotExpressible("WITH RECURSIVE")
+        inner = dict(scope)
+        for table in clause.expressions:
+            relation = self.query(table.this, inner)
+            names = [column.name for column in table.args["alias"].columns]
+            inner[table.alias] = renamed(relation, names)
+        return inner
+
+    def given_out(self, relation: Relation) -> Relation:
+        """The rows as PostgreSQL is to get them: numerics that have a display scale each are written as text."""
+        if any(type_.display is Display.LOST for _, type_ in relation.columns):
+            raise NotExpressible("numeric whose display scale depends on the order of rows")
+        if any(type_.name == "character" and not type_.precision for _, type_ in relation.columns):
+            raise NotExpressible("values of character with different lengths")
+        if not any(type_.display is Display.KEPT for _, type_ in relation.columns):
+            return relation
+        alias = self._from.alias()
+        items = [
+            shown(reference(alias, n, type_)) if type_.display is Display.KEPT else f"{alias}.c{n}"
+            for n, (_, type_) in enumerate(relation.columns)
+        ]
+        columns = tuple((name, NUMERAL if type_.display is Display.KEPT else type_) for name, type_ in relation.columns)
+        named = ", ".join(f"{item} AS c{n}" for n, item in enumerate(items))
+        return Relation(f"SELECT {named} FROM {relation.item} AS {alias}", columns)
+
+    def _set_operation(self, node: exp.SetOperation, scope: Scope) -> Relation:
+        refuse_parts(node, frozenset(("this", "expression", "distinct", "with_", "by_name")))
+        name = {"union": "UNION", "intersect": "INTERSECT", "except": "EXCEPT"}[node.key]
+        distinct = bool(node.args.get("distinct"))
+        if name != "UNION" and not distinct:
+            # Sail does not count duplicates.
+            raise NotExpressible(f"{name} ALL")
+        left, right = self.query(node.left, scope), self.query(node.right, scope)
+        types = [unify((a, b), name) for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
+        columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
+        if distinct:
+            for column, type_ in columns:
+                check_groupable(column, type_)
+        branches = [cast_columns(branch, types, self._from.alias()) for branch in (left, right)]
+        if name != "UNION":
+            # INTERSECT binds closer than the others, wherever it stands.
+            branches = [f"({branch})" for branch in branches]
+        return Relation(f" {name}{'' if distinct else ' ALL'} ".join(branches), columns)
+
+    def _select(self, node: exp.Select, scope: Scope, outer: Levels = ()) -> Relation:
+        """A SELECT; ``outer`` are the items of the FROM clauses around it, innermost first, that it may refer to."""
+        refuse_parts(node, _SELECT_PARTS)
+        if node.args.get("kind"):
+            raise NotExpressible(f"SELECT {node.args['kind']}")
+        if (distinct := node.args.get("distinct")) and distinct.args.get("on"):
+            return self._first_of_each(node, scope, outer)
+        clause = self._from.clause(node, scope)
+        levels = (clause.bindings, *outer)
+        grouped = is_grouped(node)
+        if any(item.find(exp.Window) for item in node.expressions):
+            if grouped:
+                raise NotExpressible("window function over aggregates")
+            if not self._total_orders:
+                raise NotExpressible("window function over an order that may leave ties")
+        layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
+        expressions = Expressions(lambda column: resolve(column, levels), layers=layers)
+        select = SelectText(clause.sql, layers, grouped)
+        names, texts = [], []
+        for item in self._items(node, clause):
+            select.items.append(expressions.render(item.this if isinstance(item, exp.Alias) else item))
+            names.append(item.alias if isinstance(item, exp.Alias) else item.name)
+            texts.append(item.unalias().unnest().sql("postgres"))
+        columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
+        if distinct := node.args.get("distinct"):
+            for name, type_ in columns:
+                check_groupable(name, type_)
+            select.distinct = True
+        if where := node.args.get("where"):
+            conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
+            select.where = conditional.boolean(where.this)
+            select.where_divides = layers is not None and layers.above(select.where) > 0
+        if group := node.args.get("group"):
+            select.keys = self._group_by(group, expressions)
+        if having := node.args.get("having"):
+            select.having = Expressions(lambda column: resolve(column, levels)).boolean(having.this)
+        select.ending = self._ending(
+            node,
+            expressions,
+            dict(zip((*texts, *names), (*range(len(texts)), *range(len(names))), strict=True)),
+            select,
+        )
+        return Relation(select.text(), columns)
+
+    def _first_of_each(self, node: exp.Select, scope: Scope, outer: Levels) -> Relation:
+        """DISTINCT ON: the rows that are the first ones of their groups."""
+        if not self._total_orders or node.args.get("limit") or node.args.get("offset") or is_grouped(node):
+            raise NotExpressible("DISTINCT ON over an order that may leave ties")
+        numbered = node.copy()
+        keys = numbered.args["distinct"].args["on"].expressions
+        order = numbered.args.get("order") or exp.Order(expressions=[exp.Ordered(this=key.copy()) for key in keys])
+        for part in ("distinct", "order"):
+            numbered.set(part, None)
+        position = exp.Window(this=exp.RowNumber(), partition_by=keys, order=order)
+        numbered.append("expressions", exp.alias_(position, "__pgt_first"))
+        relation = self._select(numbered, scope, outer)
+        alias, columns = self._from.alias(), relation.columns[:-1]
+        items = [named(n, reference(alias, n, type_)) for n, (_, type_) in enumerate(columns)]
+        where = f"WHERE {alias}.c{len(columns)} = 1"
+        return Relation(f"SELECT {', '.join(items)} FROM ({relation.sql}) AS {alias} {where}", columns)
+
+    def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: SelectText) -> str:
+        """ORDER BY and LIMIT; ``given``: columns by name and by text. Without a limit the order means nothing."""
+        limit, offset = (literal_number(node.args.get(part)) for part in ("limit", "offset"))
+        if limit is None and offset is None:
+            return ""
+        if not self._total_orders:
+            raise NotExpressible("LIMIT over an order that may leave ties")
+        keys = []
+        for item in node.args["order"].expressions if node.args.get("order") else ():
+            key = item.this.unnest()
+            by_name = isinstance(key, exp.Column) and not key.table
+            own = given.get(key.name if by_name else key.sql("postgres"))
+            if own is None and (select.grouped or select.distinct or select.divides):
+                raise NotExpressible("ORDER BY what is not given out")
+            value = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
+            keys.append(sort_key(value, item))
+        ending = f" ORDER BY {', '.join(keys)}" if keys else ""
+        ending += f" LIMIT {limit}" if limit is not None else ""
+        return ending + (f" OFFSET {offset}" if offset is not None else "")
+
+    def _exists(self, node: Any, scope: Scope, levels: Levels) -> str:
+        """The query of an EXISTS, which may refer to the query around it."""
+        while isinstance(node, exp.Subquery) and not node.args.get("joins"):
+            node = node.this
+        if isinstance(node, exp.Select):
+            return self._select(node, self._common_tables(node, scope), levels).sql
+        return self.query(node, scope).sql
+
+    def _items(self, node: exp.Select, clause: FromClause) -> list[exp.Expr]:
+        """The select list, with stars spelled out."""
+        items: list[exp.Expr] = []
+        for item in node.expressions:
+            qualified = isinstance(item, exp.Column) and isinstance(item.this, exp.Star)
+            if not qualified and not isinstance(item, exp.Star):
+                items.append(item)
+                continue
+            star = item.this if qualified else item
+            if any(star.args.values()) or (qualified and item.table not in clause.bindings):
+                raise NotExpressible("*")
+            items += [
+                exp.column(exp.to_identifier(name, quoted=True), table=exp.to_identifier(alias, quoted=True))
+                for alias, columns in clause.bindings.items()
+                if not qualified or alias == item.table
+                for name in columns
+            ]
+        return items
+
+    def _group_by(self, group: exp.Group, expressions: Expressions) -> str:
+        refuse_parts(group, frozenset(("expressions",)))
+        keys: list[str] = []
+        values = {node.sql("postgres") for node in group.expressions}
+        looks = {looks_of(node) for node in group.expressions}
+        for node in group.expressions:
+            if (isinstance(node, exp.Tuple) and not node.expressions) or looks_of(node) in values:
+                continue
+            if isinstance(node, exp.Literal):
+                raise NotExpressible("GROUP BY a position")
+            key = expressions.render(node)
+            keys.append(key.sql)
+            if key.type.display is Display.KEPT and node.sql("postgres") in looks:
+                keys.append(key.display)
+            else:
+                check_groupable(node.sql("postgres"), key.type)
+        return ", ".join(keys)

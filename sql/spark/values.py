@@ -1,0 +1,216 @@
+"""Values in Spark's dialect with their types: literals, casts, what may be compared or unified."""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sql.errors import NotExpressible
+from sql.spark import equality as equality
+from sql.spark.dates import infinite
+from sql.spark.numbers import opaque, scale_of, shown
+from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
+
+__all__ = [
+    "Typed",
+    "as_type",
+    "check_comparable",
+    "comparable",
+    "constant",
+    "converted",
+    "identifier",
+    "number",
+    "string",
+    "unify",
+]
+
+
+def string(text: str) -> str:
+    """A string literal of Spark SQL, in which backslashes escape.
+
+    >>> print(string("it's a \\\\"))
+    'it\\'s a \\\\'
+    """
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def identifier(name: str) -> str:
+    """A quoted name of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+_WHOLE = ("smallint", "integer", "bigint")
+_ENDLESS = ("date", "timestamp without time zone", "timestamp with time zone")
+
+
+def unify(types: Sequence[SparkType], what: str) -> SparkType:
+    """The common type of a CASE's branches or a column of a UNION ALL. Raises NotExpressible.
+
+    Each value of a numeric keeps its own display scale, as in PostgreSQL.
+    """
+    known = [type_ for type_ in types if type_ != UNKNOWN]
+    if not known:
+        return TEXT
+    if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
+        # Whole numbers have one representation in all these types: the widest holds them all.
+        if any(type_.name == "numeric" for type_ in known):
+            return numeric(max(type_.digits for type_ in known), 0)
+        return max(known, key=lambda type_: _WHOLE.index(type_.name))
+    if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
+        return NUMERAL
+    if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
+        known = [type_.as_numeric() for type_ in known]
+    first = known[0]
+    if any(type_.name != first.name for type_ in known):
+        raise NotExpressible(f"{what} of different types")
+    if first.name == "numeric":
+        display = Display.KEPT if len({type_.scale for type_ in known}) > 1 else Display.FIXED
+        for kind in (Display.KEPT, Display.LOST):
+            display = kind if any(type_.display is kind for type_ in known) else display
+        first = numeric(max(type_.digits for type_ in known), max(type_.scale for type_ in known), display)
+    if first.name == "character" and any(type_.precision != first.precision for type_ in known):
+        first = replace(first, precision=0)
+    return replace(
+        first,
+        equatable=all(t.equatable for t in known),
+        ordered=all(t.ordered for t in known),
+        groupable=all(t.groupable for t in known),
+    )
+
+
+def converted(inner: Typed, target: SparkType) -> Typed:
+    """A cast. Raises NotExpressible."""
+    source = inner.type
+    if source.name == target.name and source.name != "numeric":
+        return inner
+    if target.name == "text" and not source.is_text:
+        # In whatever order the database's collation has.
+        target = replace(target, ordered=False)
+    if source.enum and target.is_text:
+        return Typed(inner.sql, target)
+    if source.name == "character" and target.is_text:
+        return Typed(inner.sql, replace(source, name="text", precision=0))
+    if source.name == "numeric" and target.is_text:
+        return Typed(shown(inner), target)
+    if source.is_number and target.is_number:
+        cast = _number_as(inner, target)
+        return Typed(opaque(cast) if _narrows(source, target) else cast, target)
+    template = equality.CASTS.get((source.name, target.name))
+    if template is None:
+        raise NotExpressible(f"cast from {source.name} to {target.name}")
+    return Typed(template.format(inner.sql), target)
+
+
+def _number_as(value: Typed, target: SparkType) -> str:
+    """A number as another type of number."""
+    sql = value.sql
+    if value.type.name == "numeric" and target.scale < value.type.scale:
+        # PostgreSQL rounds half away from zero; Spark's cast to an integer would truncate.
+        sql = f"round({sql}, {target.scale})"
+    return f"CAST({sql} AS {target.spark})"
+
+
+def _narrows(source: SparkType, target: SparkType) -> bool:
+    """Whether not every number of a type is one of the other."""
+    if source.is_integer and target.is_integer:
+        return source.digits > target.digits
+    # Rounding can give one digit more; not all numbers of so many digits are integers of their type.
+    return source.digits + (source.scale > target.scale) + target.is_integer > target.digits
+
+
+def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
+    """A literal of a type, `'…'::type`."""
+    try:
+        if target.name == "numeric" and not has_modifier:
+            value = number(text.strip())
+            return converted(value, value.type.as_numeric())
+        if target.is_number:
+            return Typed(_number_as(number(text.strip()), target), target)
+        if target.name == "character" and not target.precision:
+            return Typed(string(text.rstrip(" ")), target)
+        if target.name in _ENDLESS and text in ("infinity", "-infinity"):
+            return Typed(infinite(target, text.removesuffix("infinity")), target)
+        if target.name == "date":
+            return Typed(f"DATE '{datetime.date.fromisoformat(text)}'", target)
+        if target.name.startswith("timestamp"):
+            moment = datetime.datetime.fromisoformat(text)
+            zoned = moment.tzinfo is not None
+            if zoned != (target.name == "timestamp with time zone"):
+                raise NotExpressible(f"literal '{text}' of type {target.name}")
+            utc = (moment.astimezone(datetime.UTC) if zoned else moment).replace(tzinfo=None)
+            keyword = "TIMESTAMP_LTZ" if zoned else "TIMESTAMP_NTZ"
+            return Typed(f"{keyword} '{utc.isoformat(' ', 'microseconds')}'", target)
+        if target.name == "uuid":
+            return Typed(string(str(uuid.UUID(text))), target)
+        if target.name == "boolean" and text in ("t", "f", "true", "false"):
+            return Typed("TRUE" if text[0] == "t" else "FALSE", target)
+    except (ValueError, OverflowError):
+        raise NotExpressible(f"literal '{text}' of type {target.name}") from None
+    if target.is_text:
+        return Typed(string(text), target)
+    if target.name in ("real", "double precision"):
+        return Typed(f"CAST({string(text)} AS {target.spark})", target)
+    raise NotExpressible(f"literal of type {target.name}")
+
+
+def number(text: str) -> Typed:
+    """A number literal: integer, bigint or numeric as PostgreSQL reads it."""
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    whole, point, fraction = digits.partition(".")
+    if not (whole + fraction).isdecimal() or not (whole + fraction).isascii() or (point and not whole):
+        raise NotExpressible(f"number {text}")
+    if not point:
+        value = int(sign + whole)
+        for name, bits in (("integer", 31), ("bigint", 63)):
+            if -(1 << bits) <= value < 1 << bits:
+                return Typed(f"CAST({value} AS {SparkType(name).spark})", SparkType(name))
+    type_ = numeric(max(len(whole.lstrip("0")), 1), len(fraction))
+    return Typed(f"CAST('{text}' AS {type_.spark})", type_)
+
+
+def as_type(value: Typed, type_: SparkType) -> str:
+    """The value with exactly this type, for branches that Spark would otherwise unify by itself."""
+    if type_ == NUMERAL and value.type.name == "numeric":
+        return shown(value)
+    if value.type == UNKNOWN or value.type.spark != type_.spark:
+        return f"CAST({value.sql} AS {type_.spark})"
+    return value.sql
+
+
+def kept_scale(value: Typed, type_: SparkType) -> str:
+    """The display scale that a value has beside others of a common type, "" if the type has one for all."""
+    if type_.display is not Display.KEPT:
+        return ""
+    return "0" if value.type == UNKNOWN else scale_of(value)
+
+
+def check_comparable(a: SparkType, b: SparkType, *, ordering: bool) -> None:
+    """Raises NotExpressible unless ``=`` (with `ordering` also ``<``) means the same in both systems."""
+    if UNKNOWN in (a, b) or (a.is_number and b.is_number):
+        return
+    if a.name != b.name:
+        raise NotExpressible(f"comparison of {a.name} with {b.name}")
+    if not (a.equatable and b.equatable) and not a.is_text:
+        raise NotExpressible(f"comparison of {a.declared}")
+    if not (a.equatable and b.equatable):
+        raise NotExpressible("comparison under a collation that is not deterministic")
+    if ordering and not (a.ordered and b.ordered):
+        if a.enum:
+            raise NotExpressible(f"order of enum {a.name}")
+        raise NotExpressible("order of text under a collation other than C")
+
+
+def comparable(a: Typed, b: Typed, *, ordering: bool) -> tuple[str, str]:
+    """Two values as they can be compared in Spark. Raises NotExpressible."""
+    check_comparable(a.type, b.type, ordering=ordering)
+    if a.type.name in ("real", "double precision"):
+        return opaque(a.sql), opaque(b.sql)
+    if "numeric" in (a.type.name, b.type.name) and UNKNOWN not in (a.type, b.type):
+        x, y = a.type.as_numeric(), b.type.as_numeric()
+        common = numeric(max(x.digits, y.digits), max(x.scale, y.scale))
+        if common.digits < max(x.digits, y.digits):
+            # Spark itself would compare rounded values.
+            return as_type(a, common), as_type(b, common)
+    return a.sql, b.sql

@@ -1,0 +1,1 @@
+"""Statements that PostgreSQL has no grammar for."""
