@@ -178,12 +178,18 @@ class Interceptor:
                 return answers
 
     async def inject(self, *commands: bytes) -> str | BackendError:
-        """Run commands of ours; returns the last one's tag, or the error. Ends with Sync."""
+        """Run commands of ours; returns the last one's tag, or the error. Ends with Sync.
+
+        Raises ProtocolViolation if PostgreSQL has ignored them, as it does everything behind an error up to a Sync.
+        """
         try:
             answers = await self.exchange(self.ours(*commands))
         except BackendError as error:
             return error
-        return [data for kind, data in answers if kind == m.COMMAND_COMPLETE][-1][5:-1].decode("ascii", "replace")
+        tags = [data for kind, data in answers if kind == m.COMMAND_COMPLETE]
+        if not tags:
+            raise m.ProtocolViolation("PostgreSQL has ignored a command of the server's")
+        return tags[-1][5:-1].decode("ascii", "replace")
 
     async def open(self, *, alone: bool = False) -> None:
         """BEGIN. Before a Sync it takes the client's implicit transaction in, with all it has done.
