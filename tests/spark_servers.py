@@ -19,7 +19,7 @@ import psutil
 from engine.spark.jvm import Java, find_java, spark_command, spark_environment
 
 START_SECONDS = 300.0
-LAUNCHER = Path(__file__).parents[1] / "server" / "launch.py"
+LAUNCHER = Path(__file__).parents[1] / "server" / "postgres" / "launch.py"
 
 SMALL = {
     "spark.driver.host": "127.0.0.1",

@@ -64,7 +64,7 @@ def _start(body: str, work_dir: Path, environment: dict[str, str] | None = None)
     """A process of its own, for classic Spark keeps its state per process. `report(**facts)` prints a line."""
     text = (
         "import asyncio, json, os, signal, sys, time\nfrom pathlib import Path\n"
-        "from engine.spark_sessions import *\n"
+        "from engine.spark.sessions import *\n"
         "def report(**facts): print(json.dumps(facts), flush=True)\n"
         "async def one(sessions, query='SELECT 1 AS n', **options):\n"
         "    async with sessions.acquire() as lease:\n"

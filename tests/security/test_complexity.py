@@ -114,7 +114,7 @@ def compilers(server: Headwater) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(server.process.pid).children():
         try:
-            if any("compile_worker" in word for word in child.cmdline()):
+            if any("engine.compile.worker" in word for word in child.cmdline()):
                 found.append(child)
         except psutil.NoSuchProcess:
             pass

@@ -113,7 +113,7 @@ def test_no_property_stands_on_a_command_line(tmp_path: Path) -> None:
 DRIVER = """
 import asyncio, sys, time
 from pathlib import Path
-from engine.spark_sessions import SparkSessions
+from engine.spark.sessions import SparkSessions
 
 async def main():
     sessions = SparkSessions("local[1]", Path(sys.argv[1]))

@@ -26,9 +26,9 @@ FAST = {"fsync": "off", "shared_buffers": "32MB"}
 HOLDER = """
     import sys, time
     from pathlib import Path
-    from server import logs
-    from server.data_directory import DataDirectory
-    from server.embedded import EmbeddedPostgres
+    from server.commands import logs
+    from server.postgres.data_directory import DataDirectory
+    from server.postgres.cluster import EmbeddedPostgres
     logs.configure("error")
     postgres = EmbeddedPostgres(DataDirectory(Path(sys.argv[1])).create(), {"fsync": "off"})
     postgres.start()
