@@ -97,8 +97,8 @@ class SimpleInterceptor(Interceptor):
     def _joins(self) -> bool:
         """Whether something has been executed without a Sync in the transaction in which the Query will run."""
         batch = self.traffic.batch
-        if batch is None or batch.raw is None:
-            return batch is not None
+        if batch is None or batch.raw is None:  # of what is not kept any message may be an Execute
+            return batch is not None and batch.sent > self.traffic.ended
         steps = [kind for kind in kinds(b"".join(batch.raw)) if ROLE[kind] == STEP]
         return m.EXECUTE in steps[self.traffic.ended :]
 
