@@ -80,8 +80,12 @@ DATA, DONE = m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE
 
 MISCOUNTED: list[tuple[bytes, ...]] = [
     (  # behind a Flush and a stray end of data, which run nothing
-        *(m.FLUSH_MESSAGE, m.message(m.COPY_FAIL, b"enough\0"), m.query(b"copy c from stdin")),
-        *(m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE, m.query(b"select 1")),
+        *(m.query(b"select 1"), m.FLUSH_MESSAGE, m.message(m.COPY_FAIL, b"enough\0"), m.query(b"copy c from stdin")),
+        *(
+            m.message(m.COPY_DATA, b"1\n"),
+            m.COPY_DONE_MESSAGE,
+            m.query(b"begin; select 1; commit /* for subscribe t */"),
+        ),
     ),
     (FAILING, m.query(b"select 1")),
     (FAILING, m.query(b"select 1"), m.query(b"select 2"), m.SYNC_MESSAGE, m.query(b"select 3")),
