@@ -67,9 +67,7 @@ class Target:
 
 
 class TcpCluster(EmbeddedPostgres):
-    """The embedded PostgreSQL, listening on TCP as well."""
-
-    port = 15432
+    """The embedded PostgreSQL, listening on TCP as well: port 5432, by which its socket is called, has to be free."""
 
 
 def serve(backend: Backend, told: Connection) -> None:
