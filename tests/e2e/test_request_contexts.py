@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg2
 import pytest
 
 from server.postgres.cluster import binaries
@@ -218,7 +219,6 @@ def test_no_message_of_the_servers_own_reaches_the_client(db: Any) -> None:
 
 def test_debugging_clients_hear_what_postgresql_says_and_nothing_of_ours(db: Any) -> None:
     """psycopg 2's own tests count the messages of a few temporary tables."""
-    psycopg2 = pytest.importorskip("psycopg2")
     db.run("CREATE FUNCTION say() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE DEBUG 'said'; END $$")
     statements = [
         "CREATE TEMPORARY TABLE chatty1 (id serial PRIMARY KEY)",
