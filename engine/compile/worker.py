@@ -72,6 +72,13 @@ def main(cpu_seconds: int, memory: int) -> None:
 
 
 def _work(asked: queue.SimpleQueue[bytes], answers: IO[bytes], cpu_seconds: int, memory: int) -> None:
+    try:
+        _answer(asked, answers, cpu_seconds, memory)
+    except BrokenPipeError:  # the server has ended, perhaps before this process was ready
+        os._exit(0)
+
+
+def _answer(asked: queue.SimpleQueue[bytes], answers: IO[bytes], cpu_seconds: int, memory: int) -> None:
     begin = _memory()
     if begin is not None:
         _limit(resource.RLIMIT_AS, begin[0] + memory)

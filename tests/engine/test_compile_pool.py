@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from operator import methodcaller
@@ -119,6 +121,19 @@ async def test_a_role_never_has_all_compilers() -> None:
         await asyncio.wait(long)
     finally:
         pool.stop()
+
+
+def test_a_worker_whose_server_has_ended_before_it_was_ready_says_nothing() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    program = "from engine.compile.worker import main; main(1, 1 << 30)"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=write, stderr=subprocess.PIPE
+    ) as worker:
+        os.close(write)
+        assert worker.stderr is not None
+        assert worker.wait(30) == 0
+        assert worker.stderr.read() == b""
 
 
 async def test_who_waits_hears_of_the_end_of_the_server() -> None:
