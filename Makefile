@@ -8,7 +8,7 @@ INSTALLED := .venv/.installed
 # Without its byte code each server that a test starts would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-long bench lock clean
+.PHONY: help install quickstart test test-long bench figures lock clean
 
 help:
 	@echo "make install      install into .venv"
@@ -16,6 +16,7 @@ help:
 	@echo "make test         lint, type check and the tests"
 	@echo "make test-long    the tests that take long"
 	@echo "make bench        the benchmarks"
+	@echo "make figures      how large the parts of the program are, and how they hang together"
 	@echo "make lock         pin the newest versions that pyproject.toml allows"
 	@echo "make clean        remove .venv and what tools have left"
 
@@ -44,6 +45,9 @@ test-long: install
 
 bench: install
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+figures: install
+	@$(BIN)/python -m tests.structure.figures
 
 lock:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

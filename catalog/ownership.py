@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from catalog.session import SqlError, SqlSession
-
-if TYPE_CHECKING:
-    from catalog.install import System
+from catalog.systems import System
 
 MOST_SHOWN = 20
 """Objects of others that an error names."""

@@ -11,10 +11,11 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, System, install
+from catalog.install import InstallResult, install
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
+from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from engine.capture.ahead import capturing_in
 from engine.capture.maintenance import CaptureMaintenance
 from engine.load_generators import SourceClock

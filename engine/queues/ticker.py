@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 import asyncpg
 import structlog
 
-from catalog.install import QUEUES
 from catalog.ownership import installed_query
 from catalog.session import SqlSession
+from catalog.systems import QUEUES
 from engine.queues.maintenance import Backoff, QueueMaintenance
 from engine.session.leader_election import Candidate
 

@@ -21,8 +21,9 @@ from typing import Any
 import asyncpg
 import structlog
 
-from catalog.install import REGISTERS, quoted, schema_of
+from catalog.install import quoted, schema_of
 from catalog.session import SqlError, SqlSession
+from catalog.systems import REGISTERS
 from engine.queues.maintenance import Backoff
 from engine.session.leader_election import BEAT_SECONDS, DISCOVERY_SECONDS, Candidate, beat
 from engine.session.pool import PooledSession

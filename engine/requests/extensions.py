@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from catalog.install import STREAM_TABLES, SYSTEMS, System, quoted, schema_of
+from catalog.install import quoted, schema_of
 from catalog.session import RequestSession, SqlError
+from catalog.systems import STREAM_TABLES, SYSTEMS, System
 
 Installer = Callable[[System, str | None], Awaitable[None]]
 """Installs or upgrades a system in the session's database, in a certain schema if one is named. Raises SqlError."""

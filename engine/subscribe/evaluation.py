@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from catalog.session import SqlError
 from engine.session.pool import PooledSession
@@ -16,10 +16,6 @@ from engine.subscribe.interface import Batch
 from engine.subscribe.rendering import Rendering
 from engine.subscribe.replay import Replay
 from engine.subscribe.sessions import Limit, Rights
-
-if TYPE_CHECKING:
-    from engine.subscribe.groups import Group
-    from engine.subscribe.join_request import JoinRequest
 
 TURN = 64
 """Clients that are given something in one turn of the event loop."""
@@ -34,6 +30,15 @@ LEFT_BEHIND = SqlError("57P01", "the subscription was not evaluated in time to e
 
 PATIENT = 3600.0
 """Seconds for which a snapshot waits for a client that goes on reading, if slowly: nobody else waits for it."""
+
+
+class EvaluationGroup(Protocol):
+    """Evaluations that share a session, one after the other."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them is being evaluated."""
+        ...
 
 
 class Evaluation:
@@ -51,7 +56,7 @@ class Evaluation:
         self.timestamp = 0
         """That of the frontier."""
         self.sources = frozenset(source.oid for source in rendering.preparation.followed.compiled.sources)
-        self.group: Group | None = None
+        self.group: EvaluationGroup | None = None
         """Those that are evaluated together with it."""
         self.waits_since: float | None = None
         """Since when it has not moved on although others have, on the monotonic clock."""
@@ -69,8 +74,6 @@ class Evaluation:
         """Whether feeds have been given a part of a timestamp's changes, and not yet all of them."""
         self.progressed_at = time.monotonic()
         """When its feeds were last told which times are closed."""
-        self.gathering: JoinRequest | None = None
-        """Those who are to join next."""
         self._engine_role = engine_role
         self._progress: dict[int, tuple[bytes, ...]] = {}
         """What stands around the digits of the time in the line of a progress message, by how many digits they are."""

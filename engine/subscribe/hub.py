@@ -61,6 +61,8 @@ class Hub:
         self._preparing = Preparing(self._sessions)
         self._task: asyncio.Task[None] | None = None
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
+        self._gathering: dict[int, JoinRequest] = {}
+        """Those who join next, by the number of their subscription."""
         self._wanted: Counter[Key] = Counter()
         """How many clients wait for an evaluation."""
         self._starting: set[asyncio.Task[None]] = set()
@@ -139,16 +141,24 @@ class Hub:
             return
         if past is not None:
             joining = self._start(InitialSnapshot(evaluation, feed, self._sessions, past))
-        elif (gathering := evaluation.gathering) is not None and gathering.is_open:
-            joining = gathering
-            joining.feeds.append(feed)
         else:
-            joining = evaluation.gathering = self._start(InitialSnapshot(evaluation, feed, self._sessions))
+            joining = self._joined_with_others(evaluation, feed)
         timestamp = await asyncio.shield(joining.joined)
         if past is not None:
             await past.found
         elif feed.up_to is not None and feed.up_to < timestamp and feed.up_to != feed.as_of:
             raise too_early(feed.up_to, timestamp)
+
+    def _joined_with_others(self, evaluation: Evaluation, feed: LiveFeed) -> JoinRequest:
+        """The request of those who join next, to which the feed is added; a new one where there is none."""
+        id_ = evaluation.subscription_id
+        gathering = self._gathering.get(id_)
+        if gathering is not None and gathering.is_open:
+            gathering.feeds.append(feed)
+            return gathering
+        request = self._gathering[id_] = self._start(InitialSnapshot(evaluation, feed, self._sessions))
+        request.joined.add_done_callback(lambda _: self._gathering.get(id_) is request and self._gathering.pop(id_))
+        return request
 
     async def _closed(self) -> int:
         """The last timestamp that a client can know of, to come if the clock was set back. Raises SqlError."""

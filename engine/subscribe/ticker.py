@@ -137,8 +137,8 @@ class Ticker:
     def forget(self, evaluation: Evaluation) -> None:
         """Nobody reads an evaluation any more."""
         self.evaluations.pop(evaluation.subscription_id, None)
-        if evaluation.group is not None:
-            evaluation.group.members.pop(evaluation.subscription_id, None)
+        if (group := self._groups.get(evaluation.rights)) is not None:
+            group.members.pop(evaluation.subscription_id, None)
 
     # -- connection -------------------------------------------------------------------------------------------------
 
@@ -219,33 +219,12 @@ class Ticker:
         """Move on by one timestamp. Raises SqlError if the connection is lost."""
         await self._settled()
         self._pace.calm()
-        now = milliseconds()
-        joining = [j for j in self._pace.joining if j.target is None or j.target <= now]
-        self._pace.joining = [j for j in self._pace.joining if j not in joining]
-        for each in joining:
-            each.taken = True
+        joining = self._due()
         live = {id_ for id_, evaluation in self.evaluations.items() if evaluation.is_live}
         try:
-            target = min((j.target for j in joining if j.target is not None), default=None)
             await session.run_script(_BEGIN)
             try:
-                tick = await self._take(session, target)
-                turns = await self._turns(session)
-                # Those whose clients have been told of earlier times join with them, or not yet.
-                first = [each for each in joining if each.evaluation.subscription_id not in live]
-                then = [each for each in joining if each.evaluation.subscription_id in live]
-                imports: list[asyncio.Event] = []
-                if turns or joining:
-                    ((exported,),) = await session.fetch("SELECT pg_catalog.pg_export_snapshot()")
-                    tick = replace(tick, exported=str(exported))
-                imports += [self._let_join(each, tick) for each in first]
-                imports += [group.begin(tick, evaluations, self._seconds) for group, evaluations in turns.items()]
-                behind = await self._evaluated(tick, live)
-                for each in then:
-                    each.again = each.evaluation.subscription_id in behind
-                    if not each.again:
-                        imports.append(self._let_join(each, tick))
-                await _all_set(imports)
+                tick = await self._evaluate_and_join(session, joining, live)
             finally:
                 await session.run_script("ROLLBACK")
         except BaseException as error:
@@ -260,18 +239,58 @@ class Ticker:
             await evaluation.progressed(session, tick.timestamp + 1, PROGRESS / 2)
         await self._keep(session)
         for each in joining:
-            if each.again:
-                each.taken = False
-                self._pace.joining.append(each)
-                self._pace.lagged_at = time.monotonic()
-                continue
-            for feed in each.feeds:
-                feed.started = not feed.finished
-            if not each.joined.done():
-                each.joined.set_result(tick.timestamp)
+            self._has_joined(each, tick.timestamp)
+        self._end_bounded(tick.timestamp)
+
+    def _due(self) -> list[JoinRequest]:
+        """Take the requests whose target has been reached, or which have none."""
+        now = milliseconds()
+        due = [j for j in self._pace.joining if j.target is None or j.target <= now]
+        self._pace.joining = [j for j in self._pace.joining if j not in due]
+        for each in due:
+            each.taken = True
+        return due
+
+    async def _evaluate_and_join(self, session: PooledSession, joining: list[JoinRequest], live: set[int]) -> Tick:
+        """Take the next timestamp; have evaluated what has changed, and let join who can. Raises SqlError.
+
+        The session is in the transaction whose snapshot the others import; they all have when this returns.
+        """
+        tick = await self._take(session, min((j.target for j in joining if j.target is not None), default=None))
+        turns = await self._turns(session)
+        if turns or joining:
+            ((exported,),) = await session.fetch("SELECT pg_catalog.pg_export_snapshot()")
+            tick = replace(tick, exported=str(exported))
+        # Those whose clients have been told of earlier times join with them, or not yet.
+        first = [each for each in joining if each.evaluation.subscription_id not in live]
+        then = [each for each in joining if each.evaluation.subscription_id in live]
+        imports = [self._let_join(each, tick) for each in first]
+        imports += [group.begin(tick, evaluations, self._seconds) for group, evaluations in turns.items()]
+        behind = await self._evaluated(tick, live)
+        for each in then:
+            each.again = each.evaluation.subscription_id in behind
+            if not each.again:
+                imports.append(self._let_join(each, tick))
+        await _all_set(imports)
+        return tick
+
+    def _has_joined(self, request: JoinRequest, timestamp: int) -> None:
+        """Have the feeds of a request told of what follows, or the request tried again."""
+        if request.again:
+            request.taken = False
+            self._pace.joining.append(request)
+            self._pace.lagged_at = time.monotonic()
+            return
+        for feed in request.feeds:
+            feed.started = not feed.finished
+        if not request.joined.done():
+            request.joined.set_result(timestamp)
+
+    def _end_bounded(self, timestamp: int) -> None:
+        """End the feeds that are asked for up to a time that is over."""
         for evaluation in self._up_to_date():
             for feed in tuple(evaluation.bounded):
-                if feed.started and feed.up_to is not None and tick.timestamp + 1 >= feed.up_to:
+                if feed.started and feed.up_to is not None and timestamp + 1 >= feed.up_to:
                     feed.end()
 
     async def _settled(self) -> None:
@@ -304,7 +323,7 @@ class Ticker:
             (self._locked if is_locked else self._changed).add(int(source))
         turns: dict[Group, list[Evaluation]] = {}
         for evaluation in live:
-            group = evaluation.group
+            group = self._groups.get(evaluation.rights)
             if group is None or group.busy or evaluation.sources & self._locked:
                 continue
             if evaluation.timestamp != self._timestamp or evaluation.sources & self._changed:

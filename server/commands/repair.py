@@ -14,8 +14,9 @@ from typing import Any
 
 import asyncpg
 
-from catalog.install import SYSTEMS, System, examine, install
+from catalog.install import examine, install
 from catalog.session import SqlError
+from catalog.systems import SYSTEMS, System
 from engine.session.pool import DatabasePool, PooledSession
 from server.commands.status import DATABASES
 from server.postgres.cluster import EmbeddedPostgres

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from catalog.install import QUEUES, STREAM_TABLES
 from catalog.ownership import installed_query
+from catalog.systems import QUEUES, STREAM_TABLES
 from server.commands.psql import reachable
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError

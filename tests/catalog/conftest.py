@@ -15,7 +15,8 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, InstallResult, Scripts, System, install
+from catalog.install import InstallResult, Scripts, install
+from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from engine.session.pool import PooledSession
 from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database

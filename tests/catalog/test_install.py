@@ -8,9 +8,10 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, Script, Scripts, System, bundled_scripts
+from catalog.install import Script, Scripts, bundled_scripts
 from catalog.ownership import UntrustedSchema
 from catalog.session import SqlError
+from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from tests.catalog.conftest import PASSWORD, Connect, Engine, install_into, sqlstate
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from catalog.install import SYSTEMS
+from catalog.systems import SYSTEMS
 from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import install_into
 from tests.clusters import new_database

@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from catalog.install import QUEUES, REGISTERS, STREAM_TABLES, System, bundled_scripts, install
+from catalog.install import bundled_scripts, install
 from catalog.ownership import UntrustedSchema
+from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from engine.session.pool import PooledSession
 from tests.e2e.conftest import Headwater
 
