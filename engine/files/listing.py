@@ -56,23 +56,38 @@ def list_files(uri: str) -> list[DataFile]:
     fixed = _WILDCARDS.search(path)
     start = path[: fixed.start()].rpartition("/")[0] if fixed else path
     try:
-        system, root = fs.FileSystem.from_uri(_uri(scheme, start or "/"))
-        found = [system.get_file_info(root)] if not fixed else []
-        if fixed or found[0].type == fs.FileType.Directory:
-            found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+        if fixed:
+            files = [info for info in _below(*_opened(scheme, start)) if _matches(info.path, path)]
+        else:
+            files = _at(*_opened(scheme, start))
     except (OSError, pa.ArrowException) as error:
         raise SqlError("58030", f'could not look at "{uri}"', detail=storage_message(error)) from error
-    files = [info for info in found if info.type == fs.FileType.File]
-    if fixed:
-        files = [info for info in files if _matches(info.path, path)]
-    elif len(found) != 1 or found[0].path.rstrip("/") != root.rstrip("/"):
-        files = [info for info in files if not _hidden(info.path[len(root) :])]
     if not files:
         raise SqlError("58P01", f'no file at "{uri}"')
     return [
         DataFile(_uri(scheme, info.path), info.size, info.mtime_ns)
         for info in sorted(files, key=lambda info: str(info.path))
     ]
+
+
+def _opened(scheme: str, path: str) -> tuple[fs.FileSystem, str]:
+    """The file system, and the path as it names it."""
+    system, root = fs.FileSystem.from_uri(_uri(scheme, path or "/"))
+    return system, str(root)
+
+
+def _at(system: fs.FileSystem, root: str) -> list[fs.FileInfo]:
+    """The file of that path, or the files of a directory that are not hidden."""
+    info = system.get_file_info(root)
+    if info.type == fs.FileType.Directory:
+        return [info for info in _below(system, root) if not _hidden(info.path[len(root) :])]
+    return [info] if info.type == fs.FileType.File else []
+
+
+def _below(system: fs.FileSystem, root: str) -> list[fs.FileInfo]:
+    """The files of a directory and of those in it."""
+    found = system.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    return [info for info in found if info.type == fs.FileType.File]
 
 
 def _uri(scheme: str, path: str) -> str:

@@ -251,25 +251,9 @@ class Mirror:
         In `writing`. What is known at the end need not have been stored if no change lies between. Raises Unusable,
         NotExpressible, Overtaken, StorageFailed, asyncpg.PostgresError.
         """
-        cleaned = await self._held(connection, source, state)
+        await self._held(connection, source, state)
         bottom = floor(frontier) if frontier else None
-        rows: pa.Table | None = None
-        try:
-            async with snapshot_of(connection, snapshot) as here:
-                forward = not here.within(state.to)
-                backward = bottom is not None and not state.since.within(bottom)
-                if not forward and not state.since.within(here):
-                    raise StaleMirror("it begins after the snapshot")
-                if forward or backward:
-                    before = (bottom, state.since) if backward and bottom else None
-                    rows = await read_changes(connection, source, state.columns, state.to, before)
-                    if rows is None:
-                        raise StaleMirror("too many changes")
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-            raise StaleMirror(str(error)) from error
-        except pa.ArrowInvalid as error:
-            # Perhaps the table has that value no more, or not in a column that is asked for.
-            raise StaleMirror(innermost(error)) from error
+        rows, to, since = await _lacking(connection, source, state, snapshot, bottom)
         if rows is None:
             await self._say_used(connection, state, snapshot is not None)
             return state
@@ -281,8 +265,6 @@ class Mirror:
             if state.to.sees(xid):
                 raise NotExpressible("a table was truncated since the last refresh")
             raise StaleMirror("the table was truncated")
-        to = here if forward else state.to
-        since = bottom if backward and bottom else state.since
         if rows.num_rows == 0:
             await self._say_used(connection, state, snapshot is not None)
             return replace(state, to=to, since=since)
@@ -343,6 +325,37 @@ class Mirror:
     async def forget(self, database: str) -> None:
         """Remove the mirrors of a database that is gone."""
         await asyncio.to_thread(self.root.below(folder(database)).remove)
+
+
+async def _lacking(
+    connection: asyncpg.Connection,
+    source: int,
+    state: MirrorState,
+    snapshot: Snapshot | None,
+    bottom: PgSnapshot | None,
+) -> tuple[pa.Table | None, PgSnapshot, PgSnapshot]:
+    """The changes that the log lacks, up to a snapshot and back to another; and what it reaches to and from with them.
+
+    None for the changes if it lacks none. Raises StaleMirror, asyncpg.PostgresError.
+    """
+    try:
+        async with snapshot_of(connection, snapshot) as here:
+            forward = not here.within(state.to)
+            backward = bottom if bottom is not None and not state.since.within(bottom) else None
+            if not forward and not state.since.within(here):
+                raise StaleMirror("it begins after the snapshot")
+            if not forward and backward is None:
+                return None, state.to, state.since
+            before = (backward, state.since) if backward is not None else None
+            rows = await read_changes(connection, source, state.columns, state.to, before)
+            if rows is None:
+                raise StaleMirror("too many changes")
+            return rows, here if forward else state.to, state.since if backward is None else backward
+    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
+        raise StaleMirror(str(error)) from error
+    except pa.ArrowInvalid as error:
+        # Perhaps the table has that value no more, or not in a column that is asked for.
+        raise StaleMirror(innermost(error)) from error
 
 
 def _both(place: Location, state: MirrorState) -> _Held:

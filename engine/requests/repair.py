@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
@@ -226,17 +227,12 @@ async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tupl
         known, present = json.loads(known_text), json.loads(present_text)
         if not known or known == present:
             continue
-        places = {number: place for place, (number, _) in enumerate(known["columns"])}
-        columns = tuple((name, places.get(number)) for number, name in present["columns"])
-        numbers, added = {n for n, _ in present["columns"]}, {name for name, place in columns if place is None}
-        gone = [name for number, name in known["columns"] if number not in numbers and name not in added]
-        dropped += [(f"{present['schema']}.{present['name']}", name) for name in gone]
-        names = tuple(name for _, name in known["columns"])
-        relation = Renamed(present["schema"], present["name"], names, columns)
-        if (known["schema"], known["name"]) != (relation.schema, relation.name) or any(
-            place is not None and name != names[place] for name, place in columns
-        ):
-            renamed.append(((known["schema"], known["name"]), relation))
+        relation, gone = _compared(known, present)
+        dropped += [(f"{relation.schema}.{relation.name}", name) for name in gone]
+        former = (known["schema"], known["name"])
+        is_moved = former != (relation.schema, relation.name)
+        if is_moved or any(place is not None and name != relation.known[place] for name, place in relation.columns):
+            renamed.append((former, relation))
     if not renamed:
         return context.canonical_query, dropped
     text = await compilers().run(jobs.renamed, context.canonical_query, tuple(renamed))
@@ -250,6 +246,16 @@ async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tupl
             hint="Rename it back, or drop the stream table and create it again.",
         )
     return text, dropped
+
+
+def _compared(known: Any, present: Any) -> tuple[Renamed, list[str]]:
+    """A relation as it is named now, and the columns that it has no more, by their former names."""
+    places = {number: place for place, (number, _) in enumerate(known["columns"])}
+    columns = tuple((name, places.get(number)) for number, name in present["columns"])
+    numbers, added = {n for n, _ in present["columns"]}, {name for name, place in columns if place is None}
+    gone = [name for number, name in known["columns"] if number not in numbers and name not in added]
+    names = tuple(name for _, name in known["columns"])
+    return Renamed(present["schema"], present["name"], names, columns), gone
 
 
 async def _defined(

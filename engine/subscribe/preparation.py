@@ -17,7 +17,7 @@ from engine.capture.lock_retry import LOCK_PATIENCE
 from engine.compile.compiled_query import FollowedQuery
 from engine.session.roles import run_as_owner
 from engine.session.transactions import quoted, set_role
-from engine.stream_tables.analysis import TRACKABLE_KINDS, Definition, analysed, define, function_hashes
+from engine.stream_tables.analysis import TRACKABLE_KINDS, Definition, Dependency, analysed, define, function_hashes
 from engine.stream_tables.plan_inputs import compiled, plan
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
@@ -227,18 +227,37 @@ async def _reader(
     owners = {reader for d in denied for reader in d.readers}
     others = [d for d in definition.dependencies if d.view is None and d not in denied]
     reason = f'"{denied[0].source.name}" is read through a view, with its owner\'s rights'
-    unsafe = next((f.name for f in definition.functions if f.user_defined or f.volatility != "i"), None)
     if len(owners) != 1:
         raise SqlError("0A000", "views of several owners are not supported in SUBSCRIBE", detail=f"{reason}.")
-    if unsafe is not None or ordered:
-        raise SqlError(
-            "0A000",
-            f'function "{unsafe}" is not supported in SUBSCRIBE over such a view'
-            if unsafe
-            else "WITHIN TIMESTAMP ORDER BY is not supported in SUBSCRIBE over such a view",
-            detail=f"{reason}; only immutable functions of PostgreSQL itself are.",
-        )
+    _refuse_code_of_others(definition, reason, ordered=ordered)
     (owner_oid,) = owners
+    await _refuse_other_readers(session, definition, others, owner_oid)
+    ((owner,),) = await session.fetch("SELECT pg_catalog.pg_get_userbyid($1::bigint::oid)::text", owner_oid)
+    # Whether it can be captured at all is asked when it is.
+    dependencies = tuple(replace(d, obstacle=None) if d in denied else d for d in definition.dependencies)
+    return replace(definition, dependencies=dependencies), owner, owner_oid
+
+
+def _refuse_code_of_others(definition: Definition, reason: str, *, ordered: bool) -> None:
+    """The owner of a view must not run what the subscriber has written. Raises SqlError 0A000."""
+    unsafe = next((f.name for f in definition.functions if f.user_defined or f.volatility != "i"), None)
+    if unsafe is not None:
+        what = f'function "{unsafe}" is'
+    elif ordered:
+        what = "WITHIN TIMESTAMP ORDER BY is"
+    else:
+        return
+    raise SqlError(
+        "0A000",
+        f"{what} not supported in SUBSCRIBE over such a view",
+        detail=f"{reason}; only immutable functions of PostgreSQL itself are.",
+    )
+
+
+async def _refuse_other_readers(
+    session: SqlSession, definition: Definition, others: list[Dependency], owner_oid: int
+) -> None:
+    """The owner of the views must be able to read all the rest of the query, too. Raises SqlError 0A000."""
     barriers = await session.fetch(
         "SELECT relname::text FROM pg_catalog.pg_class WHERE oid = ANY ($1::bigint[]::oid[])"
         " AND pgtrickle._view_option(reloptions, 'security_barrier')",
@@ -258,10 +277,6 @@ async def _reader(
             raise SqlError(
                 "0A000", "views and tables of several owners are not supported in SUBSCRIBE", detail=obstacle
             )
-    ((owner,),) = await session.fetch("SELECT pg_catalog.pg_get_userbyid($1::bigint::oid)::text", owner_oid)
-    # Whether it can be captured at all is asked when it is.
-    dependencies = tuple(replace(d, obstacle=None) if d in denied else d for d in definition.dependencies)
-    return replace(definition, dependencies=dependencies), owner, owner_oid
 
 
 def _keys(asked: Subscribe, definition: Definition) -> tuple[str, ...]:

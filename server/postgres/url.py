@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +69,7 @@ class PostgresUrl:
         except psycopg.ProgrammingError:
             # libpq's message shows parts of the URL, and so parts of a password that is not encoded.
             raise InvalidUrl(_MALFORMED) from None
-        if unknown := sorted(given.keys() - PARAMETERS):
-            shown = [name for name in unknown if name in _KNOWN_TO_LIBPQ]  # others may be parts of a password
-            what = f"parameter {', '.join(shown)}" if len(shown) == len(unknown) else "a parameter"
-            raise InvalidUrl(f"{what} is not supported; use {', '.join(sorted(PARAMETERS))}")
+        _refuse_unknown(given)
         if "," in given.get("host", "") or "," in given.get("port", ""):
             raise InvalidUrl("it must name one server, not several")
         user = given.get("user") or os.environ.get("PGUSER") or "postgres"
@@ -87,11 +85,7 @@ class PostgresUrl:
             raise InvalidUrl(f"invalid sslmode; use {', '.join(SSL_MODES)}")
         if any(mark in parameters["host"] for mark in "@?#%") or "@" in database:
             raise InvalidUrl(_MALFORMED)  # a password with such a character has been cut there
-        digits = parameters["port"]
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) <= 65535):
-            raise InvalidUrl("invalid port; " + _MALFORMED)
-        port = int(digits)
-        return cls(parameters["host"], port, user, database, parameters)
+        return cls(parameters["host"], _port(parameters["port"]), user, database, parameters)
 
     @property
     def is_socket(self) -> bool:
@@ -188,3 +182,16 @@ class PostgresUrl:
         if not OLDEST <= number // 10000 <= NEWEST:
             raise StartupError(f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}")
         return version
+
+
+def _refuse_unknown(given: Mapping[str, str]) -> None:
+    if unknown := sorted(given.keys() - PARAMETERS):
+        shown = [name for name in unknown if name in _KNOWN_TO_LIBPQ]  # others may be parts of a password
+        what = f"parameter {', '.join(shown)}" if len(shown) == len(unknown) else "a parameter"
+        raise InvalidUrl(f"{what} is not supported; use {', '.join(sorted(PARAMETERS))}")
+
+
+def _port(digits: str) -> int:
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 5 and 0 < int(digits) <= 65535):
+        raise InvalidUrl("invalid port; " + _MALFORMED)
+    return int(digits)

@@ -129,23 +129,8 @@ def build(asked: Subscription | CopySubscription | DeclareCursor, found: Sequenc
 
 
 def _select(made: DescribeQuery, subscription: Subscription, found: Sequence[Column]) -> DescribeQuery:
-    shown = [(_ours(n), c.name) for n, c in enumerate(found) if not c.name.startswith(_HIDDEN)]
-    keyed = [(_key(key, shown), key.text) for key in _distinct(subscription.keys)]
-    of_keys = {source for source, _ in keyed}
-    values = [(source, name) for source, name in shown if source not in of_keys]
-    outer = [(b"NULL::pg_catalog.numeric", b"mz_timestamp")]
-    if subscription.progress:
-        outer.append((b"NULL::pg_catalog.bool", b"mz_progressed"))
-    if subscription.envelope is EnvelopeKind.NONE:
-        outer += [(b"NULL::pg_catalog.int8", b"mz_diff"), *shown]
-    else:
-        outer += [(b"NULL::pg_catalog.text", b"mz_state"), *keyed]
-        if subscription.envelope is EnvelopeKind.UPSERT:
-            outer += values
-        else:
-            outer += [(source, prefix + name) for prefix in (b"before_", b"after_") for source, name in values]
     made.add(b"SELECT hw_s.* FROM (SELECT ")
-    made.add(b", ".join(source + b" AS " + quoted(name) for source, name in outer))
+    made.add(b", ".join(source + b" AS " + quoted(name) for source, name in _output(subscription, found)))
     made.add(b" FROM (", *_query(subscription), b") AS hw")
     if found:
         made.add(b"(", b", ".join(_ours(n) for n in range(len(found))), b")")
@@ -160,6 +145,23 @@ def _select(made: DescribeQuery, subscription: Subscription, found: Sequence[Col
     if subscription.order_by is not None:
         made.add(b" ORDER BY ", subscription.order_by)
     return made
+
+
+def _output(subscription: Subscription, found: Sequence[Column]) -> list[tuple[bytes, bytes]]:
+    """The columns that the subscriber gets: an expression and a name each."""
+    shown = [(_ours(n), c.name) for n, c in enumerate(found) if not c.name.startswith(_HIDDEN)]
+    keyed = [(_key(key, shown), key.text) for key in _distinct(subscription.keys)]
+    of_keys = {source for source, _ in keyed}
+    values = [(source, name) for source, name in shown if source not in of_keys]
+    outer = [(b"NULL::pg_catalog.numeric", b"mz_timestamp")]
+    if subscription.progress:
+        outer.append((b"NULL::pg_catalog.bool", b"mz_progressed"))
+    if subscription.envelope is EnvelopeKind.NONE:
+        return [*outer, (b"NULL::pg_catalog.int8", b"mz_diff"), *shown]
+    outer += [(b"NULL::pg_catalog.text", b"mz_state"), *keyed]
+    if subscription.envelope is EnvelopeKind.UPSERT:
+        return [*outer, *values]
+    return [*outer, *((source, prefix + name) for prefix in (b"before_", b"after_") for source, name in values)]
 
 
 def quoted(name: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -66,7 +66,16 @@ def parse_load(statement: str) -> Load:
         raise _not_understood() from error
     if not isinstance(copy, exp.Copy) or not copy.args.get("kind") or len(copy.args.get("files") or ()) != 1:
         raise _not_understood()
-    target, uri = copy.this, copy.args["files"][0]
+    uri = copy.args["files"][0]
+    if not (isinstance(uri, exp.Literal) and uri.is_string):
+        raise _not_understood()
+    table, columns = _target(copy.this)
+    format_, options = _options(copy.args.get("params") or (), uri.this)
+    return Load(table, columns, uri.this, format_, options)
+
+
+def _target(target: exp.Expr) -> tuple[str, tuple[str, ...]]:
+    """The table, quoted, and the columns that are named. Raises LoadError."""
     columns: tuple[str, ...] = ()
     if isinstance(target, exp.Schema):
         if not all(isinstance(column, exp.Identifier) for column in target.expressions):
@@ -76,12 +85,15 @@ def parse_load(statement: str) -> Load:
     if not isinstance(target, exp.Table) or not isinstance(target.this, exp.Identifier) or target.catalog:
         raise _not_understood()
     parts = [part for part in (target.args.get("db"), target.this) if part]
-    if not (isinstance(uri, exp.Literal) and uri.is_string):
-        raise _not_understood()
-    options = dict(_option(parameter) for parameter in copy.args.get("params") or ())
-    if len(options) < len(copy.args.get("params") or ()):
+    return ".".join(quote(_name(part)) for part in parts), columns
+
+
+def _options(parameters: Sequence[exp.Expr], uri: str) -> tuple[str, dict[str, str]]:
+    """The format, given or that of the file's name, and the other options by their names. Raises LoadError."""
+    options = dict(_option(parameter) for parameter in parameters)
+    if len(options) < len(parameters):
         raise LoadError("42601", "conflicting or redundant options")
-    format_ = options.pop("format", None) or _format_of(uri.this)
+    format_ = options.pop("format", None) or _format_of(uri)
     if format_ not in _OPTIONS:
         raise LoadError(
             "22023", f'COPY format "{format_}" is not supported for files', "Use parquet, csv, text or json."
@@ -89,13 +101,7 @@ def parse_load(statement: str) -> Load:
     for name in options:
         if name not in _OPTIONS[format_]:
             raise LoadError("0A000", f'COPY option "{name}" is not supported for {format_} files')
-    return Load(
-        ".".join(quote(_name(part)) for part in parts),
-        columns,
-        uri.this,
-        format_,
-        {name.upper(): value for name, value in options.items()},
-    )
+    return format_, {name.upper(): value for name, value in options.items()}
 
 
 def _not_understood() -> LoadError:
