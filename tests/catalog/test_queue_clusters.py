@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from catalog.install import QUEUES
+from catalog.systems import QUEUES
 from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into
 from tests.clusters import started_cluster

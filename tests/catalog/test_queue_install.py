@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES, STREAM_TABLES, Script, Scripts, bundled_scripts
+from catalog.install import Script, Scripts, bundled_scripts
 from catalog.session import SqlError
+from catalog.systems import QUEUES, STREAM_TABLES
 from tests.catalog.conftest import PASSWORD, Connect, Queue, install_into
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from catalog.install import QUEUES
+from catalog.systems import QUEUES
 from tests.catalog.conftest import Queue, install_into
 
 CRON = """

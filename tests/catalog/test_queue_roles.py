@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from catalog.install import QUEUES
+from catalog.systems import QUEUES
 from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Queue, install_into
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from catalog.install import REGISTERS
+from catalog.systems import REGISTERS
 from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import install_into
 from tests.clusters import started_cluster

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from catalog.install import REGISTERS, Script, Scripts, bundled_scripts
+from catalog.install import Script, Scripts, bundled_scripts
 from catalog.session import SqlError
+from catalog.systems import REGISTERS
 from tests.catalog.conftest import Connect, install_into
 
 CREATE = 'SELECT {}.register_create(\'cash\', \'{{"account": "int"}}\', \'{{"amount": "int"}}\')'

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from catalog.install import REGISTERS
+from catalog.systems import REGISTERS
 from server.postgres.cluster import EmbeddedPostgres
 from tests.catalog.conftest import Connection, install_into
 from tests.catalog.signatures import declared_lines, wrong_functions

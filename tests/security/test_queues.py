@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from catalog.install import QUEUES
+from catalog.systems import QUEUES
 from engine.queues import maintenance
 from engine.queues.maintenance import QueueMaintenance
 from engine.session.pool import DatabasePool

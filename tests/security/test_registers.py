@@ -7,7 +7,8 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from catalog.install import REGISTERS, Script, Scripts, bundled_scripts
+from catalog.install import Script, Scripts, bundled_scripts
+from catalog.systems import REGISTERS
 from tests.catalog.conftest import Connect, Connection, bare_connect, database, install_into
 
 __all__ = ["bare_connect", "database"]
