@@ -30,7 +30,7 @@ _TEXT = ("text", "character", "name", "citext")
 def agreed(branches: Sequence[exp.Expr], fresh: Callable[[str], str]) -> list[exp.Expr]:
     """The branches of a set operation, each under the collations that some of them say.
 
-    >>> from .dialect import generate, parse
+    >>> from sql.canonical.dialect import generate, parse
     >>> union = parse('SELECT a.x FROM a UNION SELECT b.x COLLATE "C" FROM b')
     >>> [generate(branch) for branch in agreed([union.left, union.right], lambda prefix: prefix)][0]
     'SELECT __pgt_q.__pgt_c0 COLLATE "C" AS "x" FROM (SELECT a.x FROM a) AS __pgt_q(__pgt_c0)'
