@@ -111,8 +111,7 @@ class Engine:
     """Databases in which the schemas of stream tables are somebody else's."""
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
     _released: dict[str, float] = field(default_factory=dict)
-    """Until when, on the monotonic clock, a database is left to whoever asked for it."""
-    """Databases let go a moment ago, which discovery shall not connect to either."""
+    """Databases let go a moment ago, and until when, on the monotonic clock, discovery does not connect to them."""
     _discovery: asyncio.Task[None] | None = None
     _background: set[asyncio.Future[None]] = field(default_factory=set)
 

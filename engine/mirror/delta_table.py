@@ -216,7 +216,7 @@ class Location:
     ) -> DeltaTable:
         """Replace all rows, as the successor of `base` if that is given, and of whatever is there if not.
 
-        Raises Overtaken, StorageFailed.
+        Raises WriteConflict, StorageFailed.
         """
         if base is None:
             self._make_writable()
@@ -224,7 +224,7 @@ class Location:
         return self._write(target, pa.RecordBatchReader.from_batches(schema, batches), "overwrite", metadata)
 
     def append(self, base: Committed, table: pa.Table, metadata: Mapping[str, Any]) -> DeltaTable:
-        """Add rows, as the successor of `base`. Raises Overtaken, StorageFailed."""
+        """Add rows, as the successor of `base`. Raises WriteConflict, StorageFailed."""
         return self._write(base.table, table, "append", metadata)
 
     def _write(self, target: Any, data: Any, mode: Any, metadata: Mapping[str, Any]) -> DeltaTable:

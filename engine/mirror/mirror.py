@@ -248,8 +248,8 @@ class Mirror:
     ) -> MirrorState:
         """Append to the log what it lacks up to a snapshot (None: that of now), and back to a frontier.
 
-        In `writing`. What is known at the end need not have been stored if no change lies between. Raises Unusable,
-        NotExpressible, Overtaken, StorageFailed, asyncpg.PostgresError.
+        In `writing`. What is known at the end need not have been stored if no change lies between. Raises StaleMirror,
+        NotExpressible, WriteConflict, StorageFailed, asyncpg.PostgresError.
         """
         await self._held(connection, source, state)
         bottom = floor(frontier) if frontier else None
@@ -281,7 +281,7 @@ class Mirror:
         """See that the buffer has been kept for this mirror; returns the version of the capture's row.
 
         A mirror that was let go of is held again, where nothing has been removed since it was last written to.
-        Raises Unusable.
+        Raises StaleMirror.
         """
         now = await look(connection, source, state.mirror)
         _check(now, state)

@@ -1,7 +1,7 @@
 """`pg_snapshot` in Python: which transactions a snapshot sees, and which of two snapshots sees more.
 
-The snapshots of one PostgreSQL are ordered: what was visible stays visible. Their texts do not show it by size alone
-(trap 1), hence these comparisons.
+The snapshots of one PostgreSQL are ordered: what was visible stays visible. Their texts do not show it by size alone,
+hence these comparisons.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class PgSnapshot:
 class Frontier:
     """What a stream table has seen: a snapshot, and of the transaction that took it the changes up to a number.
 
-    A transaction's own changes are not in its snapshot (trap 51).
+    A transaction's own changes are not in its snapshot.
     """
 
     snapshot: PgSnapshot

@@ -20,7 +20,7 @@ class SourceState:
     name: str
     captured: bool
     pending: int
-    """Captured changes that the frontier has not seen; counting stops at a million and one."""
+    """Captured changes that the frontier has not seen; counting stops at 10 000 001."""
     truncated: bool
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from server.relay.session import RelaySession
 
 
-async def conduct(session: RelaySession, dialogue: MessageStream, attention: Attention) -> None:
-    """Conduct the session until its batch has been answered."""
+async def intercept(session: RelaySession, dialogue: MessageStream, attention: Attention) -> None:
+    """Intercept the session until its batch has been answered."""
     if attention is Attention.REQUEST_MADE:
         session.interceptor = unnamed = ReplayInterceptor(session, dialogue)
         await unnamed.take_over()

@@ -41,7 +41,7 @@ class ExtendedInterceptor(Interceptor):
     everything = False
     """Every Execute may make a request, named or not."""
     _executed_before: bool | None = None
-    """Whether something has been executed in the batch before it was attended to."""
+    """Whether something has been executed in the batch before it was intercepted."""
     _warned: bytes | None = None
     """How PostgreSQL is asked to warn that there was no transaction, where the client ends ours by what it executes."""
     ran = 0
@@ -165,7 +165,7 @@ class ExtendedInterceptor(Interceptor):
     # -- what is executed ----------------------------------------------------------------------------------------
 
     async def _executed_so_far(self) -> Executed:
-        """What the batch has parsed and bound before it was attended to."""
+        """What the batch has parsed and bound before it was intercepted."""
         executed = Executed()
         executed.statements.update(self.older)
         batch = self.traffic.batch
@@ -229,7 +229,7 @@ class ExtendedInterceptor(Interceptor):
         batch = self.traffic.batch
         if batch is None:
             return self.ran == 0
-        if self._executed_before is None:  # while the batch is attended to, its Executes are counted in `ran`
+        if self._executed_before is None:  # while the batch is intercepted, its Executes are counted in `ran`
             self._executed_before = batch.raw is None or begins(b"".join(batch.raw), m.EXECUTE, 0)[0]
         return not self._executed_before
 

@@ -1,6 +1,6 @@
-"""A session message by message: what an attended session's coroutine reads from and writes to both sides.
+"""A session message by message: what an intercepted session's coroutine reads from and writes to both sides.
 
-While attended, both sides only fill their framers; :class:`MessageStream` takes messages out of them, one at a time,
+While intercepted, both sides only fill their framers; :class:`MessageStream` takes messages out of them, one at a time,
 and sees to it that notices, notifications and parameter changes reach the client whenever they come, in order.
 """
 
@@ -32,7 +32,7 @@ class BackendGone(Exception):
 
 
 class MessageStream:
-    """Messages of both sides of one attended session."""
+    """Messages of both sides of one intercepted session."""
 
     def __init__(self, session: RelaySession):
         self._session = session

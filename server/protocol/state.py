@@ -1,17 +1,15 @@
 """The states of a relayed session and every transition between them.
 
-Theory of operation ------------------- A session begins with packets that have no type (``startup``). They may
-ask for encryption, cancel somebody else's statement, or start a session. Then the server connects to PostgreSQL
-and passes its authentication on, until PostgreSQL says ReadyForQuery for the first time. The engine now looks
-at the database (it may have to install itself) while the client waits; from then on bytes pass in both
-directions (``traffic``).
+A session begins with packets that have no type (``startup``). They ask for encryption, cancel a statement of another
+session, or start a session. Then the server connects to PostgreSQL and passes its authentication on, until PostgreSQL
+says ReadyForQuery for the first time. The engine now prepares the database (it may have to install its schemas) while
+the client waits. From then on bytes pass in both directions (``traffic``).
 
-When a message needs the engine, the session is *attended*: both directions are cut into messages, and one coroutine
-(``intercept.base``) decides about each of them until the batch has been answered; then bytes pass again.
+When a message needs the engine, the session is *intercepted*: both directions are cut into messages, and one coroutine
+(``intercept.base``) decides about each of them until the batch has been answered. Then bytes pass again.
 
-Whatever goes wrong, on either side and in any state, leads to CLOSED, and from there nothing leads away. An
-event that the table does not have in a state is a mistake of the relay's, and raises
-:class:`ImpossibleTransition`.
+An error on either side leads to CLOSED from every state, and nothing leads out of CLOSED. An event that the table does
+not have in a state is a mistake of the relay, and raises :class:`ImpossibleTransition`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ class State(Enum):
     """PostgreSQL is ready; the engine looks at the database before the client learns of it."""
     RELAY = auto()
     """Bytes pass."""
-    ATTENDED = auto()
+    INTERCEPTED = auto()
     """A coroutine reads the messages of both sides one by one."""
     CLOSED = auto()
 
@@ -59,8 +57,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.CONNECTING: {Event.BACKEND_CONNECTED: State.AUTHENTICATION, Event.CLOSE: State.CLOSED},
     State.AUTHENTICATION: {Event.BACKEND_READY: State.GREETING, Event.CLOSE: State.CLOSED},
     State.GREETING: {Event.DATABASE_READY: State.RELAY, Event.CLOSE: State.CLOSED},
-    State.RELAY: {Event.ATTENTION: State.ATTENDED, Event.CLOSE: State.CLOSED},
-    State.ATTENDED: {Event.ATTENTION_DONE: State.RELAY, Event.CLOSE: State.CLOSED},
+    State.RELAY: {Event.ATTENTION: State.INTERCEPTED, Event.CLOSE: State.CLOSED},
+    State.INTERCEPTED: {Event.ATTENTION_DONE: State.RELAY, Event.CLOSE: State.CLOSED},
     State.CLOSED: {Event.CLOSE: State.CLOSED},
 }
 

@@ -1,7 +1,7 @@
 """The fast path: follows both directions of a session chunk by chunk, and says where somebody must look.
 
-Theory of operation ------------------- What the client sends falls into *batches*: a Query, a FunctionCall, or
-everything up to a Sync. Each batch is owed one ReadyForQuery. Batches that are complete and not yet answered
+What the client sends falls into *batches*: a Query, a FunctionCall, or everything up to a Sync. Each batch is owed one
+ReadyForQuery. Batches that are complete and not yet answered
 stand in :attr:`Traffic.outstanding`, the oldest first; the one that is still being sent is
 :attr:`Traffic.batch`. Within a batch of the extended protocol every Parse, Bind, Describe, Execute and Close is
 owed one completion (``1 2 3 T n C I s``), until an error, after which nothing is owed but the ReadyForQuery of
@@ -11,7 +11,7 @@ the Sync.
 the bytes to pass on, nearly always the chunk itself. They walk the headers, keep those counts, and stop in
 front of a message that needs attention; the bytes from there on stay in the direction's framer, and
 :attr:`Traffic.attention` says why. A batch's own bytes are kept until it is answered, up to 1 MiB, because it
-may have to be run again (``conduct``).
+may have to be run again (``intercept``).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from server.intercept.base import Interceptor
-from server.intercept.dispatch import conduct
+from server.intercept.dispatch import intercept
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.protocol import messages as m
 from server.protocol import startup
@@ -284,7 +284,7 @@ class RelaySession:
 
     async def _attended(self, dialogue: MessageStream, attention: Attention) -> None:
         try:
-            await conduct(self, dialogue, attention)
+            await intercept(self, dialogue, attention)
         except BackendGone:
             self._lost_backend()
             return

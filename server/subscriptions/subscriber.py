@@ -1,4 +1,4 @@
-"""Carries out what a client says about subscriptions, in the middle of an attended batch.
+"""Carries out what a client says about subscriptions, in the middle of an intercepted batch.
 
 What is common to both protocols: asking PostgreSQL about stand-ins, starting a subscription through the hub, and ending
 whatever is under way when it is cancelled or fails. While rows flow PostgreSQL has nothing to do; a transaction of the
@@ -52,7 +52,7 @@ _OTHER_SETTINGS = "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog
 
 
 class Subscriber:
-    """What one attended batch does with subscriptions."""
+    """What one intercepted batch does with subscriptions."""
 
     def __init__(self, interceptor: Interceptor):
         self.interceptor = interceptor

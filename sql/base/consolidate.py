@@ -1,4 +1,4 @@
-"""Z-sets netted: rows of the same content added up."""
+"""Z-sets consolidated: the weights of equal rows added up."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Compiled:
     narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """The columns of joins that are read, see `narrowing`."""
     netted_later: frozenset[int] = frozenset()
-    """Sources whose changes are netted by whoever reads them, see `streaming`."""
+    """Sources whose changes are consolidated by whoever reads them, see `streaming`."""
     root: Operator | None = None
     """The operator tree, None for a query that is only ever evaluated in full."""
     fields: tuple[tuple[str, Field], ...] = ()

@@ -245,7 +245,7 @@ def _extremum(call: Call, argument: Field, prefix: str) -> Maintained | None:
         f"{value}{call.filter_sql()}",
         (Part(come, value + call.filter_sql(f"{W} > 0")), Part(gone, value + call.filter_sql(f"{W} < 0"))),
         merge,
-        # Also where the value that goes has come in the same delta: terms of a delta are not netted.
+        # Also where the value that goes has come in the same delta: terms of a delta are not consolidated.
         f"coalesce(d.{quote(gone)} {beyond} {merge}, d.{quote(gone)} IS NOT NULL)",
         consolidated=True,
         # What has come can be the extremum now, and then nothing says what was before.

@@ -69,7 +69,7 @@ def source_delta(source: Source, used: Sequence[str], condition: str | None = No
     """The net pending changes of a source: changes that cancel each other out are gone before anything is joined.
 
     Only those that satisfy a ``condition`` on the buffer's columns (alias c) are looked at, if there is one. If they
-    are ``dated``, those of each timestamp are netted apart, and have it in the column `AT`.
+    are ``dated``, those of each timestamp are consolidated apart, and have it in the column `AT`.
     """
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")

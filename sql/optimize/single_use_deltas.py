@@ -1,7 +1,7 @@
 """Streaming: which sources' changes are read straight from their buffers, as captured, by an operator that nets them.
 
 The right side of a semi-join or anti-join matters only in the columns that its conditions mention, and its delta is
-netted in these. Where it is one table, read nowhere else, under filters and plain columns, to net the table's changes
+consolidated in these. Where it is one table, read nowhere else, under filters and plain columns, to net the table's changes
 before is work done twice. As a row that came and went is looked at then, its conditions must not raise errors.
 """
 

@@ -66,7 +66,7 @@ BEGIN
 END $$;
 
 
--- Refresh a stream table now. Raises 55000 if it is suspended, 55P03 if a refresh of it is already running.
+-- Refresh a stream table now; waits for a refresh of it that is already running. Raises 55000 if it is suspended.
 CREATE OR REPLACE FUNCTION pgtrickle.refresh_stream_table(name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._request_named('refresh', name, pg_catalog.current_setting('search_path'));
