@@ -1,8 +1,8 @@
 """Streaming: which sources' changes are read straight from their buffers, as captured, by an operator that nets them.
 
 The right side of a semi-join or anti-join matters only in the columns that its conditions mention, and its delta is
-consolidated in these. Where it is one table, read nowhere else, under filters and plain columns, to net the table's changes
-before is work done twice. As a row that came and went is looked at then, its conditions must not raise errors.
+consolidated in these. Where it is one table, read nowhere else, under filters and plain columns, consolidating the
+table's changes before is work done twice. As a row that came and went is looked at then, its conditions must not raise errors.
 """
 
 from __future__ import annotations
