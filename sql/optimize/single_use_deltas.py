@@ -2,7 +2,8 @@
 
 The right side of a semi-join or anti-join matters only in the columns that its conditions mention, and its delta is
 consolidated in these. Where it is one table, read nowhere else, under filters and plain columns, consolidating the
-table's changes before is work done twice. As a row that came and went is looked at then, its conditions must not raise errors.
+table's changes before is work done twice. As a row that came and went is looked at then, its conditions must not raise
+errors.
 """
 
 from __future__ import annotations
