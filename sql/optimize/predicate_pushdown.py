@@ -3,7 +3,8 @@
 A condition on the columns of one table, in a filter or a join right above its scan, is a condition on the captured
 changes as well: those that do not satisfy it need not be consolidated, let alone joined. If the query reads a table
 several times, a change matters that satisfies the conditions of one of them. The operators apply their conditions all
-the same; so what is pushed may be weaker, but must not raise an error for a row that came and went between two refreshes.
+the same; so what is pushed may be weaker, but must not raise an error for a row that came and went between two
+refreshes.
 
 Of ``(A AND x) OR (B AND y)``, with A and B over one table, follows ``A OR B``.
 """
