@@ -1,9 +1,9 @@
 """Installs and upgrades the catalog schemas of a database, from the scripts beside this module.
 
-Each system has a folder: ``migrations`` holds numbered scripts that run once each, in order, and are recorded in the
-system's table of versions. ``functions`` holds functions and views, written so that they can be run again; they are, as
-soon as any of them differs from what the database has. ``superuser`` is run where the role has the right, and the
-result says what is missing where it has not.
+Each system has a folder; what every system needs in its own schema is in ``shared``. ``migrations`` holds numbered scripts
+that run once each, in order, and are recorded in the system's table of versions. ``functions`` holds functions and
+views, written so that they can be run again; they are, as soon as any of them differs from what the database has.
+``superuser`` is run where the role has the right, and the result says what is missing where it has not.
 
 The server's role runs what is in these schemas, so they must belong to it or to a superuser. What belongs to anybody
 else could be changed by that role, also into something else: nothing is installed beside it, and nothing of it is run.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -93,9 +93,15 @@ def _read(folder: Path) -> tuple[Script, ...]:
 
 @cache
 def bundled_scripts(system: System = STREAM_TABLES) -> Scripts:
-    """The scripts of a system beside this module."""
-    folder = Path(__file__).parent / system.schema
-    return Scripts(_read(folder / "migrations"), _read(folder / "functions"), _read(folder / "superuser"), system.title)
+    """The scripts of a system beside this module, with those that every system has in its own schema."""
+    here = Path(__file__).parent
+    folder, internal = here / system.schema, system.internal or system.schema
+    shared = [
+        replace(script, sql=script.sql.replace("@internal@", internal))
+        for script in _read(here / "shared" / "functions")
+    ]
+    functions = sorted((*shared, *_read(folder / "functions")), key=lambda script: script.version)
+    return Scripts(_read(folder / "migrations"), tuple(functions), _read(folder / "superuser"), system.title)
 
 
 _FOUND = """

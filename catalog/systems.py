@@ -29,6 +29,8 @@ class System:
     """The table, in the schema, of the scripts that have run."""
     advisory_lock: int
     """Held by the one server that installs."""
+    internal: str = ""
+    """The schema of the functions that are not for users, where that is another one."""
     functions_needed: tuple[str, ...] = ()
     """Functions of PostgreSQL that the role must be allowed to execute."""
     missing: str | None = None
@@ -80,6 +82,7 @@ REGISTERS = System(
     without_superuser=WITHOUT_DROP_GUARD,
     advisory_lock=0x7067_6163_6375_6D75,  # "pgaccumu"
     movable=True,
+    internal="accum_internal",
     beside=("accum_internal", "accum_roles"),
     in_use="SELECT EXISTS (SELECT FROM @extschema@._registers) OR accum_internal._others() <> '{}'",
     others="SELECT accum_internal._others()",
