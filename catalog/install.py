@@ -1,8 +1,8 @@
 """Installs and upgrades the catalog schemas of a database, from the scripts beside this module.
 
-Each system has a folder; what every system needs in its own schema is in ``shared``. ``migrations`` holds numbered scripts
-that run once each, in order, and are recorded in the system's table of versions. ``functions`` holds functions and
-views, written so that they can be run again; they are, as soon as any of them differs from what the database has.
+Each system has a folder; what every system needs in its own schema is in ``shared``. ``migrations`` holds numbered
+scripts that run once each, in order, and are recorded in the system's table of versions. ``functions`` holds functions
+and views, written so that they can be run again; they are, as soon as any of them differs from what the database has.
 ``superuser`` is run where the role has the right, and the result says what is missing where it has not.
 
 The server's role runs what is in these schemas, so they must belong to it or to a superuser. What belongs to anybody
