@@ -18,7 +18,7 @@ from server.intercept.base import COMPLETIONS, Interceptor, Refused
 from server.intercept.relayed_session import BackendError, run_by_name
 from server.intercept.simple import SimpleInterceptor
 from server.protocol import messages as m
-from server.protocol.executed import Executed, followed, unnamed_text
+from server.protocol.executed import Executed, followed
 from server.protocol.framing import CONTINUATION, begins
 from server.protocol.keyword_scan import Keyword
 from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
@@ -120,6 +120,8 @@ class ExtendedInterceptor(Interceptor):
         if kind == m.PARSE and m.text_at(data, 5) in self.parsed:
             await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
             return
+        if kind == m.CLOSE and data[5:6] == b"S":
+            self.parsed -= {m.text_at(data, 6)}
         if kind == m.EXECUTE and self._to_be_wrapped(data):
             try:
                 await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
@@ -152,6 +154,8 @@ class ExtendedInterceptor(Interceptor):
             await self.send(piece)
         await self.send(m.FLUSH_MESSAGE)
         await self._answer(kind)
+        if kind == m.PARSE and self.skipping and data[5] == 0:
+            self.executed.statements[b""] = b""  # it went before the new one was looked at
         if kind == m.EXECUTE and self.dialogue.requested and not self.skipping:
             await self.turn()
 
@@ -166,7 +170,9 @@ class ExtendedInterceptor(Interceptor):
 
     async def _executed_so_far(self) -> Executed:
         """What the batch has parsed and bound before it was intercepted."""
-        executed = Executed()
+        executed = Executed(self.traffic.unnamed)
+        if self.traffic.failed:
+            return executed
         executed.statements.update(self.older)
         batch = self.traffic.batch
         for number, (kind, message) in enumerate(followed(b"".join(batch.raw or ()) if batch is not None else b"")):
@@ -184,9 +190,7 @@ class ExtendedInterceptor(Interceptor):
         return leading(text, WORDS, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
 
     async def look_up(self, name: bytes, *, flush: bool) -> bytes:
-        """The text of a statement that an earlier batch has prepared."""
-        if not name:
-            return unnamed_text(self.traffic.unnamed) or b""
+        """The text of a statement with a name that an earlier batch has prepared."""
         answers = await self.exchange(run_by_name(_TEXT_OF, [name]), flush=flush)
         return next((data[11:] for kind, data in answers if kind == m.DATA_ROW), b"")
 
@@ -305,6 +309,7 @@ class ExtendedInterceptor(Interceptor):
             if self.own:
                 await self.roll_back()
         await self.ready(self.status)
+        self.traffic.unnamed = self.executed.statements.get(b"", b"")
 
     async def _until_ready(self) -> None:
         """Pass on what is still said before ReadyForQuery."""

@@ -8,6 +8,7 @@ the client what it already has.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 
 from catalog.session import SqlError
@@ -16,8 +17,8 @@ from server.intercept.extended import ExtendedInterceptor
 from server.intercept.relayed_session import BackendError
 from server.intercept.simple import SimpleInterceptor
 from server.protocol import messages as m
-from server.protocol.executed import Executed, followed
-from server.protocol.framing import FRONTEND_LENGTHS, WHOLE, Framer
+from server.protocol.executed import Executed, followed, prepared_again
+from server.protocol.framing import WHOLE
 
 _TOO_LATE = SqlError(
     "0A000",
@@ -55,6 +56,7 @@ class ReplayInterceptor(ExtendedInterceptor):
                 continue
             if kind == m.ERROR:
                 self.skipping = True
+                traffic.read(kind, data[5:])
                 data = self.explained(data)
             elif kind in b"123TnIs":
                 traffic.received += 1
@@ -109,6 +111,16 @@ class ReplayInterceptor(ExtendedInterceptor):
                     await self._in_time()
                     return
                 continue
+            if kind == m.ERROR:
+                traffic.read(kind, data[5:])
+                if not traffic.outstanding:  # PostgreSQL ignores a Query behind it, and waits for a Sync
+                    for answer in answers:
+                        await self._said(*answer)
+                    await self.release()
+                    self.skipping = True
+                    self.dialogue.requested = False
+                    await self.run_batch()
+                    return
             traffic.received += kind in COMPLETIONS
             while size > WHOLE and len(answers) > 1:
                 repeatable = False
@@ -120,16 +132,20 @@ class ReplayInterceptor(ExtendedInterceptor):
             return
         failed = any(kind == m.ERROR for kind, _ in answers)
         for kind, data in answers:
-            await self.release()
-            if kind == m.COMMAND_COMPLETE:
-                traffic.note_tag(data[5:])
-                self.held = data
-            else:
-                await self.give(kind, self.explained(data) if kind == m.ERROR else data)
+            await self._said(kind, data)
         if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else the commit is going to be refused
             await self.carry_out()
         await self.release()
         await self._ready()
+
+    async def _said(self, kind: int, data: bytes) -> None:
+        """Let the client have what was held, and this, but for a CommandComplete."""
+        await self.release()
+        if kind == m.COMMAND_COMPLETE:
+            self.traffic.note_tag(data[5:])
+            self.held = data
+        else:
+            await self.give(kind, self.explained(data) if kind == m.ERROR else data)
 
     async def _ready(self) -> None:
         """End the oldest batch; the next one may have begun."""
@@ -141,7 +157,9 @@ class ReplayInterceptor(ExtendedInterceptor):
         self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
     ) -> None:
         self.dialogue.requested = False
-        if not repeatable or raw is None:
+        batch = b"".join(raw or ())
+        prepared = frozenset() if simple else await asyncio.to_thread(prepared_again, batch)
+        if not repeatable or raw is None or prepared is None:
             for kind, data in answers:
                 if kind != m.COMMAND_COMPLETE:
                     await self.give(kind, data)
@@ -149,14 +167,13 @@ class ReplayInterceptor(ExtendedInterceptor):
             await self._ready()
             return
         self.dialogue.suppress = seen
-        batch = b"".join(raw)
         if simple:
             again = SimpleInterceptor(self.session, self.dialogue)
             self.session.interceptor = again
             text = batch[5:-1]
             await again.run_statements(text, alone=not (await again.survey(text, subscribing=False)).several)
         else:
-            self.parsed = _named_statements(batch)
+            self.parsed = prepared
             try:
                 await self._look_up_what_is_older(batch)
             except BackendError as error:  # cancelled, or out of time
@@ -169,7 +186,7 @@ class ReplayInterceptor(ExtendedInterceptor):
 
     async def _look_up_what_is_older(self, batch: bytes) -> None:
         """Learn, before the batch is run again, what its statements are that it does not parse itself."""
-        executed = Executed()
+        executed = Executed(self.traffic.unnamed)
         older: dict[bytes, bytes] = {}
         for kind, message in followed(batch):
             executed.follow(kind, message)
@@ -177,14 +194,3 @@ class ReplayInterceptor(ExtendedInterceptor):
             if name is not None and name not in older:
                 older[name] = await self.look_up(name, flush=False)
         self.older = older
-
-
-def _named_statements(batch: bytes) -> frozenset[bytes]:
-    framer = Framer(FRONTEND_LENGTHS)
-    framer.feed(batch)
-    names: set[bytes] = set()
-    while (found := framer.next()) is not None:
-        kind, data = found
-        if kind == m.PARSE and (name := m.text_at(data, 5)):
-            names.add(name)
-    return frozenset(names)

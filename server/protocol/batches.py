@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from server.protocol import messages as m
 from server.protocol.framing import WHOLE
 
@@ -16,10 +18,14 @@ for _kind in b"dcf":
     ROLE[_kind] = COPY
 
 
+SHORT = 2048
+"""Bytes that are kept of a statement without a name: it may be one that ends a transaction."""
+
+
 class Batch:
     """Messages of the client that are answered by one ReadyForQuery."""
 
-    __slots__ = ("copies", "raw", "sent", "simple", "size")
+    __slots__ = ("copies", "raw", "sent", "simple", "size", "unnamed")
 
     def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
         self.raw: list[bytes] | None = [raw]
@@ -31,16 +37,23 @@ class Batch:
         """Whether a Query or FunctionCall ends it."""
         self.copies: list[int] = []
         """Where COPY data has been ended: behind so many of the messages that are owed a completion."""
+        self.unnamed: list[tuple[int, bytes]] = []
+        """Its Parses without a name: which of those messages each is, from 1, and how the statement begins."""
 
     @classmethod
     def of(cls, raw: bytes) -> Batch:
         """A batch from all its bytes."""
         sent = position = 0
+        unnamed = []
         while position < len(raw):
             kind, length = m.HEADER.unpack_from(raw, position)
             sent += ROLE[kind] == STEP
+            if kind == m.PARSE and not raw[position + 5]:
+                unnamed.append((sent, beginning(raw, position)))
             position += length + 1
-        return cls(raw, sent, raw[0] == m.QUERY)
+        batch = cls(raw, sent, raw[0] == m.QUERY)
+        batch.unnamed = unnamed
+        return batch
 
     def keep(self, data: bytes) -> None:
         if self.raw is not None:
@@ -62,8 +75,20 @@ class Batch:
             return True
         return False
 
-    def precede(self, sent: int) -> None:
-        """So many messages before its first belong to it, too."""
+    def precede(self, sent: int, unnamed: Iterable[tuple[int, bytes]] = ()) -> None:
+        """So many messages before its first belong to it, too, with these Parses among them."""
         self.raw = None
         self.sent += sent
         self.copies = [behind + sent for behind in self.copies]
+        self.unnamed = [*unnamed, *((step + sent, text) for step, text in self.unnamed)]
+
+
+def beginning(data: bytes, position: int) -> bytes:
+    """How the statement of a Parse without a name begins.
+
+    >>> beginning(m.SYNC_MESSAGE + m.parse(b"", b"select 1"), len(m.SYNC_MESSAGE))
+    b'select 1'
+    """
+    text = position + 6
+    end = data.find(0, text, text + SHORT)
+    return data[text : end if end >= 0 else text + SHORT]

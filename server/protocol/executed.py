@@ -1,7 +1,7 @@
 """Which statement's text each portal of a batch runs, where an interceptor must know it before the statement is run.
 
 Portals of a transaction that is the relay's are bound in the batch itself, since they end with their transaction. The
-statement may be older: PostgreSQL knows its text if it has a name, and `Watch.unnamed` has the last one without.
+statement may be older: PostgreSQL knows its text if it has a name, and `Owed.unnamed` has the one without.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from server.protocol.framing import FRONTEND_LENGTHS, check
 class Executed:
     """Texts of the statements that a batch has parsed, and of its portals."""
 
-    def __init__(self) -> None:
-        self.statements: dict[bytes, bytes] = {}
+    def __init__(self, unnamed: bytes = b"") -> None:
+        self.statements: dict[bytes, bytes] = {b"": unnamed}
         """Texts by the name of the statement, as far as they are known."""
         self._portals: dict[bytes, bytes] = {}  # names of statements whose texts were not known at their Bind
         self._bound: dict[bytes, bytes] = {}  # texts
@@ -73,14 +73,48 @@ def followed(raw: bytes) -> Iterator[tuple[int, bytes]]:
         position += length + 1
 
 
-def unnamed_text(chunk: bytes) -> bytes | None:
-    """The text of the last Parse without a name in a chunk that begins with a message; None if it has none.
+def prepared_again(batch: bytes) -> frozenset[bytes] | None:
+    """Names of the statements that a batch has left prepared, which it would prepare anew where it runs once more.
 
-    >>> unnamed_text(m.parse(b"", b"commit and chain") + m.SYNC_MESSAGE)
-    b'commit and chain'
+    None where it would then bind others than before: a statement's preparation is not undone with its transaction.
+
+    >>> closed = m.parse(b"a", b"x") + m.bind(b"", b"a") + m.close_statement(b"a")
+    >>> prepared_again(closed), prepared_again(closed + m.parse(b"b", b"y"))
+    (frozenset(), frozenset({b'b'}))
+    >>> prepared_again(m.bind(b"", b"a") + m.close_statement(b"a")) is None
+    True
+    >>> prepared_again(m.bind(b"", b"") + m.parse(b"", b"x")) is None
+    True
+    >>> prepared_again(m.parse(b"", b"x") + m.bind(b"", b"") + m.parse(b"", b"y"))
+    frozenset()
     """
-    executed = Executed()
-    for kind, message in followed(chunk):
-        if kind == m.PARSE:
-            executed.follow(kind, message)
-    return executed.statements.get(b"")
+    messages = list(followed(batch))
+    present: dict[bytes, int | None] = {}  # which message has prepared the statement of a name, None if it is closed
+    bound: list[int | None] = []  # by each Bind; -1 for what is older
+    for number, (kind, message) in enumerate(messages):
+        if kind == m.BIND:
+            bound.append(present.get(_bound_name(message), -1))
+        else:
+            _follow_name(present, number, kind, message)
+    left = frozenset(name for name, number in present.items() if name and number is not None)
+    again = iter(bound)
+    for number, (kind, message) in enumerate(messages):
+        if kind == m.BIND:
+            if present.get(_bound_name(message), -1) != next(again):
+                return None
+            continue
+        if kind == m.PARSE and (name := m.text_at(message, 5)) and present.get(name) not in (None, number):
+            return None
+        _follow_name(present, number, kind, message)
+    return left
+
+
+def _bound_name(bind: bytes) -> bytes:
+    return m.text_at(bind, 6 + len(m.text_at(bind, 5)))
+
+
+def _follow_name(present: dict[bytes, int | None], number: int, kind: int, message: bytes) -> None:
+    if kind == m.PARSE:
+        present[m.text_at(message, 5)] = number
+    elif kind == m.CLOSE and message[5:6] == b"S":
+        present[m.text_at(message, 6)] = None

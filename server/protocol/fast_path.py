@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from server.protocol import messages as m
 from server.protocol.keyword_scan import sends
-from server.protocol.statement_registry import SHORT
 from server.protocol.traffic import Traffic
 
 _unpack = m.HEADER.unpack_from
@@ -62,8 +61,6 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
                 return False
         if not traffic.sending:
             traffic.sending = sends(text)
-        if end < SHORT and kind == _PARSE and start == 6:
-            traffic.unnamed = data
     if kind == _QUERY:
         if length + 1 != end:
             return False
@@ -110,6 +107,9 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
     traffic.status = data[last + 5]
     traffic.rows = False
     if traffic.outstanding:
+        head = traffic.outstanding[0]
+        if head.__class__ is not bytes or head[0] == _PARSE:
+            traffic.parsed(failed=False)
         traffic.outstanding.popleft()
     if traffic.sending and traffic.status == m.IDLE:
         traffic.sent()

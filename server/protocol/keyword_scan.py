@@ -61,7 +61,7 @@ _COPY, _FROM, _URI = re.compile(rb"\bcopy\b"), re.compile(rb"\bfrom\b"), re.comp
 def mentions(text: bytes) -> Keyword:
     """
     >>> mentions(b"SELECT pgtrickle.Drop_Stream_Table('x')")
-    <Mention.REQUEST: 1>
+    <Keyword.REQUEST: 1>
     >>> mentions(b"SELECT current_database()")
     <Mention.NOTHING: 0>
     >>> mentions(b"copy t from 's3://lake/t.parquet'")

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 
 from server.protocol import messages as m
-from server.protocol.batches import Batch
+from server.protocol.batches import SHORT, Batch
 from server.protocol.framing import WHOLE
 from server.protocol.statement_registry import StatementRegistry
 
 Copies = list[int] | None
 """What a chunk adds to `Batch.copies`; None if it has no COPY data."""
+Unnamed = list[tuple[int, bytes]] | None
+"""What a chunk adds to `Batch.unnamed`; None if it has no Parse without a name."""
 
 
 class Owed(StatementRegistry):
@@ -33,6 +35,19 @@ class Owed(StatementRegistry):
         """The batch that is being sent has failed: PostgreSQL ignores everything up to its Sync."""
         self.received = 0
         """Completions since the last ReadyForQuery."""
+        self._unnamed = b""
+        self._unnamed_chunk: bytes | None = None
+
+    @property
+    def unnamed(self) -> bytes:
+        """How the unnamed statement begins that the answered batches have left behind; empty if there is none."""
+        if self._unnamed_chunk is not None:
+            self.unnamed = Batch.of(self._unnamed_chunk).unnamed[-1][1]
+        return self._unnamed
+
+    @unnamed.setter
+    def unnamed(self, text: bytes) -> None:
+        self._unnamed, self._unnamed_chunk = text, None
 
     def oldest(self, number: int = 0) -> Batch:
         """The first of the outstanding batches, or the one after so many."""
@@ -43,17 +58,21 @@ class Owed(StatementRegistry):
 
     # -- as the client sends -------------------------------------------------------------------------------------
 
-    def begin_batch(self, raw: bytes, sent: int, copies: Copies) -> None:
+    def begin_batch(self, raw: bytes, sent: int, unnamed: Unnamed, copies: Copies) -> None:
         """A chunk ends in the middle of a batch."""
         if self.batch is None:
             self.batch = Batch(raw, sent)
         else:
             self.batch.keep(raw)
             self.batch.sent += sent
+        if unnamed is not None:
+            self.batch.unnamed += unnamed
         if copies is not None:
             self.batch.copy(copies)
 
-    def end_batch(self, kind: int, data: bytes, begin: int, following: int, sent: int, copies: Copies) -> None:
+    def end_batch(
+        self, kind: int, data: bytes, begin: int, following: int, sent: int, unnamed: Unnamed, copies: Copies
+    ) -> None:
         """A batch ends with a message of this kind, which ends at ``following``."""
         raw = data if begin == 0 and following == len(data) else data[begin:following]
         batch = self.batch
@@ -67,6 +86,8 @@ class Owed(StatementRegistry):
             batch.simple = True
             if batch.sent or kind == m.FUNCTION_CALL:
                 batch.raw = None  # cannot be repeated as a Query
+        if unnamed is not None:
+            batch.unnamed += unnamed
         if copies is not None:
             batch.copy(copies)
         if following > len(data) or batch.size > WHOLE:
@@ -75,9 +96,25 @@ class Owed(StatementRegistry):
 
     # -- as PostgreSQL answers -----------------------------------------------------------------------------------
 
+    def parsed(self, *, failed: bool) -> None:
+        """PostgreSQL has answered the oldest batch, or an error in it: its Parses before that count.
+
+        Where a Parse without a name fails, or a Query runs, there is no unnamed statement behind it.
+        """
+        if not failed and self.outstanding:
+            head = self.outstanding[0]
+            if isinstance(head, bytes) and len(head) <= SHORT and head[0] == m.PARSE and not head[5]:
+                self._unnamed_chunk = head  # is looked at when somebody asks
+                return
+        batch = self.oldest() if self.outstanding else self.batch
+        for step, text in batch.unnamed if batch is not None else ():
+            if not failed or step <= self.received + 1:
+                self.unnamed = text if not failed or step <= self.received else b""
+
     def error(self) -> None:
         """PostgreSQL has reported an error."""
         self.copying = False
+        self.parsed(failed=True)
         head = self.oldest() if self.outstanding else None
         if head is not None and (not head.simple or self.received >= head.sent):
             return  # its own Sync ends it; or it is the Query that has failed
@@ -106,20 +143,21 @@ class Owed(StatementRegistry):
             if head.copied(self.received + 1):
                 return
             self.outstanding.popleft()
-            sent, first = head.sent, 0
+            sent, first, unnamed = head.sent, 0, head.unnamed
         else:
-            sent, first = 0, 1  # the Query will be answered by itself
+            sent, first, unnamed = 0, 1, []  # the Query will be answered by itself
         while len(self.outstanding) > first:
             following = self.oldest(first)
             if following.copied(0):
-                following.precede(sent)
+                following.precede(sent, unnamed)
                 return
             del self.outstanding[first]
+            unnamed += [(step + sent, text) for step, text in following.unnamed]
             sent += following.sent
         if self.batch is not None and self.batch.copied(0):
-            self.batch.precede(sent)
+            self.batch.precede(sent, unnamed)
             return
         self.copying = True
         if first == 0 or self.batch is not None:
             self.batch = self.batch or Batch()
-            self.batch.precede(sent)
+            self.batch.precede(sent, unnamed)

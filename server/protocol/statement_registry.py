@@ -8,9 +8,6 @@ from enum import Enum, auto
 from server.protocol import messages as m
 from server.protocol.keyword_scan import NOTHING, Keyword, mentions, sends, speaks_of_cursors
 
-SHORT = 2048
-"""Bytes of what is kept about a statement that ends a transaction, perhaps."""
-
 
 class Attention(Enum):
     NAMED_REQUEST = auto()
@@ -44,8 +41,6 @@ class StatementRegistry:
         """Whether the catalog is the server's. Where it is not, no function of it is called for the client."""
         self.statements: dict[bytes, Mentioning] = {}
         """Prepared statements that mention something, by name."""
-        self.unnamed = b""
-        """Messages with the last Parse of the unnamed statement, if they are short (`executed`)."""
         self.portals: dict[bytes, Mentioning] = {}
         """Portals of such statements, and cursors of subscriptions."""
         self.failed = False
@@ -62,8 +57,6 @@ class StatementRegistry:
         if kind == m.PARSE:
             name = m.text_at(data, at)
             text = data[at:following] if following <= len(data) else b""
-            if not name and not self.failed:  # behind an error PostgreSQL ignores it
-                self.unnamed = data[position:following] if len(text) < SHORT else b""
             found = self.mentioned(text)
             if name and found in (NOTHING, Keyword.SUBSCRIBE) and speaks_of_cursors(text):
                 found |= Keyword.CURSOR

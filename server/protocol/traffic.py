@@ -20,12 +20,12 @@ import re
 from collections.abc import Callable
 
 from server.protocol import messages as m
-from server.protocol.batches import COPY, END, ROLE, STEP
+from server.protocol.batches import COPY, END, ROLE, STEP, beginning
 from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.header_cache import HeaderCache, Rows
 from server.protocol.keyword_scan import NOTHING
-from server.protocol.owed import Copies, Owed
+from server.protocol.owed import Copies, Owed, Unnamed
 from server.protocol.statement_registry import Attention, reason
 
 MOST_MESSAGES = 1000
@@ -126,6 +126,7 @@ class Traffic(Owed):
         batch = self.batch  # what an earlier chunk has begun
         begin = 0 if batch is not None else position  # where the current batch begins in this chunk
         sent = 0  # its messages in this chunk
+        unnamed: Unnamed = None  # and the Parses without a name among them
         copies: Copies = None  # its COPY data in this chunk
         watching = bool(self.statements or self.portals)
         last = end - 5
@@ -152,6 +153,9 @@ class Traffic(Owed):
                         break
                     watching = bool(self.statements or self.portals)
                 sent += 1
+                if kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
+                    unnamed = unnamed or []
+                    unnamed.append((sent + (batch.sent if batch is not None else 0), beginning(data, position)))
             elif role == END:
                 if kind == m.QUERY:
                     if following > end:
@@ -169,8 +173,8 @@ class Traffic(Owed):
                 else:
                     ends = not self.skipping
                 if ends:
-                    self.end_batch(kind, data, begin, following, sent, copies)
-                    batch = copies = None
+                    self.end_batch(kind, data, begin, following, sent, unnamed, copies)
+                    batch = unnamed = copies = None
                     sent = 0
             elif role == COPY:  # belongs to a COPY that has begun, or may begin, or to nothing
                 copies = copies or []
@@ -197,7 +201,7 @@ class Traffic(Owed):
             framer.wanted = wanted
             data = data[:position]
         if sent or batch is not None or copies:
-            self.begin_batch(data[begin:], sent, copies)
+            self.begin_batch(data[begin:], sent, unnamed, copies)
         return data
 
     # -- backend to client ---------------------------------------------------------------------------------------
@@ -303,7 +307,6 @@ class Traffic(Owed):
         elif kind == m.ERROR:
             self.seen += 1
             self.failed = True
-            self.unnamed = b""  # a Parse that has passed since may have been ignored
             self.error()
             self.fatal = m.is_fatal(body)
             return self.trusted and m.sqlstate_of(body) == m.REQUEST_LEFT
@@ -332,6 +335,8 @@ class Traffic(Owed):
     def note_ready(self, status: int) -> None:
         """Take note of a ReadyForQuery: the oldest batch has been answered."""
         self.status = status
+        if not self.failed:
+            self.parsed(failed=False)
         self.received = self.seen = 0
         self.rows = False
         if self.outstanding:

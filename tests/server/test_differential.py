@@ -150,6 +150,37 @@ def test_transaction_control_behind_what_the_server_has_begun_a_transaction_for(
             both.hold(Conversation(messages))
 
 
+OLDER = (  # what comes behind the Parse of a statement without a name, and leaves it as it is
+    (statement("select 1/0", name=b"x"), m.parse(b"", b"select 2"), m.SYNC_MESSAGE),
+    (m.parse(b"x", b"selec 1"), m.SYNC_MESSAGE, m.SYNC_MESSAGE),
+    (m.bind(b"", b"missing"), m.parse(b"", b"select 2"), m.query(b"select 3"), m.SYNC_MESSAGE),
+    (m.parse(b"y", b"select 4"), m.bind(b"", b"y"), m.execute(b""), m.SYNC_MESSAGE),
+    (statement("select 1/0 " + MENTION.decode(), name=b"z"), m.parse(b"", b"select 2"), m.SYNC_MESSAGE),
+)
+REPLACED = (  # what replaces it, or removes it
+    (m.parse(b"", b"select 2 -- " + b"long " * 1000), m.SYNC_MESSAGE),
+    (m.parse(b"", b"selec 2"), m.SYNC_MESSAGE),
+    (m.parse(b"w", b"select 5"), m.parse(b"", b"select 2"), m.SYNC_MESSAGE),
+    (m.parse(b"", b"select 2"), statement("select 1/0", name=b"x"), m.SYNC_MESSAGE),
+    (m.parse(b"", b"selec 2" + MENTION), m.SYNC_MESSAGE),
+)
+
+
+@pytest.mark.parametrize("text", ["rollback and chain", "commit and chain", "rollback"])
+@pytest.mark.parametrize("behind", [*OLDER, *REPLACED])
+def test_statement_without_a_name_that_a_batch_before_the_last_has_prepared(
+    relay: RunningRelay, dsn: str, behind: tuple[bytes, ...], text: str
+) -> None:
+    """Whether the relay knows, when it is executed in a transaction of the relay's, what PostgreSQL executes."""
+    insert = m.parse(b"i", b"insert into c values (1)" + MENTION) + m.bind(b"", b"i") + m.execute(b"")
+    executed = m.bind(b"", b"") + m.execute(b"")
+    with _both(relay, dsn) as both:
+        for piece in (0, -1):
+            for prepared in (text.encode(), b"/*" + b"long" * 100 + b"*/" + text.encode()):
+                said = m.parse(b"", prepared), m.SYNC_MESSAGE, *behind, insert, executed, m.SYNC_MESSAGE, COUNT
+                both.hold(Conversation(said, piece, waiting=piece < 0))
+
+
 def test_query_without_a_sync_before_it_runs_in_the_transaction_of_what_comes_before_it(
     relay: RunningRelay, dsn: str
 ) -> None:

@@ -319,3 +319,39 @@ def test_session_goes_on_after_a_request_before_more_batches_than_are_passed_on(
         requesting.until()
     requesting.send(m.query(b"select 1"))
     assert requesting.kinds() == "TDCZ"
+
+
+MAKE = "select make('t', 'select 1 as a')"
+
+
+def test_query_without_a_sync_behind_a_request_and_an_error_waits_for_the_sync(
+    requesting: Wire, engaged: Engaged
+) -> None:
+    requesting.send(statement(MAKE), statement("select 1/0"), m.query(b"select 1"))
+    assert requesting.kinds("E") == "12DC1E"
+    requesting.send(m.query(b"select 2"), m.SYNC_MESSAGE, m.query(b"select 3"))
+    assert requesting.kinds() == "Z"
+    assert requesting.kinds() == "TDCZ"
+    requesting.send(m.query(b"select 1"))
+    assert requesting.kinds() == "TDCZ"
+    assert engaged.tables() == set()
+
+
+def test_batch_that_executes_the_statement_it_replaces_is_not_run_again(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.query(b"create table x(i int)"), m.parse(b"", b"insert into x values (1)"), m.SYNC_MESSAGE)
+    requesting.until(), requesting.until()
+    requesting.send(m.bind(b"", b""), m.execute(b""), statement(MAKE), m.SYNC_MESSAGE)
+    answer = requesting.until()
+    assert answer[-2][0] == "E" and b"C0A000" in answer[-2][1]
+    requesting.send(m.query(b"select count(*) from x"))
+    assert requesting.until()[1][1].endswith(b"0")
+    assert engaged.tables() == {"x"}
+
+
+def test_batch_that_closes_what_it_has_prepared_is_run_again(requesting: Wire, engaged: Engaged) -> None:
+    requesting.send(m.parse(b"a", b"select 1"), m.SYNC_MESSAGE)
+    requesting.until()
+    requesting.send(m.close_statement(b"a"), statement("set x.y = '1'", name=b"a"), statement(MAKE, name=b"b"))
+    requesting.send(m.close_statement(b"b"), m.SYNC_MESSAGE)
+    assert requesting.kinds().replace("N", "") == "312C12DC3Z"
+    assert engaged.tables() == {"t"}
