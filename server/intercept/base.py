@@ -119,6 +119,8 @@ class Interceptor:
 
     def explained(self, response: bytes) -> bytes:
         """PostgreSQL's error as the client gets it."""
+        if m.sqlstate_of(response[5:]) == m.REQUEST_LEFT:
+            return TOO_LATE
         return explained(response, in_our_transaction=self.own, requested=self.dialogue.requested)
 
     async def ready(self, status: int) -> None:
@@ -338,7 +340,8 @@ class Interceptor:
         kind, data = await self.dialogue.next_from_backend()
         traffic = self.traffic
         if kind in b"CZGE":
-            traffic.read(kind, data[5:])
+            if traffic.read(kind, data[5:]):
+                data = TOO_LATE
         elif kind in COMPLETIONS:
             traffic.received += 1
             traffic.seen += 1

@@ -356,7 +356,7 @@ class ExtendedInterceptor(Interceptor):
             if kind == m.READY:
                 break
             failed |= kind == m.ERROR
-            await self.give(kind, answer)
+            await self.give(kind, self.explained(answer) if kind == m.ERROR else answer)
             if kind == m.COPY_IN:
                 await self.pump_copy()
         self.status = answer[5]

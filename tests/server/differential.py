@@ -242,9 +242,9 @@ def held_with(wire: Wire, said: Conversation, marker: bytes) -> list[tuple[str, 
         wire.send(*end)
         while True:
             kind, body = wire.receive()
-            answers.append((kind, _comparable(kind, body)))
+            answers.append((kind, comparable(kind, body)))
             if kind == "D" and marker in body:
-                answers += [(kind, _comparable(kind, body)) for kind, body in wire.until()]
+                answers += [(kind, comparable(kind, body)) for kind, body in wire.until()]
                 return answers
     except (EOFError, ConnectionError):
         return [*answers, ("end", b"")]
@@ -298,7 +298,7 @@ def _last_words_off(answers: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]
     return answers
 
 
-def _comparable(kind: str, body: bytes) -> bytes:
+def comparable(kind: str, body: bytes) -> bytes:
     """A message without the numbers of temporary tables, and the places in PostgreSQL's source."""
     if kind != "T":
         return _PLACE.sub(b"", _TEMPORARY.sub(b"pg_temp", body))

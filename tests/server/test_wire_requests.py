@@ -355,3 +355,14 @@ def test_batch_that_closes_what_it_has_prepared_is_run_again(requesting: Wire, e
     requesting.send(m.close_statement(b"b"), m.SYNC_MESSAGE)
     assert requesting.kinds().replace("N", "") == "312C12DC3Z"
     assert engaged.tables() == {"t"}
+
+
+def test_commit_that_was_sent_before_the_request_was_noticed_says_in_public_terms_why_it_fails(
+    requesting: Wire, engaged: Engaged
+) -> None:
+    requesting.send(statement("begin"), statement(MAKE), statement("commit"))
+    answer = requesting.until("E")
+    assert b"C0A000" in answer[-1][1] and b"HW002" not in answer[-1][1]
+    requesting.send(m.SYNC_MESSAGE)
+    assert requesting.until() == [("Z", b"I")]
+    assert engaged.tables() == set()
