@@ -63,17 +63,17 @@ def mentions(text: bytes) -> Keyword:
     >>> mentions(b"SELECT pgtrickle.Drop_Stream_Table('x')")
     <Keyword.REQUEST: 1>
     >>> mentions(b"SELECT current_database()")
-    <Mention.NOTHING: 0>
+    <Keyword.NOTHING: 0>
     >>> mentions(b"copy t from 's3://lake/t.parquet'")
-    <Mention.LOAD: 4>
+    <Keyword.LOAD: 4>
     >>> mentions(b"create extension if not exists pgque"), mentions(b"ALTER EXTENSION pg_accumulator UPDATE")
-    (<Mention.LOAD: 4>, <Mention.LOAD: 4>)
+    (<Keyword.LOAD: 4>, <Mention.LOAD: 4>)
     >>> mentions(b"CREATE /* a */ SOURCE c FROM LOAD GENERATOR COUNTER"), mentions(b"CREATE TABLE t (source text)")
-    (<Mention.LOAD: 4>, <Mention.NOTHING: 0>)
+    (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
     >>> mentions(b"COPY t FROM STDIN"), mentions(b"copy t to stdout")
-    (<Mention.COPY_IN: 32>, <Mention.NOTHING: 0>)
+    (<Keyword.COPY_IN: 32>, <Keyword.NOTHING: 0>)
     >>> mentions(b"declare c cursor for subscribe t"), mentions(b"SELECT subscribe FROM users")
-    (<Mention.SUBSCRIBE: 8>, <Mention.NOTHING: 0>)
+    (<Keyword.SUBSCRIBE: 8>, <Keyword.NOTHING: 0>)
     """
     lowered = text.lower()
     if (
