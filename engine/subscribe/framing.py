@@ -66,11 +66,11 @@ class BinaryFramer:
 
 
 class LineFramer:
-    """Frames the rows of a COPY in text or csv, whose values can hold line ends between ``quotes``.
+    r"""Frames the rows of a COPY in text or csv, whose values can hold line ends between ``quotes``.
 
     ``headers`` lines at its beginning are no rows.
 
-    >>> LineFramer(quotes=b'"').frame(b'1,"a\\nb"\\n2,c\\n')
+    >>> LineFramer(quotes=b'"').frame(b'1,"a\nb"\n2,c\n')
     (b'd\x00\x00\x00\x0c1,"a\nb"\nd\x00\x00\x00\x082,c\n', 2)
     """
 

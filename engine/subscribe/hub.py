@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
+from weakref import WeakValueDictionary
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -61,8 +62,8 @@ class Hub:
         self._preparing = Preparing(self._sessions)
         self._task: asyncio.Task[None] | None = None
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
-        self._gathering: dict[int, JoinRequest] = {}
-        """Those who join next, by the number of their subscription."""
+        self._gathering: WeakValueDictionary[int, JoinRequest] = WeakValueDictionary()
+        """Those who join next, by the number of their subscription: each as long as its task is under way."""
         self._wanted: Counter[Key] = Counter()
         """How many clients wait for an evaluation."""
         self._starting: set[asyncio.Task[None]] = set()
@@ -157,7 +158,6 @@ class Hub:
             gathering.feeds.append(feed)
             return gathering
         request = self._gathering[id_] = self._start(InitialSnapshot(evaluation, feed, self._sessions))
-        request.joined.add_done_callback(lambda _: self._gathering.get(id_) is request and self._gathering.pop(id_))
         return request
 
     async def _closed(self) -> int:

@@ -28,7 +28,7 @@ class TooLate(Exception):
     """A table was emptied or rewritten after the snapshot was taken, which sees neither old rows nor new ones."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class JoinRequest:
     """Clients that wait for their first timestamp, which is the same.
 

@@ -28,8 +28,7 @@ class Executed:
             end = message.find(b"\0", 6 + len(name))
             self.statements[name] = message[6 + len(name) : end if end >= 0 else len(message)]
         elif kind == m.BIND:
-            portal = m.text_at(message, 5)
-            name = m.text_at(message, 6 + len(portal))
+            portal, name = m.text_at(message, 5), _bound_name(message)
             self._bound.pop(portal, None)
             self._portals.pop(portal, None)
             if name in self.statements:
@@ -110,10 +109,12 @@ def prepared_again(batch: bytes) -> frozenset[bytes] | None:
 
 
 def _bound_name(bind: bytes) -> bytes:
+    """The name of the statement that a Bind takes."""
     return m.text_at(bind, 6 + len(m.text_at(bind, 5)))
 
 
 def _follow_name(present: dict[bytes, int | None], number: int, kind: int, message: bytes) -> None:
+    """Note in `present` what a Parse or Close of that number does to the statement of its name."""
     if kind == m.PARSE:
         present[m.text_at(message, 5)] = number
     elif kind == m.CLOSE and message[5:6] == b"S":

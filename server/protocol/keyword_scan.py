@@ -67,7 +67,7 @@ def mentions(text: bytes) -> Keyword:
     >>> mentions(b"copy t from 's3://lake/t.parquet'")
     <Keyword.LOAD: 4>
     >>> mentions(b"create extension if not exists pgque"), mentions(b"ALTER EXTENSION pg_accumulator UPDATE")
-    (<Keyword.LOAD: 4>, <Mention.LOAD: 4>)
+    (<Keyword.LOAD: 4>, <Keyword.LOAD: 4>)
     >>> mentions(b"CREATE /* a */ SOURCE c FROM LOAD GENERATOR COUNTER"), mentions(b"CREATE TABLE t (source text)")
     (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
     >>> mentions(b"COPY t FROM STDIN"), mentions(b"copy t to stdout")

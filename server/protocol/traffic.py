@@ -1,11 +1,10 @@
 """The fast path: follows both directions of a session chunk by chunk, and says where somebody must look.
 
 What the client sends falls into *batches*: a Query, a FunctionCall, or everything up to a Sync. Each batch is owed one
-ReadyForQuery. Batches that are complete and not yet answered
-stand in :attr:`Traffic.outstanding`, the oldest first; the one that is still being sent is
-:attr:`Traffic.batch`. Within a batch of the extended protocol every Parse, Bind, Describe, Execute and Close is
-owed one completion (``1 2 3 T n C I s``), until an error, after which nothing is owed but the ReadyForQuery of
-the Sync.
+ReadyForQuery. Batches that are complete and not yet answered stand in :attr:`Traffic.outstanding`, the oldest first;
+the one that is still being sent is :attr:`Traffic.batch`. Within a batch of the extended protocol every Parse, Bind,
+Describe, Execute and Close is owed one completion (``1 2 3 T n C I s``), until an error, after which nothing is owed
+but the ReadyForQuery of the Sync.
 
 :meth:`Traffic.from_client` and :meth:`Traffic.from_backend` take a chunk as it came from the socket and return
 the bytes to pass on, nearly always the chunk itself. They walk the headers, keep those counts, and stop in

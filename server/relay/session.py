@@ -280,9 +280,9 @@ class RelaySession:
         self.dialogue = MessageStream(self)
         self.client.receive = self.dialogue.from_client
         self.backend.receive = self.dialogue.from_backend
-        self.spawn(self._attended(self.dialogue, attention))
+        self.spawn(self._intercepted(self.dialogue, attention))
 
-    async def _attended(self, dialogue: MessageStream, attention: Attention) -> None:
+    async def _intercepted(self, dialogue: MessageStream, attention: Attention) -> None:
         try:
             await intercept(self, dialogue, attention)
         except BackendGone:

@@ -15,7 +15,7 @@ from psycopg import conninfo
 from server.protocol import messages as m
 from tests.e2e.conftest import Database
 from tests.server.differential import comparable, differ
-from tests.server.wire import Wire, statement
+from tests.server.wire import Wire, errors_of, statement
 
 DEADLINE = 20.0
 """Seconds within which everything that was sent must be answered."""
@@ -248,10 +248,10 @@ class Crew:
             self.close()
             return "the session has ended"
         alike = self.held(self.direct, case.messages(self.number, call.alike), case.piecewise)
-        own = "XX000" in _errors(alike)  # PostgreSQL itself errs: it does not know its state behind such a batch
-        if own or (call.fails and "XX000" in _errors(got) and self._errs(case)):
+        own = "XX000" in errors_of(alike)  # PostgreSQL itself errs: it does not know its state behind such a batch
+        if own or (call.fails and "XX000" in errors_of(got) and self._errs(case)):
             return None if call.plain else self.restore()
-        if "XX000" in _errors(got):
+        if "XX000" in errors_of(got):
             return f"internal error: {_shown(got)}"
         if call.plain:
             return f"{_shown(got)} instead of {_shown(alike)}" if differ(alike, got) else None
@@ -260,13 +260,13 @@ class Crew:
 
     def _errs(self, case: Case) -> bool:
         """Whether PostgreSQL itself has an internal error where the call does not fail."""
-        return "XX000" in _errors(self.held(self.direct, case.messages(self.number, "select 1"), case.piecewise))
+        return "XX000" in errors_of(self.held(self.direct, case.messages(self.number, "select 1"), case.piecewise))
 
     def _otherwise(
         self, case: Case, call: Call, got: list[tuple[str, bytes]], alike: list[tuple[str, bytes]]
     ) -> str | None:
         """A request has PostgreSQL's states, and fails as it must, or is refused and has the states of an error."""
-        ours, theirs = _errors(got), _errors(alike)
+        ours, theirs = errors_of(got), errors_of(alike)
         if call.fails:
             theirs = [call.fails if error == "22012" else error for error in theirs]
         if _states(got) == _states(alike) and ours == theirs:
@@ -274,7 +274,7 @@ class Crew:
         passing = self.held(self.direct, case.messages(self.number, "select 1"), case.piecewise)
         # What comes later in the batch may have failed first, and what is only described does not fail.
         later = call.fails and (ours or case.batch == "described only")
-        if later and (_states(got), ours) == (_states(passing), _errors(passing)):
+        if later and (_states(got), ours) == (_states(passing), errors_of(passing)):
             return None
         failing = self.held(self.direct, case.messages(self.number, "select 1/0"), case.piecewise)
         more = [error for error in ours if error not in theirs]
@@ -293,12 +293,8 @@ def _states(answers: list[tuple[str, bytes]]) -> str:
     return "".join(body.decode() for kind, body in answers if kind == "Z")
 
 
-def _errors(answers: list[tuple[str, bytes]]) -> list[str]:
-    return [m.sqlstate_of(body) for kind, body in answers if kind == "E"]
-
-
 def _shown(answers: list[tuple[str, bytes]]) -> str:
-    return "".join(kind + (body.decode() if kind == "Z" else "") for kind, body in answers) + f" {_errors(answers)}"
+    return "".join(kind + (body.decode() if kind == "Z" else "") for kind, body in answers) + f" {errors_of(answers)}"
 
 
 @pytest.fixture(scope="module")

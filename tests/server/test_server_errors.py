@@ -11,7 +11,7 @@ import pytest
 from server.intercept.message_stream import MessageStream
 from server.protocol import messages as m
 from tests.server.conftest import Engaged
-from tests.server.wire import Wire, statement
+from tests.server.wire import Wire, errors_of, statement
 
 CREATE = "select pgtrickle.create_stream_table('t', 'select 1 as a')"
 MAKE = "select make('t', 'select 1 as a')"
@@ -64,10 +64,6 @@ def _answered(conversation: tuple[bytes, ...]) -> int:
     return conversation.count(S) + sum(part[0] == m.QUERY for part in conversation)
 
 
-def _errors(answers: list[tuple[str, bytes]]) -> list[str]:
-    return [m.sqlstate_of(body) for kind, body in answers if kind == "E"]
-
-
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
 def test_error_at_each_step(
     engaged: Engaged, at_step: Callable[..., list[int]], conversation: tuple[bytes, ...]
@@ -86,7 +82,7 @@ def test_error_at_each_step(
         while not (answers and answers[-1][0] == "D" and answers[-1][1].endswith(b"marker")):
             answers.append(wire.receive())
         wire.until()
-        assert "XX000" not in _errors(answers), f"step {step}"
+        assert "XX000" not in errors_of(answers), f"step {step}"
         if ended:
             break
         with psycopg.connect(engaged.direct, autocommit=True) as direct:
@@ -126,7 +122,7 @@ def test_end_of_the_backend_at_each_step(
             while not (answers and answers[-1][0] == "D" and answers[-1][1].endswith(b"marker")):
                 answers.append(wire.receive())
         except (EOFError, ConnectionError):
-            assert _errors(answers)[-1:] == ["57P01"], f"step {step}: {_errors(answers)}"
+            assert errors_of(answers)[-1:] == ["57P01"], f"step {step}: {errors_of(answers)}"
         else:
             assert len(steps) < step > 2
             wire.close()

@@ -72,3 +72,8 @@ def statement(sql: str, name: bytes = b"", portal: bytes = b"", rows: int = 0) -
     """Parse, Bind and Execute of a statement without parameters."""
     execute = m.message(m.EXECUTE, portal + b"\0" + rows.to_bytes(4, "big"))
     return m.parse(name, sql.encode()) + m.bind(portal, name) + execute
+
+
+def errors_of(answers: list[tuple[str, bytes]]) -> list[str]:
+    """The SQLSTATEs of the errors among some messages."""
+    return [m.sqlstate_of(body) for kind, body in answers if kind == "E"]
