@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -49,6 +50,24 @@ def buffered(database: Database, table: str) -> int:
         return int(database.value(f'SELECT count(*) FROM pgtrickle_changes.changes_{relid} WHERE "__pgt_w" <> 0'))
     except errors.UndefinedTable:
         return -1
+
+
+def test_a_history_that_is_given_up_while_it_is_moved_on(past: Database, eventually: Eventually) -> None:
+    """Both lock the relation's row before anything else of it: neither can have what the other one waits for."""
+    past.run("CREATE TABLE given_up (id int)")
+    past.run("SELECT pgtrickle.retain_history('given_up', '1 hour')")
+    eventually(lambda: held(past, "public.given_up"))
+    row = "FROM pgtrickle.pgt_history WHERE relid = 'given_up'::regclass"
+    waiting = "SELECT EXISTS (SELECT FROM pg_locks WHERE pg_backend_pid() = ANY (pg_blocking_pids(pid)))"
+    servers = "UPDATE pgtrickle.pgt_subscription_servers SET frontier = frontier"
+    with ThreadPoolExecutor(1) as threads, psycopg.connect(past.server.direct_dsn(past.name)) as moving:
+        moving.execute(f"SELECT {row} FOR UPDATE".encode())
+        giving_up = threads.submit(past.run, "SELECT pgtrickle.retain_history('given_up', NULL)")
+        eventually(lambda: moving.execute(waiting).fetchone() == (True,))
+        moving.execute(f"{servers} WHERE server = (SELECT server {row})".encode())
+        moving.commit()
+        giving_up.result()
+    assert past.rows("SELECT * FROM pgtrickle.history_status()") == []
 
 
 def test_changes_are_kept_until_the_history_is_reset(past: Database, eventually: Eventually) -> None:

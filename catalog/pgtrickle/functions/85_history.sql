@@ -120,12 +120,14 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_for_history(oid) FROM PUBLIC;
 
 
--- Let go of the sources of a retained relation.
+-- Let go of the sources of a retained relation. Its own row is locked first, as _advance_history locks it.
 CREATE OR REPLACE FUNCTION pgtrickle._forget_history_sources(relation oid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    followed int;
 BEGIN
-    DELETE FROM pgtrickle.pgt_subscription_servers v
-    WHERE v.server = (SELECT h.server FROM pgtrickle.pgt_history h WHERE h.relid = relation);
+    SELECT h.server INTO followed FROM pgtrickle.pgt_history h WHERE h.relid = relation FOR UPDATE;
+    DELETE FROM pgtrickle.pgt_subscription_servers v WHERE v.server = followed;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._forget_history_sources(oid) FROM PUBLIC;
 
