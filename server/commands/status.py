@@ -87,15 +87,18 @@ FROM pgque.config
 _STREAM_TABLES = """
 SELECT s.pgt_schema || '.' || s.pgt_name AS name, s.status, s.refresh_mode, s.requested_mode, s.schedule,
        s.is_populated, s.consecutive_errors, pg_catalog.now() - s.data_timestamp AS staleness,
-       h.action, h.executor, h.status AS refresh_status, h.error_message, h.start_time,
-       pg_catalog.date_part('epoch', h.end_time - h.start_time) * 1000 AS milliseconds
+       h.action, h.executor, h.status AS refresh_status, h.error_message,
+       pg_catalog.date_part('epoch', coalesce(
+           (h.row->>'last_end_time')::timestamptz - (h.row->>'last_start_time')::timestamptz,
+           h.end_time - h.start_time)) * 1000 AS milliseconds
 FROM pgtrickle.pgt_stream_tables s
 LEFT JOIN LATERAL (
-    SELECT * FROM pgtrickle.pgt_refresh_history h
+    SELECT h.*, pg_catalog.to_jsonb(h) AS row FROM pgtrickle.pgt_refresh_history h
     WHERE h.pgt_id = s.pgt_id ORDER BY h.refresh_id DESC LIMIT 1
 ) h ON true
 ORDER BY s.pgt_schema, s.pgt_name
 """
+"""A catalog of an earlier version has no `last_…` columns: they are read from the row as JSON."""
 
 _SUBSCRIPTIONS = """
 SELECT (SELECT pg_catalog.string_agg(DISTINCT n.nspname || '.' || c.relname, ', ')
@@ -173,7 +176,6 @@ class _StreamTable:
     executor: str | None
     refresh_status: str | None
     error_message: str | None
-    start_time: datetime | None
     milliseconds: float | None
 
 

@@ -208,6 +208,55 @@ def test_history_is_pruned_to_a_number_of_rows_in_batches_that_wait_for_nobody(t
     assert table.value(ids) == latest
 
 
+HISTORY = "SELECT action, initiated_by, repeats FROM pgtrickle.pgt_refresh_history ORDER BY refresh_id"
+
+
+def test_refreshes_without_changes_in_a_row_are_one_row_of_the_history(table: Engine) -> None:
+    table.connection.execute("DELETE FROM pgtrickle.pgt_refresh_history")
+    table.refresh(1, action="NO_DATA", initiated_by="SCHEDULER", seconds=2)
+    first = "SELECT start_time, end_time, data_timestamp FROM pgtrickle.pgt_refresh_history"
+    before = table.connection.execute(first).fetchall()
+    for _ in range(3):
+        table.refresh(1, action="NO_DATA", initiated_by="SCHEDULER", seconds=4)
+    assert table.connection.execute(HISTORY).fetchall() == [("NO_DATA", "SCHEDULER", 3)]
+    assert table.connection.execute(first).fetchall() == before
+    assert table.value(
+        "SELECT repeats_duration = '12 s' AND last_end_time - last_start_time = '4 s' AND last_end_time > end_time"
+        " AND last_end_time <= clock_timestamp() FROM pgtrickle.pgt_refresh_history"
+    )
+    # Any other refresh of the stream table ends the row, and so does another reason to refresh.
+    table.refresh(1, action="DIFFERENTIAL", initiated_by="SCHEDULER", seconds=8)
+    table.refresh(1, action="NO_DATA", initiated_by="SCHEDULER", seconds=10)
+    for _ in range(2):
+        table.refresh(1, action="NO_DATA", initiated_by="MANUAL", seconds=2)
+    table.finish(1, status="FAILED", action="DIFFERENTIAL", error_message="22012", seconds=100)
+    table.refresh(1, action="NO_DATA", initiated_by="MANUAL", seconds=2)
+    assert table.connection.execute(HISTORY).fetchall() == [
+        ("NO_DATA", "SCHEDULER", 3),
+        ("DIFFERENTIAL", "SCHEDULER", 0),
+        ("NO_DATA", "SCHEDULER", 0),
+        ("NO_DATA", "MANUAL", 1),
+        ("DIFFERENTIAL", None, 0),
+        ("NO_DATA", "MANUAL", 0),
+    ]
+    # Each refresh counts, however many rows there are: 2 + 3 * 4, 8, 10, 2 * 2, 2 seconds in 9 that succeeded.
+    counted = table.connection.execute(
+        "SELECT total_refreshes, successful_refreshes, failed_refreshes, round(avg_duration_ms::numeric)"
+        " FROM pgtrickle.st_refresh_stats()"
+    ).fetchall()
+    assert counted == [(10, 9, 1, round((2 + 12 + 8 + 10 + 4 + 2) * 1000 / 9))]
+
+
+def test_history_row_is_old_when_its_last_refresh_is(table: Engine) -> None:
+    table.connection.execute("DELETE FROM pgtrickle.pgt_refresh_history")
+    for action in ("NO_DATA", "NO_DATA", "FULL"):
+        table.refresh(1, action=action)
+    table.connection.execute("UPDATE pgtrickle.pgt_refresh_history SET start_time = now() - interval '31 days'")
+    assert table.value("SELECT pgtrickle._prune_history()") == 0
+    table.connection.execute("UPDATE pgtrickle.pgt_refresh_history SET last_end_time = now() - interval '31 days'")
+    assert table.value("SELECT pgtrickle._prune_history()") == 1
+
+
 # Cleaning
 
 

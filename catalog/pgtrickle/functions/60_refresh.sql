@@ -339,6 +339,39 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
 
 
+-- Record a refresh that found no change, and return the number of its row. Where the latest row of the stream table is of such a
+-- refresh as well, asked for and explained in the same way, it counts this one too: a stream table that rests adds no rows to the
+-- history. The caller holds the stream table's row.
+CREATE OR REPLACE FUNCTION pgtrickle._record_no_data(
+    pgt_id bigint, data_timestamp timestamptz, start_time timestamptz, end_time timestamptz,
+    initiated_by text, executor text, executor_reason text, freshness_deadline timestamptz
+) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    recorded bigint;
+BEGIN
+    UPDATE pgtrickle.pgt_refresh_history h
+    SET repeats = h.repeats + 1, last_start_time = $3, last_end_time = $4,
+        repeats_duration = coalesce(h.repeats_duration, '0') + ($4 - $3)
+    WHERE h.refresh_id = (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = $1)
+      AND h.action = 'NO_DATA' AND h.status = 'COMPLETED' AND h.end_time IS NOT NULL
+      AND h.initiated_by IS NOT DISTINCT FROM $5 AND h.executor IS NOT DISTINCT FROM $6
+      AND h.executor_reason IS NOT DISTINCT FROM $7
+    RETURNING h.refresh_id INTO recorded;
+    IF NOT FOUND THEN
+        INSERT INTO pgtrickle.pgt_refresh_history (
+            pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, executor, executor_reason,
+            freshness_deadline)
+        VALUES ($1, $2, $3, $4, 'NO_DATA', 'COMPLETED', $5, $6, $7, $8)
+        RETURNING refresh_id INTO recorded;
+    END IF;
+    RETURN recorded;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._record_no_data(bigint, timestamptz, timestamptz, timestamptz, text, text, text, timestamptz)
+    FROM PUBLIC;
+
+
 -- Where a stream table that a client asks to have refreshed is up to date, record that and return true. Where there is
 -- anything else to do or to say, return false and leave it to the engine.
 -- If the relay says that the transaction is its own and holds nothing else, the commit does not wait for the disk:
@@ -379,10 +412,8 @@ BEGIN
     UPDATE pgtrickle.pgt_stream_tables s
     SET data_timestamp = now(), last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
     WHERE s.pgt_id = st_id;
-    INSERT INTO pgtrickle.pgt_refresh_history (
-        pgt_id, data_timestamp, start_time, end_time, action, status, initiated_by, executor, executor_reason)
-    VALUES (st_id, now(), started, clock_timestamp(), 'NO_DATA', 'COMPLETED', 'MANUAL', 'postgres',
-            'no changes; nothing to compute');
+    PERFORM pgtrickle._record_no_data(st_id, now(), started, clock_timestamp(), 'MANUAL', 'postgres',
+                                      'no changes; nothing to compute', NULL);
     IF current_setting('headwater.alone', true) = 'on' THEN
         SET LOCAL synchronous_commit = off;
     END IF;

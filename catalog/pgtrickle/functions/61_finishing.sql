@@ -22,6 +22,9 @@ DECLARE
     new_id bigint;
     -- All by this clock: the engine's may be another machine's.
     ended timestamptz := clock_timestamp();
+    started timestamptz := CASE WHEN result ? 'seconds'
+                                THEN ended - make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7)))
+                                ELSE now() END;
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors INTO st
@@ -65,16 +68,20 @@ BEGIN
         SELECT s.pgt_id, s.frontier, result->'memory' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st.pgt_id
         ON CONFLICT ON CONSTRAINT pgt_memory_pkey DO UPDATE SET frontier = excluded.frontier, memory = excluded.memory;
     END IF;
-    IF coalesce((result->>'record')::boolean, true) THEN
+    IF NOT coalesce((result->>'record')::boolean, true) THEN
+        NULL;
+    ELSIF done AND result->>'action' = 'NO_DATA' AND NOT result ? 'error_message' THEN
+        new_id := pgtrickle._record_no_data(
+            st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()), started, ended, result->>'initiated_by',
+            result->>'executor', result->>'executor_reason', (result->>'freshness_deadline')::timestamptz);
+    ELSE
         INSERT INTO pgtrickle.pgt_refresh_history (
             pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
             delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
             freshness_deadline, executor, executor_reason)
         VALUES (
             st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
-            CASE WHEN result ? 'seconds' THEN ended - make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7)))
-                 ELSE now() END, ended,
-            result->>'action',
+            started, ended, result->>'action',
             coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),

@@ -167,6 +167,7 @@ BEGIN
     IF days > 0 THEN
         old := ARRAY(SELECT h.refresh_id FROM pgtrickle.pgt_refresh_history h
                      WHERE h.start_time < now() - make_interval(days => days)
+                       AND coalesce(h.last_end_time, h.start_time) < now() - make_interval(days => days)
                        AND h.refresh_id < (SELECT max(l.refresh_id) FROM pgtrickle.pgt_refresh_history l WHERE l.pgt_id = h.pgt_id)
                      ORDER BY h.start_time LIMIT batch);
     END IF;

@@ -234,7 +234,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL
         SELECT p.* FROM latest, LATERAL (VALUES
             (11, 'Last Refresh', format('%s, %s, %s ms', latest.action, latest.status,
-                    round(extract(epoch FROM latest.end_time - latest.start_time) * 1000, 1))),
+                    round(extract(epoch FROM coalesce(latest.last_end_time - latest.last_start_time,
+                                                   latest.end_time - latest.start_time)) * 1000, 1))),
             (12, 'Last Executor', latest.executor
                 || coalesce(' (' || nullif(latest.executor_reason, '') || ')', '')),
             (12.5, 'Executor Costs', (
@@ -291,12 +292,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
            extract(epoch FROM clock_timestamp() - s.data_timestamp)::float8, pgtrickle._is_stale(s.pgt_id)
     FROM pgtrickle.pgt_stream_tables s
     CROSS JOIN LATERAL (
-        SELECT count(*) AS total,
-               count(*) FILTER (WHERE h.status = 'COMPLETED') AS completed,
-               count(*) FILTER (WHERE h.status = 'FAILED') AS failed,
+        -- A row counts once for itself, and once for each refresh that repeated it.
+        SELECT coalesce(sum(1 + h.repeats), 0)::bigint AS total,
+               coalesce(sum(1 + h.repeats) FILTER (WHERE h.status = 'COMPLETED'), 0)::bigint AS completed,
+               coalesce(sum(1 + h.repeats) FILTER (WHERE h.status = 'FAILED'), 0)::bigint AS failed,
                coalesce(sum(h.rows_inserted), 0)::bigint AS inserted,
                coalesce(sum(h.rows_deleted), 0)::bigint AS deleted,
-               (avg(extract(epoch FROM h.end_time - h.start_time)) FILTER (WHERE h.status = 'COMPLETED') * 1000)::float8
+               (sum(extract(epoch FROM h.end_time - h.start_time + coalesce(h.repeats_duration, '0')))
+                    FILTER (WHERE h.status = 'COMPLETED')
+                / sum(1 + h.repeats) FILTER (WHERE h.status = 'COMPLETED' AND h.end_time IS NOT NULL) * 1000)::float8
                    AS avg_ms
         FROM pgtrickle.pgt_refresh_history h WHERE h.pgt_id = s.pgt_id) t
     LEFT JOIN LATERAL (
