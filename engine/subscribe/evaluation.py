@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from catalog.session import SqlError
@@ -39,6 +40,16 @@ class EvaluationGroup(Protocol):
     def busy(self) -> bool:
         """Whether one of them is being evaluated."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What waits in this server for those who read a subscription (`pgtrickle.pgt_subscription_load`)."""
+
+    clients: int
+    waiting_bytes: int
+    unread_since: int | None
+    """The timestamp of the oldest changes that are not read, or yet to be computed; None where there are none."""
 
 
 class Evaluation:
@@ -93,6 +104,18 @@ class Evaluation:
         if timestamp >= self.timestamp:
             self.timestamp, self.frontier = timestamp, snapshot
         self.waits_since = self.obstacle = None
+
+    @property
+    def load(self) -> Load:
+        """What waits for its clients now."""
+        unread = [feed.unread_since for feed in self.feeds]
+        if self.waits_since is not None:
+            unread.append(self.timestamp)
+        return Load(
+            clients=len(self.feeds),
+            waiting_bytes=sum(feed.waiting_bytes for feed in self.feeds),
+            unread_since=min((since for since in unread if since is not None), default=None),
+        )
 
     @property
     def is_constant(self) -> bool:

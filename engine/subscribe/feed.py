@@ -135,6 +135,17 @@ class LiveFeed:
         self._wake()
 
     @property
+    def waiting_bytes(self) -> int:
+        """What waits for the client, its snapshot and what has come since that included."""
+        return self._size + self._held_size
+
+    @property
+    def unread_since(self) -> int | None:
+        """The timestamp of the first batch that waits for the client, if any does."""
+        first = self._queue[0] if self._queue else self._held[0] if self._held else None
+        return None if first is None else first.timestamp
+
+    @property
     def is_full(self) -> bool:
         """Whether more waits for the client than should."""
         return self._size > MOST_BYTES
@@ -190,12 +201,12 @@ class LiveFeed:
                 "subscriber reads too slowly and is ended",
                 role=preparation.role,
                 query=preparation.canonical[:200],
-                waiting_bytes=self._size + self._held_size,
+                waiting_bytes=self.waiting_bytes,
                 last_read_seconds=round(time.monotonic() - self._read_at, 1),
             )
         if self.is_full:
-            self._queue.clear()
-        self._held = None
+            self._empty()
+        self._give_up_held()
         self._failure = error
         self._ended = True
         self._wake()
@@ -203,8 +214,16 @@ class LiveFeed:
 
     def drop(self) -> None:
         """Nobody reads it."""
-        self._queue.clear()
-        self._held = None
+        self._empty()
+        self._give_up_held()
         self._ended = True
         self._wake()
         self._drained.set()
+
+    def _empty(self) -> None:
+        self._queue.clear()
+        self._size = 0
+
+    def _give_up_held(self) -> None:
+        self._held = None
+        self._held_size = 0

@@ -20,7 +20,7 @@ import structlog
 
 from catalog.session import SqlError
 from engine.session.pool import DatabasePool, PooledSession
-from engine.subscribe.evaluation import Evaluation
+from engine.subscribe.evaluation import Evaluation, Load
 from engine.subscribe.feed import LiveFeed
 from engine.subscribe.groups import LOCKED, Group, Tick
 from engine.subscribe.join_request import Interrupted, JoinRequest, TooLate
@@ -37,6 +37,9 @@ THOROUGH = 1.0
 
 KEPT_FRONTIER = 1.0
 """Seconds between two notes of how far this server has read, which lets go of the changes before."""
+
+REPORTED = 1.0
+"""Seconds between two reports of what waits for the clients."""
 
 RECONNECT = 0.5
 
@@ -76,6 +79,9 @@ class Ticker:
     _thorough_at: float = 0.0
     _kept_at: float = 0.0
     _kept: str | None = None
+    _reported_at: float = 0.0
+    _reported: dict[int, Load] = field(default_factory=dict)
+    """The last report of each subscription."""
     _system: str | None = None
 
     def __post_init__(self) -> None:
@@ -214,6 +220,7 @@ class Ticker:
                 del self._groups[rights]
                 await group.close()
         await self._keep(session)
+        await self._report(session)
 
     async def _tick(self, session: PooledSession) -> None:
         """Move on by one timestamp. Raises SqlError if the connection is lost."""
@@ -238,6 +245,7 @@ class Ticker:
             # Not each at a time of its own, which would be a tick for each.
             await evaluation.progressed(session, tick.timestamp + 1, PROGRESS / 2)
         await self._keep(session)
+        await self._report(session)
         for each in joining:
             self._has_joined(each, tick.timestamp)
         self._end_bounded(tick.timestamp)
@@ -401,6 +409,23 @@ class Ticker:
             await session.fetch(_KEEP, self.server, frontier, timestamp)
             self._kept, self._kept_at = frontier, time.monotonic()
 
+    async def _report(self, session: PooledSession) -> None:
+        """Report what waits for the clients of those where that has changed, now and then. Raises SqlError."""
+        if time.monotonic() - self._reported_at < REPORTED:
+            return
+        self._reported_at = time.monotonic()
+        loads = {id_: evaluation.load for id_, evaluation in self.evaluations.items()}
+        news = {id_: load for id_, load in loads.items() if self._reported.get(id_) != load}
+        if news:
+            await session.fetch(
+                _REPORT,
+                list(news),
+                [load.clients for load in news.values()],
+                [load.waiting_bytes for load in news.values()],
+                [-1 if load.unread_since is None else load.unread_since for load in news.values()],
+            )
+        self._reported = loads
+
     def leave(self, feed: LiveFeed) -> None:
         """A client does not want to join any more."""
         for joining in self._pace.joining:
@@ -453,4 +478,16 @@ _TIMEOUT = "SELECT pgtrickle._seconds('pg_trickle.subscription_timeout', 60)"
 _KEEP = """
 UPDATE pgtrickle.pgt_subscription_servers v SET frontier = $2::text::pg_snapshot, mz_timestamp = $3::bigint
 WHERE v.server = $1::int
+"""
+
+_REPORT = """
+WITH gone AS (DELETE FROM pgtrickle.pgt_subscription_load l
+              WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_subscriptions s WHERE s.subscription_id = l.subscription_id))
+INSERT INTO pgtrickle.pgt_subscription_load (subscription_id, clients, waiting_bytes, unread_since)
+SELECT n.id, n.clients, n.bytes, nullif(n.since, -1)
+FROM ROWS FROM (pg_catalog.unnest($1::bigint[]), pg_catalog.unnest($2::int[]), pg_catalog.unnest($3::bigint[]),
+                pg_catalog.unnest($4::bigint[])) AS n(id, clients, bytes, since)
+ON CONFLICT ON CONSTRAINT pgt_subscription_load_pkey DO UPDATE
+SET clients = excluded.clients, waiting_bytes = excluded.waiting_bytes, unread_since = excluded.unread_since,
+    reported_at = pg_catalog.clock_timestamp()
 """

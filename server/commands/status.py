@@ -44,7 +44,8 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
             SELECT FROM pg_catalog.pg_namespace n WHERE n.oid = c.relnamespace
             AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %')) AS registers,
        pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
-       pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases
+       pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases,
+       pg_catalog.to_regprocedure('pgtrickle.xmin_holders()') IS NOT NULL AS has_monitoring
 """
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
 
@@ -59,25 +60,32 @@ WHERE a.datname = pg_catalog.current_database()
 """What is done in the database by the one server that is elected for it, in which session, and when that last did."""
 
 _HOLDING = """
-SELECT pg_catalog.format('%s keeps what %s transactions have replaced or deleted (xmin)%s', holder,
-                         pg_catalog.age(xmin), ', in a transaction since ' || pg_catalog.date_trunc('second', since))
-FROM (SELECT pg_catalog.format('process %s of role "%s" (%s)', pid, usename, application_name) AS holder,
-             backend_xmin AS xmin, xact_start AS since
-      FROM pg_catalog.pg_stat_activity
-      WHERE datname = pg_catalog.current_database() AND pg_catalog.now() - xact_start > '5 minutes'
-      UNION ALL
-      SELECT pg_catalog.format('prepared transaction %L of role "%s"', gid, owner), transaction, prepared
-      FROM pg_catalog.pg_prepared_xacts
-      WHERE database = pg_catalog.current_database() AND pg_catalog.now() - prepared > '5 minutes'
-      UNION ALL
-      SELECT pg_catalog.format('replication slot "%s"', slot_name), xmin, NULL
-      FROM pg_catalog.pg_replication_slots) AS h
-WHERE xmin IS NOT NULL ORDER BY pg_catalog.age(xmin) DESC LIMIT 3
+SELECT pg_catalog.concat(
+           CASE kind WHEN 'prepared transaction'
+                     THEN pg_catalog.format('prepared transaction %L of role "%s"', name, role)
+                     WHEN 'replication slot' THEN pg_catalog.format('replication slot "%s"', name)
+                     ELSE pg_catalog.format('%s%s of role "%s" (%s)', CASE kind WHEN 'standby' THEN 'standby, ' END,
+                                            'process ' || pid, role, name) END,
+           ' keeps what ', age, ' transactions have replaced or deleted',
+           CASE WHEN of_catalogs THEN ' in the system catalogs' END, ' (xmin)',
+           ', in a transaction since ' || pg_catalog.date_trunc('second', since))
+FROM pgtrickle.xmin_holders()
+WHERE since IS NULL OR pg_catalog.now() - since > '5 minutes'
+ORDER BY age DESC LIMIT 3
 """
 """Who has PostgreSQL keep old rows for longer than refreshes take: tables that change often grow meanwhile."""
 
 HANGS_AFTER = 15.0
 """Seconds after which whoever holds a lease and has done nothing hangs, and another server takes over."""
+
+_OWN_TABLES = """
+SELECT pg_catalog.pg_size_pretty(coalesce(pg_catalog.sum(total_bytes), 0)) AS size,
+       coalesce(pg_catalog.sum(live_rows), 0)::bigint AS live, coalesce(pg_catalog.sum(dead_rows), 0)::bigint AS dead,
+       (SELECT pg_catalog.format('%s (%s, %s dead)', m.table_name, pg_catalog.pg_size_pretty(m.total_bytes),
+                                 m.dead_rows)
+        FROM pgtrickle.engine_tables() m WHERE m.total_bytes IS NOT NULL ORDER BY m.total_bytes DESC LIMIT 1) AS largest
+FROM pgtrickle.engine_tables()
+"""
 
 _QUEUES = """
 SELECT (SELECT pg_catalog.count(*) FROM pgque.queue), clock_stopped, ticker_job_id IS NOT NULL, tick_period_ms
@@ -101,11 +109,16 @@ ORDER BY s.pgt_schema, s.pgt_name
 """A catalog of an earlier version has no `last_…` columns: they are read from the row as JSON."""
 
 _SUBSCRIPTIONS = """
+SELECT reads, subscriber, started_at, clients, pg_catalog.pg_size_pretty(waiting_bytes) AS waiting, lag
+FROM pgtrickle.subscription_status()
+"""
+
+_SUBSCRIPTIONS_OF_EARLIER_VERSIONS = """
 SELECT (SELECT pg_catalog.string_agg(DISTINCT n.nspname || '.' || c.relname, ', ')
         FROM pgtrickle.pgt_subscription_sources u
         JOIN pg_catalog.pg_class c ON c.oid = u.source_relid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE u.subscription_id = s.subscription_id) AS reads,
-       a.rolname::text AS subscriber, s.started_at
+       a.rolname::text AS subscriber, s.started_at, NULL::int AS clients, NULL::text AS waiting, NULL::interval AS lag
 FROM pgtrickle.pgt_subscriptions s LEFT JOIN pg_catalog.pg_roles a ON a.oid = s.subscriber
 WHERE s.server > 0
 ORDER BY s.subscription_id
@@ -134,6 +147,8 @@ class _Overview:
     has_subscriptions: bool
     """Whether the catalog is new enough for subscriptions and sources."""
     has_leases: bool
+    has_monitoring: bool
+    """Whether it says what subscriptions and its own tables take, and who keeps old rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +199,20 @@ class _Subscription:
     reads: str | None
     subscriber: str | None
     started_at: datetime
+    clients: int | None
+    waiting: str | None
+    """Bytes."""
+    lag: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnTables:
+    """What the engine's own tables take in a database."""
+
+    size: str
+    live: int
+    dead: int
+    largest: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +235,7 @@ class _Database:
     subscriptions: list[_Subscription]
     sources: list[_Source]
     failed_requests: list[str]
+    own_tables: _OwnTables | None
     holding: list[str]
     """Who keeps old rows."""
 
@@ -223,6 +253,8 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
     console.print(_database_table(databases))
     if any(database.stream_tables for database in databases):
         console.print(_stream_table_table(databases))
+    if any(database.own_tables for database in databases):
+        console.print(_own_tables_table(databases))
     if any(database.subscriptions for database in databases):
         console.print(_subscription_table(databases))
     if any(database.sources for database in databases):
@@ -263,7 +295,11 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
                 overview = cursor.execute(_OVERVIEW.encode()).fetchone()
             assert overview is not None
             leases = _leases(connection) if overview.installed and overview.has_leases else {}
-            holding = [str(text) for (text,) in connection.execute(_HOLDING)] if overview.installed else []
+            holding: list[str] = []
+            own_tables: _OwnTables | None = None
+            if overview.installed and overview.has_monitoring:
+                holding = [str(text) for (text,) in connection.execute(_HOLDING)]
+                (own_tables,) = _fetch(connection, _OwnTables, _OWN_TABLES)
             stream_tables: list[_StreamTable] = []
             subscriptions: list[_Subscription] = []
             sources: list[_Source] = []
@@ -272,12 +308,17 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
                 stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
                 failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
             if overview.installed and overview.has_subscriptions:
-                subscriptions = _fetch(connection, _Subscription, _SUBSCRIPTIONS)
+                known = overview.has_monitoring
+                subscriptions = _fetch(
+                    connection, _Subscription, _SUBSCRIPTIONS if known else _SUBSCRIPTIONS_OF_EARLIER_VERSIONS
+                )
                 sources = _fetch(connection, _Source, _SOURCES)
             queues = None
             if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
                 queues = _Queues(*row)  # type: ignore[arg-type]
-            yield _Database(name, overview, leases, queues, stream_tables, subscriptions, sources, failed, holding)
+            yield _Database(
+                name, overview, leases, queues, stream_tables, subscriptions, sources, failed, own_tables, holding
+            )
 
 
 def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, _Lease]:
@@ -386,14 +427,32 @@ def _stream_table_table(databases: list[_Database]) -> Table:
     return table
 
 
+def _own_tables_table(databases: list[_Database]) -> Table:
+    table = Table(title="Tables of the engine", title_justify="left")
+    for heading in ("database", "size", "live rows", "dead rows", "largest"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "database")
+    for database in databases:
+        if own := database.own_tables:
+            table.add_row(escape(database.name), own.size, str(own.live), str(own.dead), escape(own.largest or ""))
+    return table
+
+
 def _subscription_table(databases: list[_Database]) -> Table:
     table = Table(title="Subscriptions", title_justify="left")
-    for heading in ("database", "reads", "role", "since"):
+    for heading in ("database", "reads", "role", "since", "clients", "waits for them", "lag"):
         table.add_column(heading, overflow="fold")
     for database in databases:
         for row in database.subscriptions:
             since = f"{row.started_at.astimezone():%Y-%m-%d %H:%M:%S}"
-            table.add_row(escape(database.name), escape(row.reads or ""), escape(row.subscriber or ""), since)
+            table.add_row(
+                escape(database.name),
+                escape(row.reads or ""),
+                escape(row.subscriber or ""),
+                since,
+                "" if row.clients is None else str(row.clients),
+                row.waiting or "",
+                "" if row.lag is None else f"{row.lag.total_seconds():.1f} s",
+            )
     return table
 
 

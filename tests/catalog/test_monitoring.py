@@ -173,6 +173,63 @@ def test_everybody_may_look(refreshed: Engine, connect: Connect) -> None:
         assert bob.execute(f"SELECT count(*) FROM pgtrickle.{call}").fetchone() != (0,)
 
 
+def test_sizes_of_the_engines_own_tables(refreshed: Engine, connect: Connect) -> None:
+    refreshed.connection.execute("SELECT pg_stat_force_next_flush()")
+    sizes = {
+        name: rest for name, *rest in refreshed.connection.execute("SELECT * FROM pgtrickle.engine_tables()").fetchall()
+    }
+    source = refreshed.value("SELECT 't'::regclass::oid")
+    assert {"pgtrickle.pgt_refresh_history", f"pgtrickle_changes.changes_{source}"} <= set(sizes)
+    assert not any(name.startswith("public.") for name in sizes)
+    size, live, dead, _ = sizes["pgtrickle.pgt_stream_tables"]
+    assert size >= 8192
+    assert live == 1
+    assert dead > 0  # each refresh leaves a version of the row
+    with connect() as other, other.transaction():
+        other.execute("LOCK pgtrickle.pgt_stream_tables")
+        locked = "SELECT total_bytes FROM pgtrickle.engine_tables() WHERE table_name = 'pgtrickle.pgt_stream_tables'"
+        assert refreshed.value(locked) is None
+
+
+def test_who_keeps_old_rows(engine: Engine, connect: Connect) -> None:
+    holders = "SELECT kind, pid, name, role, since IS NOT NULL, age, of_catalogs FROM pgtrickle.xmin_holders()"
+    engine.connection.execute("CREATE TABLE t (id int)")
+    with connect() as reader, connect() as writer, connect() as idle:
+        for connection, name in ((reader, "reads"), (writer, "writes"), (idle, "rests")):
+            connection.execute(f"SET application_name = '{name}'")
+        reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT FROM t")
+        engine.connection.execute("INSERT INTO t VALUES (1)")
+        # Its snapshot is gone, its transaction is not.
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO t VALUES (2)")
+        engine.connection.execute("INSERT INTO t VALUES (3)")
+        idle.execute("BEGIN")
+        idle.execute("SELECT 1")
+        found = {row[2]: row for row in engine.connection.execute(holders).fetchall()}
+        names = [row[2] for row in engine.connection.execute(holders).fetchall()]
+        user = engine.value("SELECT current_user::text")
+        assert found["reads"][:5] == ("session", reader.info.backend_pid, "reads", user, True)
+        assert found["writes"][:5] == ("session", writer.info.backend_pid, "writes", user, True)
+        assert found["reads"][5] > found["writes"][5] > 0
+        assert names.index("reads") < names.index("writes")
+        assert "rests" not in found
+        reader.execute("ROLLBACK")
+        writer.execute("ROLLBACK")
+        idle.execute("ROLLBACK")
+        # First: it waits for all transactions that have written.
+        engine.value("SELECT pg_create_logical_replication_slot('slot_of_monitoring', 'pgoutput')::text")
+        writer.execute("BEGIN; INSERT INTO t VALUES (4); PREPARE TRANSACTION 'prepared'")
+        engine.connection.execute("INSERT INTO t VALUES (5)")
+        found = {row[2]: row for row in engine.connection.execute(holders).fetchall()}
+        engine.value("SELECT pg_drop_replication_slot('slot_of_monitoring')::text")
+        writer.execute("ROLLBACK PREPARED 'prepared'")
+        assert found["prepared"] == ("prepared transaction", None, "prepared", user, True, 2, False)
+        assert found["slot_of_monitoring"][:5] == ("replication slot", None, "slot_of_monitoring", None, False)
+        assert found["slot_of_monitoring"][6]
+    assert not {"reads", "writes"} & {row[2] for row in engine.connection.execute(holders).fetchall()}
+
+
 def test_what_a_source_is(engine: Engine) -> None:
     engine.connection.execute(
         'CREATE TABLE "T" (a int, b numeric, c text COLLATE "C", d jsonb, e int[], f float8, PRIMARY KEY (c, a)); '

@@ -385,6 +385,7 @@ def test_status_lists_subscriptions_and_sources(shared: Served) -> None:
     lines = shown.splitlines()
     assert any("public.followed" in line and "postgres" in line for line in lines)
     assert any("public.counted" in line and "0.25 s" in line for line in lines)
+    assert any("postgres" in line and "pgtrickle." in line and "dead)" in line for line in lines)
 
 
 def test_repair_puts_back_what_was_dropped(shared: Served) -> None:

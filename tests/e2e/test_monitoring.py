@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -113,3 +114,34 @@ def test_server_that_hangs_is_seen(own_db: Database, eventually: Callable[..., A
     finally:
         os.kill(own_db.server.process.pid, signal.SIGCONT)
     eventually(lambda: own_db.rows(HEALTH) == [("OK", 0, True)], what="it goes on")
+
+
+def test_bytes_that_wait_for_subscribers_and_their_lag(
+    db: Database, eventually: Callable[..., Any], role: Callable[..., Any]
+) -> None:
+    status = (
+        "SELECT reads, subscriber, clients, waiting_bytes, extract(epoch FROM lag)::float8"
+        " FROM pgtrickle.subscription_status()"
+    )
+    db.run("CREATE TABLE src (id int PRIMARY KEY, v text)")
+    reader, second = db.connect(), db.connect()
+    for connection in (reader, second):
+        connection.execute("BEGIN; DECLARE c CURSOR FOR SUBSCRIBE src")
+        connection.execute("FETCH 0 c")
+    owner = db.value("SELECT current_user::text")
+    eventually(lambda: db.rows(status) == [("public.src", owner, 2, 0, 0.0)], what="nothing waits")
+    db.run("INSERT INTO src SELECT n, repeat('x', 1000) FROM generate_series(1, 500) AS n")
+    # Each client is given all of it: more than 1 000 bytes a row, and less than twice that.
+    eventually(lambda: 2 * 500_000 < db.rows(status)[0][3] < 2 * 1_000_000, what="all waits for both")
+    eventually(lambda: db.rows(status)[0][4] > 2, what="the lag grows")
+    assert len(reader.execute("FETCH ALL c").fetchall()) == 500
+    eventually(lambda: 500_000 < db.rows(status)[0][3] < 1_000_000, what="it waits for one")
+    shown = next(line for line in db.server.status().splitlines() if "public.src" in line)
+    assert re.search(r"\b[56]\d\d kB\b.*\b\d+\.\d s", shown), shown
+    assert len(second.execute("FETCH ALL c").fetchall()) == 500
+    eventually(lambda: db.rows(status) == [("public.src", owner, 2, 0, 0.0)], what="nothing waits again")
+    second.close()
+    eventually(lambda: db.rows(status)[0][2] == 1, what="one client is left")
+    assert role("eve").execute(status).fetchall() == []
+    reader.close()
+    eventually(lambda: db.rows(status) == [], what="the subscription has ended")

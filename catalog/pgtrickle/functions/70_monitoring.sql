@@ -59,14 +59,21 @@ EXCEPTION WHEN lock_not_available OR undefined_table THEN
 END $$;
 
 
--- The bytes of a source's buffer; NULL where somebody has locked it.
-CREATE OR REPLACE FUNCTION pgtrickle._buffer_bytes(source oid) RETURNS bigint
+-- The bytes of a table with its indexes; NULL where there is none, or somebody has locked it: for that nobody waits.
+CREATE OR REPLACE FUNCTION pgtrickle._table_bytes(relation oid) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
 BEGIN
-    RETURN pg_total_relation_size(to_regclass('pgtrickle_changes.changes_' || source));
+    RETURN pg_total_relation_size(relation);
 EXCEPTION WHEN lock_not_available THEN
     RETURN NULL;
 END $$;
+
+
+-- The bytes of a source's buffer; NULL where somebody has locked it.
+CREATE OR REPLACE FUNCTION pgtrickle._buffer_bytes(source oid) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._table_bytes(to_regclass('pgtrickle_changes.changes_' || source))
+$$;
 
 
 -- Whether a source has changes, of those with numbers up to `most`, that a frontier has not seen. True where the source is not
@@ -424,3 +431,41 @@ SELECT request_id, kind, arguments, requested_by::regrole::text AS requested_by,
 FROM pgtrickle.pgt_requests
 WHERE error IS NOT NULL;
 GRANT SELECT ON pgtrickle.pgt_request_errors TO PUBLIC;
+
+
+-- The engine's own tables (stream tables, change buffers, queues), their bytes with indexes (NULL where one is locked), and how many
+-- of their rows are dead, as PostgreSQL's statistics have it. The largest first.
+CREATE OR REPLACE FUNCTION pgtrickle.engine_tables()
+RETURNS TABLE (table_name text, total_bytes bigint, live_rows bigint, dead_rows bigint, last_vacuum timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT t.schemaname || '.' || t.relname, pgtrickle._table_bytes(t.relid), t.n_live_tup, t.n_dead_tup,
+           greatest(t.last_vacuum, t.last_autovacuum)
+    FROM pg_stat_all_tables t
+    WHERE t.schemaname IN ('pgtrickle', 'pgtrickle_changes', 'pgque')
+    ORDER BY 2 DESC NULLS FIRST, 1
+$$;
+
+
+-- Who keeps what transactions have replaced or deleted in this database from being removed, the oldest first: sessions and standbys,
+-- prepared transactions, replication slots. `age` is in transactions; `of_catalogs` says that rows of PostgreSQL's catalogs alone are
+-- kept. A session keeps them by its snapshot, or by being in a transaction that has written. Of sessions of others a caller who is not
+-- of pg_read_all_stats sees the process alone, as in pg_stat_activity, and those not at all whose age he may not know.
+CREATE OR REPLACE FUNCTION pgtrickle.xmin_holders()
+RETURNS TABLE (kind text, pid int, name text, role text, since timestamptz, age int, of_catalogs bool)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT h.* FROM (
+        SELECT CASE a.backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, a.pid, a.application_name AS name,
+               a.usename::text AS role, a.xact_start AS since, greatest(age(a.backend_xmin), age(a.backend_xid)) AS age, false
+        FROM pg_stat_activity a
+        WHERE (a.datname = current_database() OR a.backend_type = 'walsender') AND a.pid <> pg_backend_pid()
+        UNION ALL
+        SELECT 'prepared transaction', NULL, p.gid, p.owner::text, p.prepared, age(p.transaction), false
+        FROM pg_prepared_xacts p
+        WHERE p.database = current_database()
+        UNION ALL
+        SELECT 'replication slot', r.active_pid, r.slot_name::text, NULL, NULL,
+               age(CASE WHEN v.of_catalogs THEN r.catalog_xmin ELSE r.xmin END), v.of_catalogs
+        FROM pg_replication_slots r CROSS JOIN (VALUES (false), (true)) AS v(of_catalogs)) AS h
+    WHERE h.age IS NOT NULL
+    ORDER BY h.age DESC, h.kind, h.name
+$$;

@@ -464,3 +464,26 @@ BEGIN
             HINT = 'Functions in a defining query must have no effects.';
     END IF;
 END $$;
+
+
+-- What is followed: how many clients follow it, the bytes that wait in the server for them, and since when the oldest changes wait that
+-- are not read (0: everything is read). As servers report it, every second. NULL where one has not yet. Whoever has the rights of the
+-- subscriber, or of pg_monitor, sees a subscription.
+CREATE OR REPLACE FUNCTION pgtrickle.subscription_status()
+RETURNS TABLE (subscription_id bigint, reads text, subscriber text, started_at timestamptz, clients int, waiting_bytes bigint,
+               lag interval)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.subscription_id,
+           (SELECT string_agg(DISTINCT pgtrickle._qualified(u.source_relid), ', ') FROM pgtrickle.pgt_subscription_sources u
+            WHERE u.subscription_id = s.subscription_id),
+           a.rolname::text, s.started_at, l.clients, l.waiting_bytes,
+           CASE WHEN l.unread_since IS NULL THEN l.reported_at - l.reported_at
+                ELSE greatest(clock_timestamp() - to_timestamp(l.unread_since / 1000.0), '0') END
+    FROM pgtrickle.pgt_subscriptions s
+    LEFT JOIN pgtrickle.pgt_subscription_load l ON l.subscription_id = s.subscription_id
+    LEFT JOIN pg_roles a ON a.oid = s.subscriber
+    WHERE s.server > 0  -- those below keep history
+      AND (pg_has_role(pgtrickle._caller(), s.subscriber, 'USAGE') OR pg_has_role(pgtrickle._caller(), 'pg_monitor', 'USAGE')
+           OR pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid)
+    ORDER BY s.subscription_id
+$$;
