@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import LiteralString, TypeVar
+from typing import TypeVar
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -224,20 +224,20 @@ class _Source:
     error: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Database:
     name: str
     overview: _Overview
-    leases: dict[str, _Lease]
+    leases: dict[str, _Lease] = field(default_factory=dict)
     """The processes of PostgreSQL that work for elected servers, by what for."""
-    queues: _Queues | None
-    stream_tables: list[_StreamTable]
-    subscriptions: list[_Subscription]
-    sources: list[_Source]
-    failed_requests: list[str]
-    own_tables: _OwnTables | None
-    holding: list[str]
-    """Who keeps old rows."""
+    queues: _Queues | None = None
+    stream_tables: list[_StreamTable] = field(default_factory=list)
+    subscriptions: list[_Subscription] = field(default_factory=list)
+    sources: list[_Source] = field(default_factory=list)
+    failed_requests: list[str] = field(default_factory=list)
+    own_tables: _OwnTables | None = None
+    holding: list[str] = field(default_factory=list)
+    """The transactions and slots for which PostgreSQL keeps old rows."""
 
 
 def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, console: Console) -> None:
@@ -291,34 +291,29 @@ def _databases(running: Running, data: DataDirectory, postgres: PostgresUrl | No
         names = [str(name) for (name,) in connection.execute(DATABASES)]
     for name in names:
         with closing(connect(name)) as connection:
-            with connection.cursor(row_factory=class_row(_Overview)) as cursor:
-                overview = cursor.execute(_OVERVIEW.encode()).fetchone()
-            assert overview is not None
-            leases = _leases(connection) if overview.installed and overview.has_leases else {}
-            holding: list[str] = []
-            own_tables: _OwnTables | None = None
-            if overview.installed and overview.has_monitoring:
-                holding = [str(text) for (text,) in connection.execute(_HOLDING)]
-                (own_tables,) = _fetch(connection, _OwnTables, _OWN_TABLES)
-            stream_tables: list[_StreamTable] = []
-            subscriptions: list[_Subscription] = []
-            sources: list[_Source] = []
-            failed: list[str] = []
-            if overview.installed:
-                stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
-                failed = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
-            if overview.installed and overview.has_subscriptions:
-                known = overview.has_monitoring
-                subscriptions = _fetch(
-                    connection, _Subscription, _SUBSCRIPTIONS if known else _SUBSCRIPTIONS_OF_EARLIER_VERSIONS
-                )
-                sources = _fetch(connection, _Source, _SOURCES)
-            queues = None
-            if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
-                queues = _Queues(*row)  # type: ignore[arg-type]
-            yield _Database(
-                name, overview, leases, queues, stream_tables, subscriptions, sources, failed, own_tables, holding
-            )
+            yield _database(connection, name)
+
+
+def _database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> _Database:
+    """What one database says of itself; what its catalog is too old for is left out."""
+    (overview,) = _fetch(connection, _Overview, _OVERVIEW)
+    found = _Database(name, overview)
+    if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
+        found.queues = _Queues(*row)  # type: ignore[arg-type]
+    if not overview.installed:
+        return found
+    found.stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
+    found.failed_requests = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
+    if overview.has_leases:
+        found.leases = _leases(connection)
+    if overview.has_monitoring:
+        found.holding = [str(text) for (text,) in connection.execute(_HOLDING)]
+        (found.own_tables,) = _fetch(connection, _OwnTables, _OWN_TABLES)
+    if overview.has_subscriptions:
+        subscriptions = _SUBSCRIPTIONS if overview.has_monitoring else _SUBSCRIPTIONS_OF_EARLIER_VERSIONS
+        found.subscriptions = _fetch(connection, _Subscription, subscriptions)
+        found.sources = _fetch(connection, _Source, _SOURCES)
+    return found
 
 
 def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, _Lease]:
@@ -328,9 +323,9 @@ def _leases(connection: psycopg.Connection[tuple[object, ...]]) -> dict[str, _Le
         }
 
 
-def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: LiteralString) -> list[Row]:
+def _fetch(connection: psycopg.Connection[tuple[object, ...]], kind: type[Row], query: str) -> list[Row]:
     with connection.cursor(row_factory=class_row(kind)) as cursor:
-        return cursor.execute(query).fetchall()
+        return cursor.execute(query.encode()).fetchall()
 
 
 def _server_table(running: Running, data: DataDirectory) -> Table:
