@@ -25,13 +25,37 @@ MEMORY = Path("/dev/shm")
 ROOM = 12 * 2**30
 """Bytes that must be free there, and of memory."""
 
+TESTS = Path(__file__).parent
+
 # Where the tests run in several processes, these files are begun first: what takes longest must not come last.
 LONGEST = (
-    *("test_spark_rendering", "test_spark_sessions", "test_cli_quickstart", "test_cli", "test_privileges"),
-    *("test_random_full_on_spark", "test_random_queries", "test_scheduler", "test_tpch", "test_spark_placement"),
-    *("test_subqueries", "test_lake", "test_spark_deltas", "test_queues", "test_bad_input", "test_mirror"),
-    *("test_reference_examples", "test_life_cycle", "test_requests", "test_maintenance", "test_request_contexts"),
-    *("test_files_on_s3", "test_security_constructs", "test_protocol", "test_views", "test_upgrade", "test_embedded"),
+    "sql/spark/test_render",
+    "engine/spark/test_spark_sessions",
+    "e2e/commands/test_cli_quickstart",
+    "e2e/commands/test_cli",
+    "e2e/security/test_privileges",
+    "property/test_random_full_on_spark",
+    "property/test_random_queries",
+    "e2e/stream_tables/test_scheduler",
+    "tpch/test_tpch",
+    "e2e/spark/test_placement",
+    "sql/build/test_subqueries",
+    "e2e/files/test_lake",
+    "sql/spark/test_deltas",
+    "e2e/queues/test_queues",
+    "e2e/stream_tables/test_bad_input",
+    "engine/mirror/test_mirror",
+    "e2e/stream_tables/test_reference_examples",
+    "e2e/stream_tables/test_life_cycle",
+    "server/intercept/test_requests",
+    "e2e/commands/test_maintenance",
+    "e2e/requests/test_request_contexts",
+    "e2e/files/test_files_on_s3",
+    "e2e/security/test_constructs",
+    "server/protocol/test_protocol",
+    "e2e/stream_tables/test_views",
+    "e2e/commands/test_upgrade",
+    "server/postgres/test_cluster",
 )
 
 
@@ -69,7 +93,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest is begun first."""
 
     def urgency(item: pytest.Item) -> int:
-        return LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        name = str(item.path.relative_to(TESTS).with_suffix("")) if item.path.is_relative_to(TESTS) else ""
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     if len({item.path for item in items}) > 1:
         items.sort(key=urgency)

@@ -1,7 +1,7 @@
 """The equality list: functions, casts and aggregates whose results on Spark equal PostgreSQL's, value by value.
 
 What is not here is computed by PostgreSQL. Every entry carries examples over the columns of the edge-case table in
-`tests/sql/test_spark_rendering.py`; they are run on PostgreSQL, Apache Spark and Sail, and must agree in every row.
+`tests/sql/spark/test_render.py`; they are run on PostgreSQL, Apache Spark and Sail, and must agree in every row.
 Operators, CASE and the like have rules in `spark.expressions`, their examples are in `OPERATOR_EXAMPLES`.
 """
 

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 
 from server.postgres.data_directory import DataDirectory
 from tests.clusters import OTHER_PROGRAMS, OtherPostgres
-from tests.e2e.registers import INVENTORY
+from tests.e2e.registers.registers import INVENTORY
 
 START_SECONDS = 400.0
 TEMPLATE = "e2e_template"

@@ -14,7 +14,7 @@ from psycopg import conninfo
 
 from server.protocol import messages as m
 from tests.e2e.conftest import Database
-from tests.server.differential import comparable, differ
+from tests.server.intercept.differential import comparable, differ
 from tests.server.wire import Wire, errors_of, statement
 
 DEADLINE = 20.0

@@ -7,8 +7,8 @@ import pytest
 
 from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database
-from tests.engine.mirror_laboratory import Laboratory, open_laboratory
-from tests.engine.subscription_laboratory import Subscriptions
+from tests.engine.mirror.mirror_laboratory import Laboratory, open_laboratory
+from tests.engine.subscribe.subscription_laboratory import Subscriptions
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from engine.subscribe.groups import Tick
 from engine.subscribe.hub import Hub
 from engine.subscribe.ticker import Ticker
 from server.postgres.cluster import EmbeddedPostgres
-from tests.engine.subscription_laboratory import PATIENCE, Row, decoded
+from tests.engine.subscribe.subscription_laboratory import PATIENCE, Row, decoded
 from tests.property.changes import Step
 from tests.property.laboratory import LOCK_TIMEOUT, NOT_MAINTAINED, Laboratory
 from tests.property.queries import Query

@@ -16,7 +16,7 @@ from engine.mirror import parallel_extract
 from engine.session.relations import Relation, check_opened, locked, relation
 from sql import Column, Source
 from sql.errors import NotExpressible
-from tests.engine.mirror_laboratory import Laboratory, contents, open_laboratory
+from tests.engine.mirror.mirror_laboratory import Laboratory, contents, open_laboratory
 
 TRAP = """
 CREATE FUNCTION attack.trap(anyelement) RETURNS boolean IMMUTABLE LANGUAGE plpgsql AS $$

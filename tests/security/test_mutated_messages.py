@@ -38,7 +38,7 @@ from server.protocol.framing import AUTHENTICATION_LENGTHS, BACKEND_LENGTHS, CON
 from server.protocol.traffic import Traffic
 from server.subscriptions import describe_query
 from tests.server.conftest import Engaged, RunningRelay, through
-from tests.server.table_engine import TableEngine
+from tests.server.subscriptions.table_engine import TableEngine
 from tests.server.wire import Wire, dial, statement
 from tests.server.wire import startup as startup_packet
 

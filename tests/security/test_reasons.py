@@ -6,7 +6,7 @@ import pytest
 
 from sql.errors import NotExpressible
 from tests.engine.conftest import laboratory
-from tests.engine.mirror_laboratory import Laboratory
+from tests.engine.mirror.mirror_laboratory import Laboratory
 
 __all__ = ["laboratory"]
 

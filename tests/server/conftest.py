@@ -19,9 +19,9 @@ from server.intercept.engine_interface import Backend, EngineInterface, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
 from server.relay.listener import Limits, Relay
 from tests.clusters import new_database
-from tests.server.feed_hub import FeedEngine, FeedHub
-from tests.server.subscribing import Subscribed
-from tests.server.table_engine import TableEngine
+from tests.server.subscriptions.feed_hub import FeedEngine, FeedHub
+from tests.server.subscriptions.subscribing import Subscribed
+from tests.server.subscriptions.table_engine import TableEngine
 from tests.server.wire import Wire
 
 T = TypeVar("T")

@@ -1,0 +1,130 @@
+"""What is written down beside the code (compose file, image, Makefile, lock file) agrees with the code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.commands.test_cli import environment, headwater
+from tests.spark_servers import SparkProgram
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def serve_help() -> str:
+    return headwater("serve", "--help").stdout
+
+
+def locked(package: str) -> str:
+    found = re.search(rf"^{package}==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def test_compose_has_postgres_spark_and_headwater(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    assert services["postgres"]["image"] == "postgres:18"
+    spark = [name for name, service in services.items() if str(service.get("image", "")).startswith("apache/spark")]
+    assert spark == ["spark-master", "spark-worker-1", "spark-worker-2"]
+    for name, service in services.items():
+        if name not in ("headwater", "permissions"):  # the image of these two brings its own
+            assert service["healthcheck"]["test"]
+        for dependency in service.get("depends_on", {}):
+            assert dependency in services
+
+
+def test_compose_runs_the_spark_that_is_locked(compose: dict[str, Any]) -> None:
+    images = {s["image"] for s in compose["services"].values() if "spark" in str(s.get("image"))}
+    assert images == {f"apache/spark:{locked('pyspark')}"}
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker-1"])
+def test_spark_accepts_the_options_of_compose(compose: dict[str, Any], tmp_path: Path, name: str) -> None:
+    script, *arguments = compose["services"][name]["command"]
+    assert script == "/opt/spark/bin/spark-class"
+    program = SparkProgram(tmp_path, name, [*arguments, "--help"])
+    assert program.process.wait(120) == 0, program.log  # 1 if it does not understand what comes before --help
+
+
+def test_compose_passes_options_that_exist(compose: dict[str, Any], serve_help: str) -> None:
+    service = compose["services"]["headwater"]
+    command, *options = service["command"]
+    assert command == "serve"
+    for option in options[::2]:
+        assert option in serve_help
+    for variable in service["environment"]:
+        assert variable in serve_help
+
+
+def test_compose_command_is_accepted(compose: dict[str, Any], tmp_path: Path) -> None:
+    service = compose["services"]["headwater"]
+    url = service["environment"]["HEADWATER_POSTGRES"].replace("${POSTGRES_PASSWORD}", "secret")
+    result = headwater(*service["command"], "--data", tmp_path / "data", HEADWATER_POSTGRES=url)
+    assert result.returncode == 1  # there is no host "postgres" here, and that is all that is wrong
+    assert "could not connect to the PostgreSQL at postgresql://postgres@postgres:5432/postgres" in result.stderr
+
+
+def test_compose_shares_the_mirror_at_one_path(compose: dict[str, Any]) -> None:
+    data = re.search(r"HEADWATER_DATA=(\S+)", (ROOT / "Dockerfile").read_text())
+    assert data is not None
+    for name in ("headwater", "spark-worker-1", "spark-worker-2"):
+        mounts = [volume.split(":") for volume in compose["services"][name]["volumes"]]
+        assert [path for volume, path, *_ in mounts if volume == "mirror"] == [f"{data[1]}/mirror"]
+
+
+def test_image_sets_variables_that_exist_and_is_not_root(serve_help: str) -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    for variable in re.findall(r"HEADWATER_\w+", text):
+        assert variable in serve_help
+    assert re.search(r"^USER headwater$", text, re.MULTILINE)
+    for source in re.findall(r"^COPY (\S+) \S+$", text, re.MULTILINE):
+        assert (ROOT / source).exists()
+
+
+def test_lock_file_has_every_dependency_with_hashes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lock = (ROOT / "requirements.lock").read_text()
+    for requirement in project["dependencies"] + project["optional-dependencies"]["dev"]:
+        name = re.match(r"[\w-]+", requirement)
+        assert name is not None
+        assert re.search(rf"^{name[0]}(\[\w+\])?==\S+ .*\\\n    --hash=sha256:", lock, re.MULTILINE), requirement
+
+
+def test_configuration_page_names_every_option(serve_help: str) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for option in set(re.findall(r"--[a-z-]+", serve_help)) - {"--help"}:
+        assert f"`{option}" in page
+    for variable in re.findall(r"HEADWATER_\w+", serve_help):
+        assert variable in page
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.parametrize(
+    ("python", "message"), [("no-such-python", "install Python 3.11"), ("./old", "Python 3.11 or newer is needed")]
+)
+def test_make_refuses_a_missing_or_old_python(tmp_path: Path, python: str, message: str) -> None:
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    old = tmp_path / "old"
+    old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
+    old.chmod(0o755)
+    result = subprocess.run(
+        ["make", "install", f"PYTHON={python}"], cwd=tmp_path, env=environment(), capture_output=True, text=True
+    )
+    assert result.returncode != 0
+    assert message in result.stderr
+    assert not (tmp_path / ".venv").exists()

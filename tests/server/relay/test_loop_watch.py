@@ -1,0 +1,70 @@
+"""The watch on the event loop reports what blocks it, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+import uvloop
+
+from server.relay.loop_watch import LoopWatch
+
+LIMIT = 0.03
+
+
+def _spin(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def _wait(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def _reports(work: Coroutine[Any, Any, None]) -> list[Any]:
+    async def run() -> None:
+        watch = LoopWatch(LIMIT)
+        await asyncio.sleep(0)
+        await asyncio.create_task(work)
+        await asyncio.sleep(2 * LIMIT)
+        watch.stop()
+
+    with structlog.testing.capture_logs() as written:
+        uvloop.run(run())
+    return written
+
+
+def test_a_callback_that_takes_long_is_reported_once_with_its_place() -> None:
+    async def work() -> None:
+        for _ in range(2):
+            _spin(10 * LIMIT)
+            await asyncio.sleep(LIMIT)
+
+    (report,) = _reports(work())
+    assert report["event"] == "event loop blocked"
+    assert report["place"] == "tests/server/relay/test_loop_watch.py:_spin"
+    assert report["cpu_ms"] >= LIMIT * 1000
+    assert "work" in report["stack"]
+
+
+def test_a_callback_that_waits_for_something_is_reported() -> None:
+    async def work() -> None:
+        _spin(LIMIT)
+        _wait(1.5)
+
+    assert "tests/server/relay/test_loop_watch.py:_wait" in [report["place"] for report in _reports(work())]
+
+
+def test_many_short_callbacks_are_not_reported() -> None:
+    async def short() -> None:
+        _spin(LIMIT / 30)
+
+    async def work() -> None:
+        for _ in range(10):
+            await asyncio.gather(*(short() for _ in range(60)))
+
+    assert _reports(work()) == []

@@ -1,0 +1,195 @@
+"""Rendering for Spark: what is accepted gives PostgreSQL's results, what might not is refused by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from psycopg import conninfo
+
+from sql import Column, Source
+from sql.spark.render import NotExpressible, render_spark
+
+EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
+
+TABLE = Source(
+    7,
+    "public",
+    "t",
+    (
+        Column("i", "integer"),
+        Column("n", "numeric(10,2)"),
+        Column("wide", "numeric(38,4)"),
+        Column("free", "numeric"),
+        Column("s", "text"),
+        Column("ci", "text", equality_is_identity=False),
+        Column("f", "double precision"),
+        Column("ts", "timestamp without time zone"),
+        Column("tz", "timestamp with time zone"),
+        Column("d", "date"),
+        Column("j", "jsonb"),
+        Column("c", "character(3)"),
+        Column("b", "boolean"),
+        Column("e", "public.mood", carrier="enum"),
+        Column("e2", 'public."Mood"', carrier="enum"),
+        Column("p", "public.pence", carrier="numeric(10,2)"),
+    ),
+)
+
+
+ALL = (pytest.mark.long, pytest.mark.timeout(3600))
+
+
+@pytest.mark.parametrize(
+    ("target", "extent"),
+    [
+        ("sail", "quick"),
+        ("local[2]", "quick"),
+        pytest.param("sail", "all", marks=ALL),
+        pytest.param("local[2]", "all", marks=ALL),
+    ],
+)
+def test_entries_of_the_equality_list_give_the_results_of_postgresql(
+    target: str, extent: str, dsn: str, tmp_path: Path
+) -> None:
+    login = conninfo.conninfo_to_dict(dsn)
+    options = {
+        "host": login["host"],
+        "port": int(login["port"]),
+        "user": login["user"],
+        "password": login["password"],
+        "database": login["dbname"],
+    }
+    done = subprocess.run(
+        [sys.executable, EDGE_CASES, target, tmp_path, extent],
+        input=json.dumps(options),
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ("SELECT avg(f) FROM public.t", "avg of double precision"),
+        ("SELECT avg(i) + count(*) FROM public.t", "avg or division of aggregates together with others"),
+        ("SELECT i FROM public.t GROUP BY i HAVING avg(i) > 1", "avg in this place"),
+        ("SELECT max(CASE WHEN b THEN n ELSE 0::numeric END) FROM public.t", "display scale depends on the order"),
+        ("SELECT DISTINCT CASE WHEN b THEN n ELSE 0::numeric END FROM public.t", "equal values can look different"),
+        ("SELECT n / 2.0 AS x, count(*) FROM public.t GROUP BY n / 2.0", "equal values can look different"),
+        ("SELECT EXISTS (SELECT 1 FROM public.t x) FROM public.t", "subquery in an expression"),
+        ("SELECT i FROM public.t LIMIT i", "LIMIT or OFFSET of anything but a number"),
+        ("SELECT i FROM public.t ORDER BY s LIMIT 3", "ORDER BY text under this collation"),
+        ("SELECT i FROM public.t ORDER BY i FETCH FIRST 3 ROWS WITH TIES", "LIMIT"),
+        ("SELECT tz + '1 day'::interval FROM public.t", "time zone"),
+        ("SELECT i FROM public.t WHERE ts + '1900000000:00:00'::interval < ts", "very long interval"),
+        ("SELECT date_part('year'::text, ts) FROM public.t", "date_part"),
+        ("SELECT octet_length(c) FROM public.t", "octet_length of character"),
+        ("SELECT CASE WHEN b THEN c ELSE 'no'::bpchar END FROM public.t", "character with different lengths"),
+        ("SELECT sum(f) FROM public.t", "sum of double precision"),
+        ("SELECT f, count(*) FROM public.t GROUP BY f", "grouping by f of type double precision"),
+        ("SELECT DISTINCT f FROM public.t", "grouping by f of type double precision"),
+        ("SELECT upper(s) FROM public.t", "function upper"),
+        ("SELECT s FROM public.t WHERE s < 'x'::text", "order of text under a collation other than C"),
+        ("SELECT min(s) FROM public.t", "min of text under this collation"),
+        ("SELECT i FROM public.t WHERE ci = 'x'::text", "comparison under a collation that is not deterministic"),
+        ("SELECT ci, count(*) FROM public.t GROUP BY ci", "whose collation is not deterministic"),
+        ("SELECT s FROM public.t WHERE s ~~* 'x%'::text", "ilike"),
+        (r"SELECT s FROM public.t WHERE s ~~ 'a\_%'::text", "LIKE with a pattern"),
+        ("SELECT s FROM public.t WHERE s ~ 'x'::text", "regexp"),
+        ("SELECT i FROM public.t WHERE e > 'sad'::public.mood", "order of enum public.mood"),
+        ("SELECT min(e) FROM public.t", "min of public.mood"),
+        ("SELECT i FROM public.t ORDER BY e LIMIT 1", "ORDER BY public.mood"),
+        ("SELECT i FROM public.t WHERE e::text = e2::text AND e::text < 'x'::text", "order of text under a collation"),
+        ("SELECT s::public.mood FROM public.t", "type public.mood"),
+        ("SELECT i::public.pence FROM public.t", "type public.pence"),
+        ("SELECT '(1,2)'::public.pair FROM public.t", "type public.pair"),
+        ("SELECT i FROM public.t ORDER BY i::text LIMIT 1", "ORDER BY text under this collation"),
+        ("SELECT i FROM public.t FOR UPDATE", "FOR UPDATE"),
+        ("SELECT i FROM ONLY public.t", "TABLE with only"),
+        ("SELECT i FROM public.t TABLESAMPLE system (10)", "TABLESAMPLE"),
+        ("SELECT row_number() OVER () FROM public.t", "window function that depends on an order"),
+        ("SELECT sum(i) OVER (ORDER BY i RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) FROM public.t", "window frame"),
+        ("SELECT sum(count(*)) OVER () FROM public.t GROUP BY i", "window function over aggregates"),
+        ("SELECT rank() OVER (ORDER BY f) FROM public.t", "ORDER BY double precision"),
+        ("SELECT i FROM public.t WHERE i IN (SELECT 1)", "in with query"),
+        ("SELECT (SELECT 1) FROM public.t", "subquery in an expression"),
+        ("WITH RECURSIVE w AS (SELECT 1) SELECT * FROM w", "WITH RECURSIVE"),
+        ("SELECT i FROM public.t GROUP BY GROUPING SETS ((i), ())", "grouping"),
+        ("SELECT i FROM public.t GROUP BY ROLLUP (i)", "rollup"),
+        ("SELECT x FROM public.t, LATERAL (SELECT u.i + t.i AS x FROM public.t u) l", "LATERAL"),
+        ("SELECT x FROM generate_series(1, 3) x", "relation"),
+        ("SELECT i FROM public.other", 'relation "other"'),
+        ("SELECT EXTRACT(hour FROM tz) FROM public.t", "EXTRACT(hour FROM timestamp with time zone)"),
+        ("SELECT EXTRACT(epoch FROM ts) FROM public.t", "EXTRACT(epoch"),
+        ("SELECT i FROM public.t WHERE j = j", "comparison of jsonb"),
+        ("SELECT j, count(*) FROM public.t GROUP BY j", "grouping by j of type jsonb"),
+        ("SELECT free + 1::numeric FROM public.t", "numeral + numeric"),
+        ("SELECT date_trunc('day'::text, tz) FROM public.t", "date_trunc('day', timestamp with time zone)"),
+        ("SELECT d + i FROM public.t", "date + anything but a date or an integer literal"),
+        ("SELECT s::character varying(2) FROM public.t", "cast to character varying(2)"),
+        ("SELECT f::integer FROM public.t", "cast from double precision to integer"),
+        ("SELECT f + 1::double precision FROM public.t", "double precision +"),
+        ("SELECT i FROM public.t WHERE ts > '12024-01-01'::timestamp without time zone", "literal '12024-01-01'"),
+        ("SELECT 'NaN'::numeric FROM public.t", "NaN"),
+        ("SELECT count(DISTINCT f) FROM public.t", "DISTINCT over double precision"),
+        ("SELECT array_agg(i) FROM public.t", "function array_agg"),
+        ("SELECT string_agg(s, ','::text ORDER BY s) FROM public.t", "function string_agg"),
+        ("SELECT pg_catalog.string_agg(s, ','::text) FROM public.t", "function string_agg"),
+        ("SELECT json_agg(i) FROM public.t", "function json_agg"),
+        ("SELECT to_char(ts, 'YYYY'::text) FROM public.t", "function to_char"),
+        ("SELECT mode() WITHIN GROUP (ORDER BY i) FROM public.t", "function mode"),
+        ("SELECT now() FROM public.t", "timestamp"),
+        ("SELECT pg_temp.f(i) FROM public.t", "pg_temp"),
+        ("SELECT random() FROM public.t", "function random"),
+        ('SELECT i COLLATE "de" FROM public.t', "collate"),
+    ],
+)
+def test_what_might_differ_is_refused_and_named(query: str, reason: str) -> None:
+    with pytest.raises(NotExpressible) as refusal:
+        render_spark(query, [TABLE])
+    assert reason in str(refusal.value)
+
+
+def test_first_rows_are_asked_for_only_where_their_order_is_known_to_be_total() -> None:
+    query = "SELECT i, d FROM public.t ORDER BY d LIMIT 3"
+    assert "LIMIT 3" in render_spark(query, [TABLE]).sql
+    for refused in (query, "SELECT row_number() OVER (ORDER BY d) AS n FROM public.t"):
+        with pytest.raises(NotExpressible, match="ties"):
+            render_spark(refused, [TABLE], total_orders=False)
+
+
+def test_column_with_a_collation_of_its_own_is_not_ordered_in_a_database_of_bytes() -> None:
+    query = "SELECT max(s) AS m FROM public.t"
+    assert render_spark(query, [TABLE], binary_order=True).columns == (Column("m", "text"),)
+    with pytest.raises(NotExpressible):
+        render_spark(query, [TABLE], binary_order=True, collated={(7, "s")})
+
+
+def test_output_of_another_type_than_expected_is_refused() -> None:
+    query = "SELECT sum(i) AS s FROM public.t"
+    assert render_spark(query, [TABLE], [Column("s", "bigint")]).columns == (Column("s", "bigint"),)
+    with pytest.raises(NotExpressible, match="which is numeric but was read as bigint"):
+        render_spark(query, [TABLE], [Column("s", "numeric")])
+
+
+def test_quotient_is_computed_once_behind_what_no_condition_is_moved_past() -> None:
+    once = "LATERAL VIEW explode(array("
+    query = "SELECT n / wide AS x FROM public.t WHERE n / wide > 1::numeric AND n / wide < 2::numeric"
+    assert render_spark(query, [TABLE]).sql.count(once) == 1
+    query = "SELECT s.i FROM (SELECT i, avg(n) AS a FROM public.t GROUP BY i) s WHERE s.a > 2.5"
+    assert render_spark(query, [TABLE]).sql.count(once) == 1
+    query = "SELECT n / wide AS x, wide / n AS y FROM public.t"
+    assert render_spark(query, [TABLE]).sql.count(once) == 2
+
+
+def test_only_columns_in_use_are_read() -> None:
+    spark = render_spark("SELECT count(*) AS n FROM public.t a JOIN public.t b ON a.i = b.i WHERE a.b", [TABLE])
+    assert spark.reads == {7: ("i", "b")}
+    assert render_spark("SELECT count(*) AS n FROM public.t", [TABLE]).reads == {7: ()}
