@@ -34,7 +34,8 @@ from server.intercept.engine_interface import Backend
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError
 from server.postgres.url import PostgresUrl
-from server.relay.listener import Limits, Relay
+from server.relay.context import Limits
+from server.relay.listener import Relay
 from server.relay.loop_watch import LoopWatch
 
 log = structlog.get_logger(__name__)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from server.protocol import messages as m
 from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import CONTINUATION, WHOLE, Framer, begins
+from server.protocol.traffic import Traffic
 from server.protocol.values import codec
-from server.relay.endpoints import PauseReason
-
-if TYPE_CHECKING:
-    from server.relay.session import RelaySession
+from server.relay.endpoints import Endpoint, PauseReason
 
 PINNED = ("search_path", "client_encoding", "DateStyle", "IntervalStyle", "standard_conforming_strings")
 """Parameters that are reported when they change and that injected work sets for itself."""
@@ -32,11 +30,13 @@ class BackendGone(Exception):
 
 
 class MessageStream:
-    """Messages of both sides of one intercepted session."""
+    """Messages of both sides of one intercepted session. ``settled`` waits until no cancel request is on its way."""
 
-    def __init__(self, session: RelaySession):
-        self._session = session
-        self._traffic = session.traffic
+    def __init__(self, client: Endpoint, backend: Endpoint, traffic: Traffic, settled: Callable[[], Awaitable[None]]):
+        self._client = client
+        self._backend = backend
+        self._traffic = traffic
+        self._settled = settled
         self.requested = False
         """Whether a request has been made that has not been carried out."""
         self.pinned = False
@@ -57,14 +57,14 @@ class MessageStream:
         framer = self._traffic.client
         framer.feed(data)
         if framer.size > WHOLE:
-            self._session.client.hold(PauseReason.QUEUE)
+            self._client.hold(PauseReason.QUEUE)
         self._news.set()
 
     def from_backend(self, data: bytes) -> None:
         framer = self._traffic.backend
         framer.feed(data)
         if framer.size > WHOLE:
-            self._session.backend.hold(PauseReason.QUEUE)
+            self._backend.hold(PauseReason.QUEUE)
         self._news.set()
 
     def backend_closed(self) -> None:
@@ -97,7 +97,7 @@ class MessageStream:
             found = self._traffic.client.next()
             if found is not None:
                 return found
-            self._session.client.release(PauseReason.QUEUE)
+            self._client.release(PauseReason.QUEUE)
             self._pass_what_is_said()
             await self._news.wait()
 
@@ -117,7 +117,7 @@ class MessageStream:
                 return m.COPY_DATA, data
             if (found := client.next()) is not None:
                 return found
-            self._session.client.release(PauseReason.QUEUE)
+            self._client.release(PauseReason.QUEUE)
             await self._news.wait()
 
     async def quiet(self) -> None:
@@ -150,7 +150,7 @@ class MessageStream:
             self._news.clear()
             found = self._from_framer()
             if found is None:
-                self._session.backend.release(PauseReason.QUEUE)
+                self._backend.release(PauseReason.QUEUE)
                 if self.backend_gone:
                     raise BackendGone
                 await self._news.wait()
@@ -172,14 +172,14 @@ class MessageStream:
             if sqlstate == m.REQUEST_MADE:
                 self.requested = True
             elif sqlstate != self.swallow and not self._is_own_debugging(data[5:]):
-                self._session.client.write(self.for_client(data))
+                self._client.write(self.for_client(data))
         elif kind == m.NOTIFICATION:
-            self._session.client.write(data)
+            self._client.write(data)
         elif kind == m.PARAMETER_STATUS:
             self._pass_parameter(data)
         elif kind == m.ERROR and m.is_fatal(data[5:]):
             self._traffic.fatal = True
-            self._session.client.write(data)
+            self._client.write(data)
         else:
             return False
         return True
@@ -194,25 +194,25 @@ class MessageStream:
         ours = self.pinned and name.decode("ascii", "replace") in PINNED
         if not ours and known != value.decode("utf-8", "replace"):
             self._traffic.read(m.PARAMETER_STATUS, data[5:])
-            self._session.client.write(data)
+            self._client.write(data)
 
     # -- writing ---------------------------------------------------------------------------------------------
 
     async def to_backend(self, data: bytes) -> None:
         """Write to PostgreSQL, once no cancel is on its way there and it takes bytes."""
-        await self._session.settled()
-        await self._session.backend.drained()
+        await self._settled()
+        await self._backend.drained()
         if self.backend_gone:
             return
-        self._session.backend.write(data)
+        self._backend.write(data)
 
     async def to_client(self, kind: int, data: bytes) -> None:
         """Write a message or a piece to the client, once it takes bytes, unless it already has it."""
         if self.suppress and kind not in (m.DATA_ROW, CONTINUATION):
             self.suppress -= 1
             return
-        await self._session.client.drained()
-        self._session.client.write(data)
+        await self._client.drained()
+        self._client.write(data)
 
     @property
     def client_encoding(self) -> str:

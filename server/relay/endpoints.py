@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntFlag
-from typing import TYPE_CHECKING, cast
-
-if TYPE_CHECKING:
-    from server.relay.session import RelaySession
+from typing import cast
 
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written on one side from which on the other side is no longer read."""
@@ -36,13 +32,19 @@ class PauseReason(IntFlag):
     """So many batches have been passed on that PostgreSQL answers some of them first."""
 
 
-class Side(asyncio.Protocol, ABC):
-    """One end. ``receive`` is exchanged as the session changes its state."""
+def ignore(data: bytes) -> None:
+    """Bytes that come when nobody wants them any more."""
 
-    def __init__(self, session: RelaySession):
-        self.session = session
+
+class Endpoint(asyncio.Protocol):
+    """One end. ``receive`` is exchanged as the session changes its state; ``lost`` is called at the end."""
+
+    def __init__(self, lost: Callable[[], None]):
+        self.peer: Endpoint | None = None
+        """The other end of the session."""
         self.transport: asyncio.Transport | None = None
-        self.receive: Callable[[bytes], None] = session.ignore
+        self.receive: Callable[[bytes], None] = ignore
+        self._lost = lost
         self.descriptor = -1
         """The socket's, where what is written need not be encrypted."""
         self.clogged = False
@@ -50,11 +52,6 @@ class Side(asyncio.Protocol, ABC):
         self.holds = PauseReason(0)
         self.slow: asyncio.Future[None] | None = None
         """Done when the transport takes bytes again; None while it does."""
-
-    @property
-    @abstractmethod
-    def other(self) -> Side | None:
-        """The end on the other side of the session."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.attach(cast(asyncio.Transport, transport))  # uvloop's are, without saying so
@@ -115,43 +112,19 @@ class Side(asyncio.Protocol, ABC):
     def pause_writing(self) -> None:
         if self.slow is None:
             self.slow = asyncio.get_running_loop().create_future()
-        if self.other is not None:
-            self.other.hold(PauseReason.SLOW_PEER)
+        if self.peer is not None:
+            self.peer.hold(PauseReason.SLOW_PEER)
 
     def resume_writing(self) -> None:
         if self.slow is not None and not self.slow.done():
             self.slow.set_result(None)
         self.slow = None
-        if self.other is not None:
-            self.other.release(PauseReason.SLOW_PEER)
+        if self.peer is not None:
+            self.peer.release(PauseReason.SLOW_PEER)
 
-    def lost(self) -> None:
-        """The connection is gone: nobody shall wait for it to take bytes."""
+    def connection_lost(self, exc: Exception | None) -> None:
         if self.slow is not None and not self.slow.done():
-            self.slow.set_result(None)
+            self.slow.set_result(None)  # nobody shall wait for a connection that is gone
         self.slow = None
         self.transport = None
-
-
-class ClientSide(Side):
-    @property
-    def other(self) -> Side | None:
-        return self.session.backend
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self.session.client_connected()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost()
-        self.session.client_lost()
-
-
-class BackendSide(Side):
-    @property
-    def other(self) -> Side | None:
-        return self.session.client
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost()
-        self.session.backend_lost()
+        self._lost()

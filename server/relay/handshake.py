@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import structlog
 
@@ -13,10 +13,8 @@ from server.protocol import messages as m
 from server.protocol.framing import AUTHENTICATION_LENGTHS, FRONTEND_LENGTHS
 from server.protocol.state import Event, State
 from server.relay import upstream
-from server.relay.endpoints import PauseReason
-
-if TYPE_CHECKING:
-    from server.relay.session import RelaySession
+from server.relay.endpoints import PauseReason, ignore
+from server.relay.session import RelaySession
 
 log = structlog.get_logger(__name__)
 
@@ -38,8 +36,10 @@ _TRUST_HINT = (
 class StartupHandshake:
     """Takes a session from its first byte to the state in which bytes pass."""
 
-    def __init__(self, session: RelaySession):
+    def __init__(self, session: RelaySession, is_full: Callable[[], bool]):
         self.session = session
+        self.is_full = is_full
+        """Whether as many clients have a PostgreSQL connection as may have one."""
         self.backend_tls = False
         self._requests: set[startup.EncryptionRequest] = set()
         self._asked = False
@@ -67,7 +67,7 @@ class StartupHandshake:
                 if isinstance(packet, startup.EncryptionRequest):
                     self._encrypt(packet)
                 elif isinstance(packet, startup.CancelRequest):
-                    self.session.client.receive = self.session.ignore
+                    self.session.client.receive = ignore
                     self.session.spawn(self._pass_cancel(packet))
                     return
                 else:
@@ -89,7 +89,7 @@ class StartupHandshake:
             self.session.client.write(b"N")
             return
         self.session.move(Event.TLS_BEGINS)
-        self.session.client.receive = self.session.ignore
+        self.session.client.receive = ignore
         transport.pause_reading()
         self.session.client.write(b"S")
         self.session.spawn(self._secure(transport, self.session.relay.tls))
@@ -120,7 +120,7 @@ class StartupHandshake:
         self.session.close()
 
     def _start(self, packet: startup.StartupMessage) -> None:
-        if self.session.relay.full:
+        if self.is_full():
             self.session.fail("53300", "sorry, too many clients already")
             return
         self.session.move(Event.STARTUP_MESSAGE)

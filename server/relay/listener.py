@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
-from dataclasses import dataclass
 
 import structlog
 
@@ -14,7 +13,9 @@ from engine.session.liveness import keep_alive
 from server.intercept.engine_interface import Backend, EngineInterface
 from server.protocol.messages import error_response
 from server.protocol.startup import MAX_LENGTH, TLS_HANDSHAKE
-from server.relay.cancel import CancelRegistry
+from server.protocol.state import State
+from server.relay.context import Limits, RelayContext
+from server.relay.handshake import StartupHandshake
 from server.relay.session import RelaySession
 from server.relay.tls import ALPN
 
@@ -24,15 +25,6 @@ _BACKLOG = 512
 _PAUSE_SECONDS = 0.5
 _NEWCOMERS = 100
 """Connections above the limit that may still ask: they are told that it is reached, or cancel a statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_connections: int = 1000
-    startup_seconds: float = 60.0
-    """Time a client has from connecting to being authenticated."""
-    linger_seconds: float = 10.0
-    """Time a client has to read what was still sent to it when its session ended."""
 
 
 class Relay:
@@ -51,24 +43,17 @@ class Relay:
         limits: Limits | None = None,
         allow_trust: bool = False,
     ):
-        self.backend = backend
-        self.hooks = hooks
-        self.tls = tls
         self.host = host
         self.port = port
-        self.limits = limits or Limits()
-        self.allow_trust = allow_trust
-        """Whether clients may log in without having been asked for anything."""
-        self.cancels = CancelRegistry(backend)
+        self.context = RelayContext(backend, hooks, tls, limits or Limits(), allow_trust)
         self.sessions: set[RelaySession] = set()
         self._listeners: list[socket.socket] = []
         self._arrivals: set[asyncio.Task[None]] = set()
-        self._farewells: set[asyncio.Task[None]] = set()
 
     @property
     def full(self) -> bool:
         """Whether as many clients have a PostgreSQL connection as may have one."""
-        return sum(1 for session in self.sessions if session.started) >= self.limits.max_connections
+        return sum(1 for session in self.sessions if session.started) >= self.context.limits.max_connections
 
     async def start(self) -> None:
         """Listen. Raises OSError if the address cannot be used."""
@@ -99,16 +84,11 @@ class Relay:
             session.fail("57P01", "terminating connection due to administrator command")
         waiting = [session.ended for session in self.sessions]
         if waiting:
-            await asyncio.wait(waiting, timeout=self.limits.linger_seconds / 4)
+            await asyncio.wait(waiting, timeout=self.context.limits.linger_seconds / 4)
         for session in list(self.sessions):
             session.abort()
-        if self._farewells:
-            await asyncio.wait(self._farewells, timeout=self.limits.linger_seconds / 4)
-
-    def keep(self, work: asyncio.Task[None]) -> None:
-        """Keep a task that outlives its session."""
-        self._farewells.add(work)
-        work.add_done_callback(self._farewells.discard)
+        if self.context.farewells:
+            await asyncio.wait(self.context.farewells, timeout=self.context.limits.linger_seconds / 4)
 
     def _stop_listening(self) -> None:
         loop = asyncio.get_running_loop()
@@ -147,28 +127,37 @@ class Relay:
                     while await asyncio.get_running_loop().sock_recv(accepted, MAX_LENGTH):
                         pass
 
+    def _session(self) -> RelaySession:
+        session = RelaySession(self.context)
+        self.sessions.add(session)
+        session.ended.add_done_callback(lambda _: self.sessions.discard(session))
+        StartupHandshake(session, lambda: self.full).begin()
+        return session
+
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         accepted.setblocking(False)
         keep_alive(accepted, idle=60, interval=10, count=6)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if len(self.sessions) >= self.limits.max_connections + _NEWCOMERS:
+        if len(self.sessions) >= self.context.limits.max_connections + _NEWCOMERS:
             await self._turn_away(accepted)
             return
-        session = RelaySession(self)
+        session = self._session()
         try:
             tls = None
-            if self.tls is not None:
-                async with asyncio.timeout(self.limits.startup_seconds):
+            if self.context.tls is not None:
+                async with asyncio.timeout(self.context.limits.startup_seconds):
                     if await _first_byte(accepted) == TLS_HANDSHAKE:
-                        tls = self.tls
+                        tls = self.context.tls
             transport, _ = await loop.connect_accepted_socket(
                 lambda: session.client,
                 accepted,
                 ssl=tls,
-                ssl_handshake_timeout=self.limits.startup_seconds if tls else None,
+                ssl_handshake_timeout=self.context.limits.startup_seconds if tls else None,
             )
-            if tls is not None:
+            if session.state is State.CLOSED:
+                transport.abort()
+            elif tls is not None:
                 tunnel = transport.get_extra_info("ssl_object")
                 if tunnel is None or tunnel.selected_alpn_protocol() != ALPN:
                     session.fail("08P01", "direct TLS connection without ALPN protocol negotiation")

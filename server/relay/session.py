@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -18,12 +18,9 @@ from server.protocol.state import Event, State, after
 from server.protocol.statement_registry import Attention
 from server.protocol.traffic import Traffic
 from server.relay import upstream
-from server.relay.endpoints import BackendSide, ClientSide, PauseReason
-from server.relay.handshake import StartupHandshake
+from server.relay.context import RelayContext
+from server.relay.endpoints import Endpoint, PauseReason, ignore
 from server.subscriptions.session_subscriptions import SessionSubscriptions
-
-if TYPE_CHECKING:
-    from server.relay.listener import Relay
 
 log = structlog.get_logger(__name__)
 
@@ -33,13 +30,14 @@ _MOST_OUTSTANDING = 10_000
 
 
 class RelaySession:
-    """States and transitions are those of ``protocol.state``."""
+    """States and transitions are those of ``protocol.state``. It begins with a ``relay.handshake``."""
 
-    def __init__(self, relay: Relay):
+    def __init__(self, relay: RelayContext):
         self.relay = relay
         self.state = State.STARTUP
-        self.client = ClientSide(self)
-        self.backend = BackendSide(self)
+        self.client = Endpoint(self.abort)
+        self.backend = Endpoint(self._backend_lost)
+        self.client.peer, self.backend.peer = self.backend, self.client
         self.traffic = Traffic(self._committed, self._sent, self._portals_ended)
         self._held: SessionSubscriptions | None = None
         self.database = ""
@@ -53,7 +51,6 @@ class RelaySession:
         self._cancels = 0
         self._settled = asyncio.Event()
         self._settled.set()
-        relay.sessions.add(self)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -84,9 +81,6 @@ class RelaySession:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("session failed", database=self.database, exc_info=error)
             self.fail("XX000", f"internal error of the server: {error}")
-
-    def ignore(self, data: bytes) -> None:
-        """Bytes that come when nobody wants them any more."""
 
     def fail(self, sqlstate: str, text: str, hint: str | None = None) -> None:
         """Tell the client why its session ends, and end it."""
@@ -120,7 +114,7 @@ class RelaySession:
                 task.cancel()
         self._leave_backend()
         self._portals_ended()
-        self.client.receive = self.backend.receive = self.ignore
+        self.client.receive = self.backend.receive = ignore
         if self.key is not None:
             self.relay.cancels.remove(*self.key, self)
         if self.client.transport is None:
@@ -139,7 +133,6 @@ class RelaySession:
         for side in (self.client, self.backend):
             if side.transport is not None:
                 side.transport.abort()
-        self.relay.sessions.discard(self)
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -151,8 +144,7 @@ class RelaySession:
         if busy and not self.traffic.terminated and self.key is not None:
             # A backend at work notices that its client is gone only when it writes.
             request = startup.CancelRequest(*self.key)
-            work = asyncio.get_running_loop().create_task(upstream.cancel(self.relay.backend, request))
-            self.relay.keep(work)
+            self.relay.outlive(upstream.cancel(self.relay.backend, request))
         if not self.traffic.terminated and not self.traffic.client.skip:
             transport.write(m.TERMINATE_MESSAGE)
         if transport.get_write_buffer_size():
@@ -160,13 +152,7 @@ class RelaySession:
         else:
             transport.close()
 
-    def client_connected(self) -> None:
-        StartupHandshake(self).begin()
-
-    def client_lost(self) -> None:
-        self.abort()
-
-    def backend_lost(self) -> None:
+    def _backend_lost(self) -> None:
         while self.state is State.RELAY and self.traffic.more_from_backend:  # the client gets what was said last
             self.from_backend(b"")
         if self.dialogue is not None:
@@ -277,7 +263,7 @@ class RelaySession:
             PauseReason.ANSWERS | PauseReason.TURN
         )  # all answers are waited for first, and then goes on what is left
         self.move(Event.ATTENTION)
-        self.dialogue = MessageStream(self)
+        self.dialogue = MessageStream(self.client, self.backend, self.traffic, self.settled)
         self.client.receive = self.dialogue.from_client
         self.backend.receive = self.dialogue.from_backend
         self.spawn(self._intercepted(self.dialogue, attention))
@@ -297,7 +283,7 @@ class RelaySession:
         self.move(Event.ATTENTION_DONE)
         self.pass_bytes()
         if dialogue.backend_gone:  # without that anybody has read so far
-            self.backend_lost()
+            self._backend_lost()
 
     def _committed(self) -> None:
         self.relay.hooks.committed(self.database)
@@ -308,9 +294,7 @@ class RelaySession:
     def subscriptions(self) -> SessionSubscriptions:
         """The session's subscriptions."""
         if self._held is None:
-            self._held = SessionSubscriptions(
-                lambda work: self.relay.keep(asyncio.get_running_loop().create_task(work))
-            )
+            self._held = SessionSubscriptions(self.relay.outlive)
         return self._held
 
     def _portals_ended(self) -> None:

@@ -52,7 +52,7 @@ def test_trust_of_the_relays_connection_lets_no_client_in(
 
 def test_an_operator_may_allow_trust(trusting: EmbeddedPostgres, start_relay: Callable[..., RunningRelay]) -> None:
     relay = start_relay(backend=Backend(unix_socket_dir=trusting.socket_dir, port=trusting.port))
-    relay.relay.allow_trust = True
+    relay.relay.context.allow_trust = True
     with psycopg.connect(host="127.0.0.1", port=relay.port, user="postgres", dbname="postgres") as client:
         assert client.execute("SELECT current_user").fetchone() == ("postgres",)
 
@@ -110,7 +110,7 @@ def test_no_part_of_a_password_is_shown_for_a_malformed_url(url: str) -> None:
     ],
 )
 async def test_truncated_answers_are_breaches_of_the_protocol(answer: bytes) -> None:
-    session = RelaySession(Relay(Backend(), NoEngine()))
+    session = RelaySession(Relay(Backend(), NoEngine()).context)
     try:
         session.traffic.from_backend(answer)
     except m.ProtocolViolation as error:

@@ -17,7 +17,8 @@ from psycopg import conninfo
 
 from server.intercept.engine_interface import Backend, EngineInterface, NoEngine
 from server.postgres.cluster import EmbeddedPostgres
-from server.relay.listener import Limits, Relay
+from server.relay.context import Limits
+from server.relay.listener import Relay
 from tests.clusters import new_database
 from tests.server.subscriptions.feed_hub import FeedEngine, FeedHub
 from tests.server.subscriptions.subscribing import Subscribed

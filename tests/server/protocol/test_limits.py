@@ -15,7 +15,7 @@ import pytest
 from psycopg import conninfo
 from structlog.testing import capture_logs
 
-from server.relay.listener import Limits
+from server.relay.context import Limits
 from tests.server.conftest import RunningRelay, through
 from tests.server.wire import Wire, dial, startup, until_closed
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from server.intercept.engine_interface import Backend
-from server.relay.listener import Limits
+from server.relay.context import Limits
 from server.relay.tls import server_context
 from tests.server.conftest import RunningRelay, cancel_when_active, through
 from tests.server.wire import startup

@@ -138,7 +138,7 @@ def test_read_only_transaction(subscribed: Subscribed) -> None:
 
 
 def test_shutdown_of_the_server(subscribed: Subscribed, start_relay: Callable[..., RunningRelay]) -> None:
-    relay = start_relay(hooks=subscribed.relay.hooks)
+    relay = start_relay(hooks=subscribed.relay.context.hooks)
     wire = Wire(through(relay, subscribed.direct))
     wire.send(m.query(b"SUBSCRIBE t"))
     wire.until("T")
