@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import structlog
 
 from catalog.session import SqlError
+from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.intercept.relayed_session import NAME, BackendError, RelayedSession, run_by_name
 from server.protocol import extensions, request_statements, uri_copy
@@ -29,10 +29,7 @@ from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
-
-if TYPE_CHECKING:
-    from server.relay.session import RelaySession
-    from server.subscriptions.subscriber import Subscriber
+from server.subscriptions.interface import Cancellable
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +47,7 @@ class Refused(SqlError):
 class Interceptor:
     """What both protocols share: our transaction, the held completion, the engine's turn."""
 
-    def __init__(self, session: RelaySession, dialogue: MessageStream):
+    def __init__(self, session: InterceptedSession, dialogue: MessageStream):
         self.session = session
         self.traffic = session.traffic
         self.dialogue = dialogue
@@ -67,7 +64,7 @@ class Interceptor:
         self._cancelled = False
         self._work: asyncio.Task[None] | None = None
         self._injected: RelayedSession | None = None
-        self.subscriber: Subscriber | None = None
+        self.subscriber: Cancellable | None = None
         """What is being answered instead of PostgreSQL."""
 
     def go_on_from(self, other: Interceptor) -> None:
@@ -263,7 +260,7 @@ class Interceptor:
 
     async def _engine(self, session: RelayedSession) -> None:
         await session.pin()
-        await self.session.relay.hooks.carry_out(session)
+        await self.session.hooks.carry_out(session)
         if session.disturbed or not session.autocommit:
             await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway where nothing was SET
 
@@ -392,7 +389,7 @@ class Interceptor:
     async def release_databases_of(self, text: bytes, statement: Statement) -> None:
         role = self.traffic.parameters.get("session_authorization", "")
         for name in databases_touched(text, [statement]):
-            await self.session.relay.hooks.release_database(name, role)
+            await self.session.hooks.release_database(name, role)
 
 
 def _is_plain_end(text: bytes) -> bool:

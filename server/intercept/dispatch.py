@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from server.intercept.extended import ExtendedInterceptor
+from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import MessageStream
 from server.intercept.replay import ReplayInterceptor
 from server.intercept.simple import SimpleInterceptor
@@ -12,11 +11,8 @@ from server.protocol import messages as m
 from server.protocol.framing import CONTINUATION
 from server.protocol.statement_registry import Attention
 
-if TYPE_CHECKING:
-    from server.relay.session import RelaySession
 
-
-async def intercept(session: RelaySession, dialogue: MessageStream, attention: Attention) -> None:
+async def intercept(session: InterceptedSession, dialogue: MessageStream, attention: Attention) -> None:
     """Intercept the session until its batch has been answered."""
     if attention is Attention.REQUEST_MADE:
         session.interceptor = unnamed = ReplayInterceptor(session, dialogue)

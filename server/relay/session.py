@@ -8,8 +8,8 @@ from typing import Any
 
 import structlog
 
-from server.intercept.base import Interceptor
 from server.intercept.dispatch import intercept
+from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.protocol import messages as m
 from server.protocol import startup
@@ -47,7 +47,7 @@ class RelaySession:
         self._tasks: set[asyncio.Task[None]] = set()
         self.timer: asyncio.TimerHandle | None = None
         self.dialogue: MessageStream | None = None
-        self.interceptor: Interceptor | None = None
+        self.intercepted: InterceptedSession | None = None
         self._cancels = 0
         self._settled = asyncio.Event()
         self._settled.set()
@@ -269,8 +269,11 @@ class RelaySession:
         self.spawn(self._intercepted(self.dialogue, attention))
 
     async def _intercepted(self, dialogue: MessageStream, attention: Attention) -> None:
+        self.intercepted = InterceptedSession(
+            self.database, self.client, self.traffic, self.relay.hooks, self.settled, self.subscriptions
+        )
         try:
-            await intercept(self, dialogue, attention)
+            await intercept(self.intercepted, dialogue, attention)
         except BackendGone:
             self._lost_backend()
             return
@@ -278,7 +281,7 @@ class RelaySession:
             self.violated(error)
             return
         finally:
-            self.dialogue = self.interceptor = None
+            self.dialogue = self.intercepted = None
         dialogue.leave()
         self.move(Event.ATTENTION_DONE)
         self.pass_bytes()
@@ -307,8 +310,8 @@ class RelaySession:
 
     async def cancel(self, request: startup.CancelRequest) -> None:
         """Cancel what the client waits for; new statements wait until the cancel has arrived."""
-        if self.interceptor is not None:
-            if not self.interceptor.cancel_work():
+        if self.intercepted is not None and self.intercepted.interceptor is not None:
+            if not self.intercepted.interceptor.cancel_work():
                 return
         elif not self.traffic.outstanding and self.traffic.batch is None:
             return

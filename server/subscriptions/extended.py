@@ -7,7 +7,7 @@ portals are closed as soon as they have been described.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from catalog.session import SqlError
 from server.intercept.relayed_session import BackendError
@@ -18,18 +18,16 @@ from server.protocol.statement_registry import Mentioning
 from server.protocol.subscribe_syntax import CopySubscription, Subscription
 from server.subscriptions.answers import Answers
 from server.subscriptions.describe_query import DescribeQuery
+from server.subscriptions.interface import AnsweredExtendedBatch
 from server.subscriptions.session_subscriptions import Ours, Portal, Statement
 from server.subscriptions.subscriber import ABORTED, BACK, SAVEPOINT
-
-if TYPE_CHECKING:
-    from server.intercept.extended import ExtendedInterceptor
 
 _NO_DATA = m.message(m.NO_DATA)
 _NO_PARAMETERS = m.message(m.PARAMETER_DESCRIPTION, m.INT16.pack(0))
 
 
 class ExtendedSubscriptions(Answers):
-    interceptor: ExtendedInterceptor
+    interceptor: AnsweredExtendedBatch
 
     async def take(self, kind: int, data: bytes) -> bool:
         """Answer a message, if it is about a subscription. False if PostgreSQL is to answer it."""

@@ -6,16 +6,13 @@ PostgreSQL converts them: it reads the texts as the columns' types and gives the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
 from server.intercept.relayed_session import run_by_name
 from server.protocol import values
 from server.subscriptions.describe_query import Column
 from server.subscriptions.literals import type_names
 from server.subscriptions.session_subscriptions import RowBuffer
-
-if TYPE_CHECKING:
-    from server.subscriptions.subscriber import Subscriber
+from server.subscriptions.subscriber import Subscriber
 
 _ROWS_AT_ONCE = 5000
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from catalog.session import SqlError
 from engine.subscribe import CLIENT_SETTINGS, AsOf, Envelope, Subscribe
@@ -13,8 +12,8 @@ from server.protocol import values
 from server.protocol.lexer import tokens
 from server.protocol.subscribe_syntax import Piece, Subscription
 
-if TYPE_CHECKING:
-    from server.subscriptions.subscriber import Subscriber
+Exchange = Callable[[bytes], Awaitable[list[tuple[int, bytes]]]]
+"""Sends messages with Sync and reads all answers. Raises BackendError."""
 
 _TYPE_NAMES = (
     "SELECT pg_catalog.format_type(t::pg_catalog.oid, -1)"
@@ -27,7 +26,7 @@ async def type_names(session: RelayedSession, types: Sequence[int]) -> list[str]
     return [str(name) for (name,) in await session.fetch(_TYPE_NAMES, list(types))]
 
 
-async def of(subscriber: Subscriber, session: RelayedSession, types: Sequence[int], parameters: bytes) -> list[str]:
+async def of(exchange: Exchange, session: RelayedSession, types: Sequence[int], parameters: bytes) -> list[str]:
     """One literal for each parameter, in parentheses. ``parameters`` is what Bind says about them, if there was one."""
     if not types:
         return []
@@ -43,7 +42,7 @@ async def of(subscriber: Subscriber, session: RelayedSession, types: Sequence[in
         + (CLEAR + m.parse(NAME, asking, declared) + bound + m.execute(NAME) + CLEAR)
         + _encoding("UTF8")
     )
-    answers = await subscriber.exchange(messages)
+    answers = await exchange(messages)
     rows = [data for kind, data in answers if kind not in b"123CZnt"]
     found = values.row(b"".join(rows[1:-1]), [str] * len(types), values.codec(client))
     return [literal(value, name) for value, name in zip(found, names, strict=True)]

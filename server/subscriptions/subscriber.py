@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -25,10 +25,8 @@ from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Su
 from server.protocol.values import codec
 from server.subscriptions import describe_query, literals
 from server.subscriptions.describe_query import Column, DescribeQuery
+from server.subscriptions.interface import AnsweredBatch
 from server.subscriptions.session_subscriptions import Ours, RowReader, SessionSubscriptions, Statement
-
-if TYPE_CHECKING:
-    from server.intercept.base import Interceptor
 
 log = structlog.get_logger(__name__)
 
@@ -54,7 +52,7 @@ _OTHER_SETTINGS = "SELECT name, pg_catalog.current_setting(name) FROM pg_catalog
 class Subscriber:
     """What one intercepted batch does with subscriptions."""
 
-    def __init__(self, interceptor: Interceptor):
+    def __init__(self, interceptor: AnsweredBatch):
         self.interceptor = interceptor
         self.session = interceptor.session
         self.dialogue = interceptor.dialogue
@@ -310,12 +308,12 @@ class Subscriber:
         parameters: bytes,
     ) -> Feed:
         encoding = codec(self.encoding)
-        values = await literals.of(self, session, statement.parameter_types, parameters)
+        values = await literals.of(self.exchange, session, statement.parameter_types, parameters)
         names = [name for name in (*CLIENT_SETTINGS, IDLE_SESSION) if name not in session.before]
         settings = {**session.before, **dict(await session.fetch(_OTHER_SETTINGS, names))}
         self._timeouts = {name: settings[name] for name in (IDLE_IN_TRANSACTION, IDLE_SESSION)}
         asked = literals.asked(subscription, values, settings)
-        hub = await self.session.relay.hooks.subscriptions(self.session.database)
+        hub = await self.session.hooks.subscriptions(self.session.database)
         try:
             prepared = await hub.prepare(session, asked)
         except SqlError as error:

@@ -74,8 +74,12 @@ def _socket_inodes(pid: int) -> Iterator[str]:
 
 
 def _unix_listeners() -> Iterator[tuple[str, str]]:
-    """Inodes and paths, as they were given to bind(); those in the abstract namespace begin with @."""
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
+    """Inodes and paths, as they were given to bind(); those in the abstract namespace begin with @.
+
+    Linux gives the list in pieces and may leave one out between two of them while other sockets come and go, so it is
+    read several times.
+    """
+    for line in {line for _ in range(5) for line in Path("/proc/net/unix").read_text().splitlines()[1:]}:
         fields = line.split(maxsplit=7)
         if int(fields[3], 16) & _ACCEPTS:
             yield fields[6], fields[7] if len(fields) > 7 else ""

@@ -8,7 +8,7 @@ from tests.structure.figures import Figures, measure
 
 FOLDER = 43
 CIRCLES: list[int] = [20, 5]
-CIRCLES_OF_TYPES: list[int] = [25, 17, 5, 5, 4, 3, 2]
+CIRCLES_OF_TYPES: list[int] = [25, 5, 5, 4, 3, 2]
 OVER_20 = 27
 OVER_15 = 71
 LINES = 132

@@ -1,0 +1,44 @@
+"""What all sessions of a relay share."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from server.intercept.engine_interface import Backend, EngineInterface
+from server.relay.cancel import CancelRegistry
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_connections: int = 1000
+    startup_seconds: float = 60.0
+    """Time a client has from connecting to being authenticated."""
+    linger_seconds: float = 10.0
+    """Time a client has to read what was still sent to it when its session ended."""
+
+
+class RelayContext:
+    """The PostgreSQL behind a relay, its engine, its limits, and the work that outlives sessions."""
+
+    def __init__(
+        self, backend: Backend, hooks: EngineInterface, tls: ssl.SSLContext | None, limits: Limits, allow_trust: bool
+    ):
+        self.backend = backend
+        self.hooks = hooks
+        self.tls = tls
+        self.limits = limits
+        self.allow_trust = allow_trust
+        """Whether clients may log in without having been asked for anything."""
+        self.cancels = CancelRegistry(backend)
+        self.farewells: set[asyncio.Task[None]] = set()
+        """Tasks that outlive their sessions."""
+
+    def outlive(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that may end after the session that began it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.farewells.add(task)
+        task.add_done_callback(self.farewells.discard)
