@@ -18,7 +18,8 @@ from catalog.session import RequestSession, SqlError, SqlSession
 from engine.queues.maintenance import Backoff
 from engine.session.leader_election import Candidate, beat
 from engine.session.pool import PooledSession
-from engine.session.transactions import local_setting, quoted, set_role
+from engine.session.transactions import local_setting, set_role
+from sql.base.text import quote
 from sql.statements.source_and_history import CreateSource, DropSource
 
 logger = structlog.get_logger(__name__)
@@ -41,7 +42,7 @@ async def create_source(session: RequestSession, statement: CreateSource, search
     None if it is there and the statement says IF NOT EXISTS. Raises SqlError, what CREATE TABLE raises.
     """
     schema = await _schema(session, statement.name, search_path)
-    table = f"{quoted(schema)}.{quoted(statement.name[-1])}"
+    table = quote(schema, statement.name[-1])
     if statement.guarded:
         ((present,),) = await session.fetch("SELECT pg_catalog.to_regclass($1::text) IS NOT NULL", table)
         if present:
@@ -73,7 +74,7 @@ async def drop_source(session: RequestSession, statement: DropSource, search_pat
 
 async def find_relation(session: SqlSession, name: tuple[str, ...], search_path: str) -> int | None:
     """The OID of the relation that a name means along a search_path."""
-    written = ".".join(map(quoted, name))
+    written = quote(*name)
     async with local_setting(session, "search_path", search_path):
         ((relid,),) = await session.fetch(
             "SELECT pg_catalog.to_regclass($1::pg_catalog.text)::pg_catalog.oid::pg_catalog.int8", written

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from catalog.session import SqlSession
-from engine.session.transactions import quoted
+from sql.base.text import quote
 
 CHANGES = "pgtrickle_changes"
 
@@ -27,8 +27,8 @@ def difference(source: str, copy: str, columns: Sequence[str]) -> str:
     Rows are compared by their text: so values that are equal and differ (1.0 and 1.00) count as changed, and types
     without equality (json) are compared, too. `source` and `copy` are qualified and quoted. The source is read once.
     """
-    names = ", ".join(quoted(name) for name in columns)
-    fields = ", ".join(f"r.{quoted(name)}" for name in columns)
+    names = ", ".join(quote(name) for name in columns)
+    fields = ", ".join(f"r.{quote(name)}" for name in columns)
     row = f'ROW({fields})::pg_catalog.text COLLATE "C"'
     return f"""
 WITH __pgt_new AS MATERIALIZED (

@@ -10,8 +10,10 @@ from typing import Any, Protocol
 from catalog.session import SqlError, SqlSession
 from engine.foreign_tables.difference import CHANGES, difference, run_poll
 from engine.foreign_tables.lake_options import LakeTable, lake_table
-from engine.session.transactions import quoted, savepoint, set_role
+from engine.session.transactions import savepoint, set_role
 from engine.stream_tables.refresh_state import RefreshContext
+from sql.base.text import quote
+from sql.base.text import text as literal
 
 FILE, ROW = "__pgt_file", "__pgt_row"
 """Columns of the temporary table of texts: the number of the file, and that of the row in it."""
@@ -76,16 +78,16 @@ async def poll_lake(
         return {"gone": 0, "come": 0}
     number = next(_numbers)
     texts, values = f"__headwater_lake_texts_{number}", f"__headwater_lake_{number}"
-    copy = f"{CHANGES}.{quoted(poll['copy'])}"
-    declared = ", ".join(f"{quoted(column)} pg_catalog.text" for column in (*poll["columns"], FILE, ROW))
+    copy = f"{CHANGES}.{quote(poll['copy'])}"
+    declared = ", ".join(f"{quote(column)} pg_catalog.text" for column in (*poll["columns"], FILE, ROW))
     async with set_role(session, context.owner, current=context.caller):
-        await session.execute(f"CREATE TEMPORARY TABLE {quoted(texts)} ({declared}) ON COMMIT DROP")
-        await session.execute(f"CREATE TEMPORARY TABLE {quoted(values)} (LIKE {copy}) ON COMMIT DROP")
+        await session.execute(f"CREATE TEMPORARY TABLE {quote(texts)} ({declared}) ON COMMIT DROP")
+        await session.execute(f"CREATE TEMPORARY TABLE {quote(values)} (LIKE {copy}) ON COMMIT DROP")
         arrays = [(column, type_["array"]) for column, type_ in _typed(poll)]
         await reader.fill(session, texts, arrays, table, found, name)
-        await _convert(session, poll, f"pg_temp.{quoted(texts)}", f"pg_temp.{quoted(values)}", found)
-        counts = await run_poll(session, difference(f"pg_temp.{quoted(values)}", copy, poll["columns"]))
-        await session.execute(f"DROP TABLE pg_temp.{quoted(texts)}, pg_temp.{quoted(values)}")
+        await _convert(session, poll, f"pg_temp.{quote(texts)}", f"pg_temp.{quote(values)}", found)
+        counts = await run_poll(session, difference(f"pg_temp.{quote(values)}", copy, poll["columns"]))
+        await session.execute(f"DROP TABLE pg_temp.{quote(texts)}, pg_temp.{quote(values)}")
     await session.fetch(
         "SELECT pgtrickle._set_poll_files($1::bigint, $2::text, $3::text, $4::text)",
         context.pgt_id,
@@ -98,8 +100,8 @@ async def poll_lake(
 
 async def _convert(session: SqlSession, poll: Poll, texts: str, values: str, found: Files) -> None:
     """Texts become values as assignments would make them: what is too long is an error, not cut off."""
-    names = ", ".join(quoted(name) for name in poll["columns"])
-    cast = ", ".join(f"{quoted(name)}::{type_['plain']}" for name, type_ in _typed(poll))
+    names = ", ".join(quote(name) for name in poll["columns"])
+    cast = ", ".join(f"{quote(name)}::{type_['plain']}" for name, type_ in _typed(poll))
     statement = (
         f"WITH put AS (INSERT INTO {values} ({names}) SELECT {cast} FROM {texts} RETURNING 1)"
         " SELECT pg_catalog.jsonb_build_object('rows', pg_catalog.count(*)) FROM put"
@@ -119,7 +121,7 @@ async def _offender(session: SqlSession, poll: Poll, texts: str, found: Files) -
     for name, type_ in _typed(poll):
         statement = (
             f"SELECT pg_catalog.jsonb_build_object('file', {FILE}, 'row', {ROW}) FROM {texts}"
-            f" WHERE NOT pg_catalog.pg_input_is_valid({quoted(name)}, {_literal(type_['type'])})"
+            f" WHERE NOT pg_catalog.pg_input_is_valid({quote(name)}, {literal(type_['type'])})"
             f" ORDER BY {FILE}::pg_catalog.int8, {ROW}::pg_catalog.int8 LIMIT 1"
         )
         try:
@@ -136,7 +138,3 @@ async def _offender(session: SqlSession, poll: Poll, texts: str, found: Files) -
 def _typed(poll: Poll) -> list[tuple[str, Any]]:
     """The columns with what `pgtrickle._copied_types` says of them."""
     return list(zip(poll["columns"], poll["types"], strict=True))
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -20,11 +20,12 @@ from engine.foreign_tables.difference import CHANGES, difference, run_poll
 from engine.foreign_tables.lake_options import WRAPPER, lake_table
 from engine.foreign_tables.lake_polling import LakeReader, poll_lake
 from engine.session.settings import is_on
-from engine.session.transactions import PINNED_PATH, quoted, set_role
+from engine.session.transactions import PINNED_PATH, set_role
 from engine.stream_tables.analysis import Definition, Dependency, analysed, define
 from engine.stream_tables.plan_inputs import guard
 from engine.stream_tables.refresh_state import RefreshContext, lock
 from sql import NotDifferentiable, View, jobs
+from sql.base.text import quote
 
 logger = structlog.get_logger(__name__)
 
@@ -53,8 +54,8 @@ class Copy:
     @property
     def view(self) -> View:
         """What a query reads for the foreign table."""
-        names = ", ".join(quoted(name) for name in self.columns)
-        return View(self.schema, self.name, self.columns, f"SELECT {names} FROM {CHANGES}.{quoted(self.copy)}")
+        names = ", ".join(quote(name) for name in self.columns)
+        return View(self.schema, self.name, self.columns, f"SELECT {names} FROM {CHANGES}.{quote(self.copy)}")
 
 
 def foreign_tables(definition: Definition) -> list[Dependency]:
@@ -114,7 +115,7 @@ async def read_from_copies(
         ((text,),) = await session.fetch(
             "SELECT pgtrickle._create_copy($1::bigint::oid, $2::text::regrole::oid)::text",
             dependency.source.oid,
-            quoted(owner),
+            quote(owner),
         )
         made = json.loads(text)
         copies.append(Copy(made["schema"], made["name"], made["copy"], tuple(made["columns"]), made["relid"]))
@@ -178,7 +179,7 @@ async def _poll(
 ) -> dict[str, Any]:
     if poll["wrapper"] == WRAPPER:
         return await poll_lake(session, context, poll, lake)
-    source = f"{quoted(poll['schema'])}.{quoted(poll['name'])}"
-    statement = difference(source, f"{CHANGES}.{quoted(poll['copy'])}", poll["columns"])
+    source = quote(poll["schema"], poll["name"])
+    statement = difference(source, f"{CHANGES}.{quote(poll['copy'])}", poll["columns"])
     async with set_role(session, context.owner, current=context.caller):
         return await run_poll(session, statement)

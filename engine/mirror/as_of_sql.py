@@ -21,6 +21,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sql.base.text import quote
+
 WEIGHT = "__pgt_w"
 XID = "__pgt_xid"
 CHANGE_ID = "__pgt_change_id"
@@ -36,9 +38,7 @@ class Dialect:
 
 
 SPARK = Dialect(lambda name: "`" + name.replace("`", "``") + "`", "first", "explode(sequence(CAST(1 AS BIGINT), {}))")
-DATAFUSION = Dialect(
-    lambda name: '"' + name.replace('"', '""') + '"', "first_value", "unnest(generate_series(CAST(1 AS BIGINT), {}))"
-)
+DATAFUSION = Dialect(quote, "first_value", "unnest(generate_series(CAST(1 AS BIGINT), {}))")
 
 
 @dataclass(frozen=True, slots=True)

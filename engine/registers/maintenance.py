@@ -28,7 +28,7 @@ from engine.queues.maintenance import Backoff
 from engine.session.leader_election import BEAT_SECONDS, DISCOVERY_SECONDS, Candidate, beat
 from engine.session.pool import PooledSession
 from engine.session.roles import run_as_owner
-from engine.session.transactions import quoted as identifier
+from sql.base.text import quote as identifier
 
 logger = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from engine.foreign_tables.polling import (
     read_from_copies,
 )
 from engine.session.roles import execute_as_owner
-from engine.session.transactions import local_setting, overlap, quoted, savepoint, set_role
+from engine.session.transactions import local_setting, overlap, savepoint, set_role
 from engine.stream_tables.analysis import HIDDEN_PREFIX, Definition, define, function_hashes
 from engine.stream_tables.plan_inputs import (
     SYSTEM_SCHEMAS,
@@ -33,6 +33,7 @@ from engine.stream_tables.plan_inputs import (
 )
 from engine.stream_tables.plan_store import track
 from sql import NotDifferentiable, jobs
+from sql.base.text import quote
 
 logger = structlog.get_logger(__name__)
 
@@ -154,7 +155,7 @@ class _Target:
     @property
     def storage(self) -> str:
         """The storage table, qualified and quoted."""
-        return f"{quoted(self.schema)}.{quoted(self.name)}"
+        return quote(self.schema, self.name)
 
 
 _TARGET = """

@@ -14,7 +14,7 @@ from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.create import explanation, notice
 from engine.session.roles import execute_as_owner
-from engine.session.transactions import PINNED_PATH, local_setting, quoted, savepoint, set_role
+from engine.session.transactions import PINNED_PATH, local_setting, savepoint, set_role
 from engine.stream_tables.analysis import (
     TRACKABLE_KINDS,
     Definition,
@@ -28,6 +28,7 @@ from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compi
 from engine.stream_tables.plan_store import load_plan, track
 from engine.stream_tables.refresh_state import RefreshContext
 from sql import Column, NotDifferentiable, Renamed, jobs
+from sql.base.text import quote
 from sql.storage.shape import ROW_ID
 
 MARKED = "it is marked to be computed anew"
@@ -194,14 +195,14 @@ async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInput
     user = {column.name for column in built.output} | {ROW_ID}
     found = {column.name: column.type for column in stored.columns if column.name not in user}
     added = [name for name, type_ in wanted.items() if found.get(name) != type_]
-    changes = [f"DROP COLUMN {quoted(name)}" for name, type_ in found.items() if wanted.get(name) != type_]
-    changes += [f"ADD COLUMN {quoted(name)} {wanted[name]}" for name in added]
+    changes = [f"DROP COLUMN {quote(name)}" for name, type_ in found.items() if wanted.get(name) != type_]
+    changes += [f"ADD COLUMN {quote(name)} {wanted[name]}" for name in added]
     if not changes:
         return
     indexes = [
         statement
         for statement in await built.create_storage_sql(context.storage)
-        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quoted(name)})") for name in added)
+        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quote(name)})") for name in added)
     ]
     async with local_setting(session, "pgtrickle.maintenance", "on"):
         alter = f"ALTER TABLE {context.storage} {', '.join(changes)}"

@@ -1,4 +1,4 @@
-"""Small things done inside a session's transaction: settings and roles for a while, savepoints, quoted names."""
+"""Small things done inside a session's transaction: settings and roles for a while, savepoints."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ B = TypeVar("B")
 
 PINNED_PATH = "pg_catalog, pg_temp"
 """The search_path of the engine's own statements. Without mention pg_temp would come first, for relations and types."""
-
-
-def quoted(identifier: str) -> str:
-    """An identifier in double quotes.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 @asynccontextmanager

@@ -15,8 +15,9 @@ from typing import Any
 
 from catalog.session import SqlError, SqlSession
 from engine.compile.pool import compilers
-from engine.session.transactions import PINNED_PATH, quoted
+from engine.session.transactions import PINNED_PATH
 from sql import Column, Source, View, jobs
+from sql.base.text import quote
 from sql.jobs import Inspected
 
 TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
@@ -165,7 +166,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     if len(visible) < len(output):
         if not visible:
             raise SqlError("42P16", "the defining query has no column of its own")
-        names = ", ".join(quoted(name) for name in visible)
+        names = ", ".join(quote(name) for name in visible)
         inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
         canonical = str(inner["definition"])
         output = tuple(c for c in output if c.name in visible)

@@ -16,13 +16,14 @@ from catalog.session import SqlError, SqlSession
 from engine.capture.lock_retry import LOCK_PATIENCE
 from engine.compile.compiled_query import FollowedQuery
 from engine.session.roles import run_as_owner
-from engine.session.transactions import quoted, set_role
+from engine.session.transactions import set_role
 from engine.stream_tables.analysis import TRACKABLE_KINDS, Definition, Dependency, analysed, define, function_hashes
 from engine.stream_tables.plan_inputs import compiled, plan
 from engine.subscribe.coalescing import Coalescing
 from engine.subscribe.interface import Described, Envelope, EnvelopeKind, Subscribe
 from engine.subscribe.sessions import Rights, SessionsByRights
 from sql import NotDifferentiable
+from sql.base.text import quote
 from sql.changes.change_query import KIND
 from sql.jobs import Following
 
@@ -300,7 +301,7 @@ async def _ordering(session: SqlSession, order_by: str | None, followed: Followe
     if order_by is None:
         return None
     columns = ["NULL::text AS mz_state" if followed.keys else "NULL::bigint AS mz_diff"]
-    columns += [f"NULL::{column.type} AS {quoted(prefix + column.name)}" for _, column, prefix in followed.columns]
+    columns += [f"NULL::{column.type} AS {quote(prefix + column.name)}" for _, column, prefix in followed.columns]
     query = f"SELECT 1 AS one FROM (SELECT {', '.join(columns)}) AS {ORDER}\nORDER BY {order_by}\n"
     found = await analysed(session, query, ("definition", "functions", "dependencies"), path=path)
     match = _ORDERED.search(str(found["definition"]))
@@ -323,7 +324,7 @@ def _output(
         described, function, type_ = types[column.name]
         output = None if described.oid == TEXT.oid else function
         # CASE makes of a domain what that is made of.
-        value = f"q.{quoted(name)}::{type_}"
+        value = f"q.{quote(name)}::{type_}"
         found.append(OutputColumn(replace(described, name=prefix + column.name), value, type_, output))
     return tuple(found)
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from catalog.session import SqlError
-from engine.session.transactions import quoted
 from engine.stream_tables.plan_inputs import dumps
 from engine.subscribe.framing import HEADER, TRAILER, BinaryFramer, Framer, LineFramer, framed, numeric, row
 from engine.subscribe.interface import CopyOutput, Output, RowOutput
 from engine.subscribe.preparation import ORDER, OutputColumn, Preparation
 from sql import literal
+from sql.base.text import quote
 from sql.changes.change_query import KIND
 from sql.operators.statement import AT
 
@@ -132,7 +132,7 @@ class Rendering:
 
         Without a timestamp each of its rows has its own.
         """
-        moment = quoted(AT) if timestamp is None else str(timestamp)
+        moment = quote(AT) if timestamp is None else str(timestamp)
         inner = f"(SELECT {moment}::pg_catalog.numeric AS mz_timestamp, s.* FROM ({query}) AS s) AS q"
         order = self.preparation.order_by
         expressions = ", ".join(f"{value} AS {NAME}{i}" for i, (_, value) in enumerate(self._columns))
@@ -141,16 +141,16 @@ class Rendering:
             # ORDER BY speaks of the columns by their public names, none of which begins as ours.
             kind = "mz_state" if self.preparation.followed.keys else "mz_diff"
             public = ", ".join(
-                f"q.{quoted(name)} AS {quoted(prefix + column.name)}"
+                f"q.{quote(name)} AS {quote(prefix + column.name)}"
                 for name, column, prefix in self.preparation.followed.columns
             )
-            own = f", q.{quoted(AT)}" if timestamp is None else ""
+            own = f", q.{quote(AT)}" if timestamp is None else ""
             sorted_ = f"(SELECT {expressions}, q.{KIND} AS {kind}, {public}{own} FROM {inner}) AS {ORDER}"
             chosen = ", ".join(f"{NAME}{i}" for i in range(len(self._columns)))
-            first = f"{ORDER}.{quoted(AT)}, " if timestamp is None else ""
+            first = f"{ORDER}.{quote(AT)}, " if timestamp is None else ""
             rows = f"SELECT {chosen} FROM {sorted_} ORDER BY {first}{order}"
         elif timestamp is None:
-            rows += f" ORDER BY q.{quoted(AT)}"
+            rows += f" ORDER BY q.{quote(AT)}"
         settings = {k: v for k, v in self.preparation.asked.settings.items() if k != "search_path"}
         settings |= SMALL if small else {}
         names = ", ".join(f"'{NAME}{i}'" for i in range(len(self._columns)))
@@ -163,7 +163,7 @@ class Rendering:
         return self._copy(f"SELECT {self._named()} FROM {called} AS r({declared})", header=header)
 
     def _named(self) -> str:
-        names = (quoted(column.described.name) for column in self.preparation.output)
+        names = (quote(column.described.name) for column in self.preparation.output)
         return ", ".join(f"r.{NAME}{i} AS {name}" for i, name in enumerate(names))
 
     def _copy(self, query: str, *, header: bool) -> str:
@@ -197,7 +197,7 @@ class Rendering:
         if self.copy is None or not self.copy.header or self.copy.format == "binary":
             return None
         nothing = ", ".join(
-            f"NULL::pg_catalog.text AS {quoted(column.described.name)}" for column in self.preparation.output
+            f"NULL::pg_catalog.text AS {quote(column.described.name)}" for column in self.preparation.output
         )
         return self._copy(f"SELECT {nothing} WHERE false", header=True)
 

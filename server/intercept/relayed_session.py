@@ -15,6 +15,7 @@ from catalog.session import Row, SqlError, Value
 from server.intercept.message_stream import MessageStream
 from server.protocol import messages as m
 from server.protocol import values
+from sql.base.text import quote
 
 NAME = b"__hw"
 """Name of our statements and portals."""
@@ -122,10 +123,8 @@ class RelayedSession:
         return tag
 
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
-        names = ", ".join(_quoted(name) for name in columns)
-        return await self.copy_from(
-            f"COPY {_quoted(schema)}.{_quoted(table)} ({names}) FROM STDIN (FORMAT csv)", source
-        )
+        names = ", ".join(quote(name) for name in columns)
+        return await self.copy_from(f"COPY {quote(schema, table)} ({names}) FROM STDIN (FORMAT csv)", source)
 
     async def copy_from(self, command: str, source: AsyncIterable[bytes]) -> int:
         self._check()
@@ -294,7 +293,3 @@ class RelayedSession:
             if kind == m.READY:
                 self.status = data[5]
                 return
-
-
-def _quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'

@@ -49,6 +49,7 @@ from server.postgres.unprivileged import (
     text_of,
     wal_elsewhere,
 )
+from sql.base.text import quote
 
 log = structlog.get_logger(__name__)
 
@@ -127,13 +128,9 @@ class EmbeddedPostgres:
 
     def dsn(self, database: str = "postgres") -> str:
         """A libpq connection string that bypasses the relay."""
-
-        def quoted(value: str) -> str:
-            return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
         return (
-            f"host={quoted(str(self.socket_dir))} port={self.port} user={self.user} "
-            f"password={quoted(self.password)} dbname={quoted(database)}"
+            f"host={_escaped(str(self.socket_dir))} port={self.port} user={self.user} "
+            f"password={_escaped(self.password)} dbname={_escaped(database)}"
         )
 
     # Life cycle
@@ -356,7 +353,7 @@ class EmbeddedPostgres:
         fixed = {
             "listen_addresses": "",
             "port": str(self.port),
-            "unix_socket_directories": '"' + str(self.socket_dir).replace('"', '""') + '"',
+            "unix_socket_directories": quote(str(self.socket_dir)),
             "unix_socket_permissions": "0700",
             "wal_level": "logical",
         }
@@ -380,7 +377,7 @@ class EmbeddedPostgres:
 
     def _write_settings(self) -> None:
         path = self._data.postgres / "headwater.conf"
-        text = "".join(f"{name} = '{value}'\n" for name, value in machine_settings(self._data.logs).items())
+        text = "".join(f"{name} = {_escaped(value)}\n" for name, value in machine_settings(self._data.logs).items())
         put_text(path, text, self._identity)
 
     def _wait_until_ready(self, output: IO[bytes], started: int) -> None:
@@ -436,6 +433,11 @@ class EmbeddedPostgres:
         else:
             inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_", "LANG"))}
         return {**inherited, "LC_ALL": "C"}
+
+
+def _escaped(value: str) -> str:
+    """A value in quotes, as connection strings and configuration files have it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _last_lines(text: str, otherwise: str) -> str:

@@ -29,7 +29,7 @@ def machine_settings(logs: Path) -> dict[str, str]:
         "jit": "off",
         "autovacuum_naptime": "15s",
         "logging_collector": "on",
-        "log_directory": str(logs).replace("'", "''"),
+        "log_directory": str(logs),
         "log_filename": "postgres-%a.log",
         "log_rotation_age": "1d",
         "log_rotation_size": "0",

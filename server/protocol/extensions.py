@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.protocol.lexer import leading, single
+from sql.base.text import plain_string
 
 _BEGINS = frozenset(("CREATE", "ALTER", "DROP"))
 NAMES = ("pg_trickle", "pgque", "pg_accumulator")
@@ -77,7 +78,7 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     asked = parse(statement.words) if statement is not None else None
     if asked is None:
         return None
-    schema = "NULL" if asked.schema is None else "'" + asked.schema.replace("'", "''").replace("$", "") + "'"
+    schema = "NULL" if asked.schema is None else plain_string(asked.schema.replace("$", ""))
     arguments = f"'{asked.action}', '{asked.name}', {asked.guarded}, {asked.cascade}, {schema}"
     arguments = arguments.replace("True", "true").replace("False", "false")
     return f"DO $$BEGIN PERFORM pgtrickle._request_extension({arguments}); END$$".encode("latin-1")

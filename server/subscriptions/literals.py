@@ -11,6 +11,7 @@ from server.protocol import messages as m
 from server.protocol import values
 from server.protocol.lexer import tokens
 from server.protocol.subscribe_syntax import Piece, Subscription
+from sql.base.text import escape_string
 
 Exchange = Callable[[bytes], Awaitable[list[tuple[int, bytes]]]]
 """Sends messages with Sync and reads all answers. Raises BackendError."""
@@ -60,8 +61,7 @@ def literal(value: str | None, type_name: str) -> str:
     """
     if value is None:
         return f"(NULL::{type_name})"
-    escaped = value.replace("\\", "\\\\").replace("'", "''")
-    return f"(E'{escaped}'::{type_name})"
+    return f"({escape_string(value)}::{type_name})"
 
 
 def read_anywhere(

@@ -27,6 +27,7 @@ from server.subscriptions import describe_query, literals
 from server.subscriptions.describe_query import Column, DescribeQuery
 from server.subscriptions.interface import AnsweredBatch
 from server.subscriptions.session_subscriptions import Ours, RowReader, SessionSubscriptions, Statement
+from sql.base.text import text
 
 log = structlog.get_logger(__name__)
 
@@ -330,8 +331,7 @@ class Subscriber:
 
 
 def _set(name: str, value: str, local: bool) -> bytes:
-    quoted = value.replace("'", "''")
-    return f"SELECT pg_catalog.set_config('{name}', '{quoted}', {str(local).lower()})".encode()
+    return f"SELECT pg_catalog.set_config({text(name)}, {text(value)}, {str(local).lower()})".encode()
 
 
 def _columns(answers: list[tuple[int, bytes]]) -> tuple[Column, ...]:

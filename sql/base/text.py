@@ -20,8 +20,21 @@ def text(value: str) -> str:
     >>> text("it's")
     "'it''s'"
     """
-    quoted = "'" + value.replace("'", "''") + "'"
-    return " E" + quoted.replace("\\", "\\\\") if "\\" in value else quoted
+    return " " + escape_string(value) if "\\" in value else plain_string(value)
+
+
+def plain_string(value: str) -> str:
+    """A string literal in which backslashes are characters, if the session's standard_conforming_strings is on."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def escape_string(value: str) -> str:
+    """A string literal of the form in which backslashes escape.
+
+    >>> print(escape_string("it's a " + chr(92)))
+    E'it''s a \\\\'
+    """
+    return "E" + plain_string(value).replace("\\", "\\\\")
 
 
 def aliased(expression: str, name: str) -> str:

@@ -10,7 +10,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from sql.base.text import quote
+from sql.base.text import quote, text
 from sql.statements.source_and_history import StatementError
 
 SCHEMES = frozenset(("file", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hdfs"))
@@ -58,7 +58,7 @@ def parse_load(statement: str) -> Load:
     >>> load.table, load.columns, load.uri, load.format, load.copy_options
     ('"sales"."orders"', ('id', 'On'), 's3://lake/orders.csv', 'csv', "FORMAT csv, HEADER, DELIMITER ';'")
     >>> parse_load(r"COPY orders FROM 's3://lake/0?.csv' (DELIMITER E'\\t', NULL '\\N')").copy_options
-    "FORMAT csv, DELIMITER '\\t', NULL '\\\\N'"
+    "FORMAT csv, DELIMITER '\\t', NULL  E'\\\\\\\\N'"
     """
     try:
         copy = sqlglot.parse_one(statement, read="postgres")
@@ -126,7 +126,7 @@ def _option(parameter: exp.Expr) -> tuple[str, str]:
     if value is None or name not in _TEXT_OPTIONS:  # one that no format has is refused by its name
         return name, ""
     if isinstance(value, exp.ByteString | exp.RawString) or (isinstance(value, exp.Literal) and value.is_string):
-        return name, "'" + value.this.replace("'", "''") + "'"
+        return name, text(value.this)
     if name == "header" and value.name.lower() in ("true", "false", "on", "off", "0", "1", "match"):
         return name, value.name.lower()
     raise _not_understood()

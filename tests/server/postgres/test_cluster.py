@@ -270,6 +270,18 @@ def test_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     assert not (data.path / "socket").is_symlink()
 
 
+def test_path_with_quotes_and_backslashes_is_written_as_it_is(tmp_path: Path) -> None:
+    data = DataDirectory(tmp_path / 'it\'s \\n "here"').create()
+    cluster = EmbeddedPostgres(data, FAST)
+    cluster.start()
+    try:
+        with psycopg.connect(cluster.dsn()) as connection:
+            shown = connection.execute("SHOW log_directory").fetchone()
+    finally:
+        cluster.stop()
+    assert shown == (str(data.logs),)
+
+
 def test_second_lock_is_refused_and_names_the_owner(data_directory: DataDirectory) -> None:
     data_directory.lock()
     with pytest.raises(StartupError, match=f"pid {os.getpid()}"):

@@ -1,0 +1,23 @@
+"""Rules that are written once: nothing else in the program repeats them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.structure.figures import ROOT, modules
+
+
+def _calls() -> Iterator[tuple[str, str, list[object]]]:
+    """Of each call in the program: the module, the name of what is called, and the arguments that are constants."""
+    for path in modules():
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.Call):
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                yield str(path), name, [a.value for a in node.args if isinstance(a, ast.Constant)]
+
+
+def test_quoting_for_postgresql() -> None:
+    """`sql/base/text.py` doubles the quotes of identifiers and of literals."""
+    doubling = [path for path, name, given in _calls() if name == "replace" and given in (['"', '""'], ["'", "''"])]
+    assert doubling == ["sql/base/text.py"] * 2
