@@ -21,7 +21,7 @@ from engine.capture.maintenance import CaptureMaintenance
 from engine.load_generators import SourceClock
 from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
-from engine.refresh.refresh import Initiator
+from engine.refresh.record import Initiator
 from engine.registers.maintenance import RegisterMaintenance
 from engine.requests import requests
 from engine.requests.extensions import Installer

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import structlog
 
 from catalog.session import SqlError
-from engine.refresh.executor_choice import SparkFailure
+from engine.refresh.executor_choice import POSTGRES, SPARK, SparkFailure
 from engine.refresh.policy import Action
-from engine.refresh.refresh import Initiator
+from engine.refresh.record import Initiator, RefreshRecord, RefreshStatus, finish, spark_alert
 from engine.session.pool import PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -28,22 +26,20 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
     """
     if session.lost:
         return
-    result = {
-        "action": Action.FULL,
-        "status": "FAILED",
-        "initiated_by": initiator,
-        "error_message": f"{error.sqlstate}: {error.message}",
-        "executor": "postgres",
-        "permanent": error.sqlstate in PERMANENT,
-    }
-    if isinstance(error, SparkFailure):
-        result |= {"executor": "spark", "alert": {"event": "spark_failed", "reason": error.alert}}
+    alert = error.alert if isinstance(error, SparkFailure) else None
+    record = RefreshRecord(
+        action=Action.FULL,
+        status=RefreshStatus.FAILED,
+        initiated_by=initiator,
+        error_message=f"{error.sqlstate}: {error.message}",
+        executor=POSTGRES if alert is None else SPARK,
+        permanent=error.sqlstate in PERMANENT,
+        alert=None if alert is None else spark_alert(alert),
+    )
     try:
         async with session.transaction("read_committed"):
             # Another refresh of it may run, by hand.
             await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            await session.fetch(
-                "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(result)
-            )
+            await finish(session, pgt_id, record)
     except SqlError as secondary:
         logger.warning("failure not recorded", pgt_id=pgt_id, error=secondary.message)

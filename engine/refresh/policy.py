@@ -18,6 +18,8 @@ class Action(StrEnum):
     FULL = "FULL"
     DIFFERENTIAL = "DIFFERENTIAL"
     REINITIALIZE = "REINITIALIZE"
+    SKIP = "SKIP"
+    """It waits for a lock and is tried again."""
 
 
 FEW_ROWS = 1000

@@ -13,7 +13,8 @@ from catalog.session import RequestSession, SqlError, SqlSession
 from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
-from engine.refresh.refresh import Initiator, RefreshOutcome, refresh
+from engine.refresh.record import Initiator, RefreshOutcome
+from engine.refresh.refresh import refresh
 from engine.requests.create import create, drop_storage, undo_creation
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair

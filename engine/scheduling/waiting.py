@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from catalog.session import SqlError
 from engine.refresh.failures import LOCK_TIMEOUT
-from engine.refresh.refresh import Initiator
+from engine.refresh.policy import Action
+from engine.refresh.record import Initiator, RefreshRecord, RefreshStatus, finish
 from engine.session.pool import DatabasePool
 
 # A refresh reads its sources and writes its storage. Of its other locks none is held for long by anybody else.
@@ -39,15 +38,16 @@ async def note_waiting(pool: DatabasePool, pgt_id: int) -> str | None:
         if not rows:
             return None
         said = str(rows[0][0])
-        result = {"action": "SKIP", "status": "SKIPPED", "initiated_by": Initiator.SCHEDULER}
+        record = RefreshRecord(
+            action=Action.SKIP,
+            status=RefreshStatus.SKIPPED,
+            initiated_by=Initiator.SCHEDULER,
+            error_message=said,
+        )
         try:
             async with session.transaction("read_committed"):
                 await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                await session.fetch(
-                    "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text",
-                    pgt_id,
-                    json.dumps(result | {"error_message": said}),
-                )
+                await finish(session, pgt_id, record)
         except SqlError as error:
             if error.sqlstate != "55P03":  # else it is refreshed just now
                 raise

@@ -16,7 +16,7 @@ from engine.foreign_tables.polling import NotPolled
 from engine.refresh.executor_choice import Spark
 from engine.refresh.failures import PERMANENT, record_failure
 from engine.refresh.policy import Action
-from engine.refresh.refresh import Initiator
+from engine.refresh.record import Initiator
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare

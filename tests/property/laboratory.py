@@ -14,7 +14,7 @@ from catalog.install import install
 from catalog.session import SqlError
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import Action
-from engine.refresh.refresh import Initiator, RefreshOutcome
+from engine.refresh.record import Initiator, RefreshOutcome
 from engine.requests import requests
 from engine.requests.requests import Request
 from engine.session.pool import PooledSession

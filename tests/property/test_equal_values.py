@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.refresh.policy import Action
-from engine.refresh.refresh import Initiator
+from engine.refresh.record import Initiator
 from engine.requests.requests import refresh_now
 from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database

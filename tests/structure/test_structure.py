@@ -9,9 +9,9 @@ from tests.structure.figures import Figures, measure
 FOLDER = 43
 CIRCLES: list[int] = [20, 5]
 CIRCLES_OF_TYPES: list[int] = [25, 5, 5, 4, 3, 2]
-OVER_20 = 27
-OVER_15 = 71
-LINES = 132
+OVER_20 = 26
+OVER_15 = 70
+LINES = 97
 
 
 @pytest.fixture(scope="module")

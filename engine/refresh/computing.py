@@ -1,0 +1,127 @@
+"""What a refresh applies: the statement, and what Spark has computed for it where Spark is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from catalog.session import SqlSession
+from engine.compile.compiled_query import CompiledQuery
+from engine.refresh.executor_choice import (
+    POSTGRES,
+    SPARK,
+    NotOnSpark,
+    Spark,
+    SparkFallback,
+    delta_from_spark,
+    rows_from_spark,
+    rows_of_changes,
+)
+from engine.refresh.policy import RefreshSettings
+from engine.stream_tables.plan_inputs import compiled
+from engine.stream_tables.plan_store import load_plan
+from engine.stream_tables.refresh_state import RefreshContext
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A statement that changes the storage table, and who computes what it applies."""
+
+    plan: CompiledQuery
+    statement: str
+    executor: str
+    executor_reason: str
+    rows_read: int
+    """As estimated: of the changes, or of all sources."""
+    snapshot: str | None = None
+    """At which Spark has read its input; None where the statement reads it."""
+    cold: bool = False
+    """Whether Spark had to be started."""
+    alert: str | None = None
+    """Why Spark has failed, where PostgreSQL computes instead."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """What Spark ran, to be shown."""
+
+
+@asynccontextmanager
+async def changes_to_apply(
+    session: SqlSession, context: RefreshContext, settings: RefreshSettings, spark: Spark
+) -> AsyncIterator[Computed]:
+    """The changes since the frontier. What Spark has staged of them is there within the block.
+
+    Raises as `delta_from_spark`, but for NotOnSpark, and SqlError 54001.
+    """
+    inputs, rows_read = await load_plan(session, context), rows_of_changes(context)
+    plan = await compiled(inputs)
+    delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
+    if isinstance(delta, NotOnSpark):
+        text = await plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
+        yield Computed(plan, text, POSTGRES, f"{context.pending} changes; {delta}", rows_read, alert=_alert(delta))
+        return
+    try:
+        texts = {"spark_delta_sql": delta.sql}
+        yield Computed(
+            plan, delta.statement, SPARK, delta.detail, rows_read, delta.snapshot, cold=delta.cold, texts=texts
+        )
+    finally:
+        delta.release()
+
+
+@asynccontextmanager
+async def rows_to_apply(
+    session: SqlSession, context: RefreshContext, settings: RefreshSettings, estimated_rows: int, spark: Spark
+) -> AsyncIterator[Computed]:
+    """All rows. What Spark has staged of them is there within the block.
+
+    `estimated_rows` is how many it takes to read. Raises as `rows_from_spark`, but for NotOnSpark, and SqlError 54001.
+    """
+    inputs = await load_plan(session, context)
+    rows = await _unless_refused(rows_from_spark(session, context, inputs, settings, estimated_rows, spark))
+    if isinstance(rows, NotOnSpark):
+        plan = await compiled(inputs)
+        text = await whole_sql(context, plan)
+        yield Computed(plan, text, POSTGRES, str(rows), estimated_rows, alert=_alert(rows))
+        return
+    try:
+        plan, texts = await compiled(inputs), {"spark_sql": rows.sql}
+        text = await plan.staged_sql(context.storage, rows.staging, uncaptured(context))
+        yield Computed(plan, text, SPARK, rows.detail, estimated_rows, rows.snapshot, cold=rows.cold, texts=texts)
+    finally:
+        rows.release()
+
+
+async def whole_sql(context: RefreshContext, plan: CompiledQuery) -> str:
+    """The statement by which PostgreSQL computes all rows and stores them. Raises SqlError 54001."""
+    if context.is_populated:
+        return await plan.full_sql(context.storage, uncaptured(context))
+    return await plan.populate_sql(context.storage, uncaptured(context))
+
+
+def uncaptured(context: RefreshContext) -> frozenset[int]:
+    """The sources whose changes are not captured."""
+    return frozenset(source.oid for source in context.sources if not source.captured)
+
+
+def handed_on(context: RefreshContext) -> dict[str, Any]:
+    """What the last differential refresh has handed on to the statement of this one."""
+    return dict((context.memory or {}).get("groups", {}))
+
+
+def _is_usual(context: RefreshContext, plan: CompiledQuery) -> bool:
+    """Whether a statement will do that leaves out what is hardly ever needed."""
+    return plan.remembers(handed_on(context)) and not (context.memory or {}).get("unusual")
+
+
+async def _unless_refused(work: Awaitable[R]) -> R | NotOnSpark:
+    try:
+        return await work
+    except NotOnSpark as reason:
+        return reason
+
+
+def _alert(reason: NotOnSpark) -> str | None:
+    return reason.alert if isinstance(reason, SparkFallback) else None
