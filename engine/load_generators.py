@@ -136,7 +136,7 @@ class SourceClock(Candidate):
             for source, interval in intervals.items():
                 await self._tick_if_due(source, interval)
                 await beat(session)
-            await self._woken_within(max(min(look, *self._due.values()) - self.clock(), 0))
+            await self._woken.within(max(min(look, *self._due.values()) - self.clock(), 0))
 
     async def _tick_if_due(self, source: int, interval: float) -> None:
         """Tick a source as often as it is due, in one transaction, in a session where nothing of ours can be changed.

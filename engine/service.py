@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -29,6 +29,7 @@ from engine.requests.requests import Loader
 from engine.scheduling import worker
 from engine.scheduling.scheduler import MOST_WORKERS, Scheduler, Turn
 from engine.scheduling.waiting import note_waiting
+from engine.session.background_worker import BackgroundWorker, ended
 from engine.session.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.subscribe import SubscriptionHub
 from engine.subscribe.history import HistoryClock
@@ -52,21 +53,16 @@ SELECT EXISTS (
 )
 """
 
-PATIENCE_SECONDS = 2.0
-"""So long what is ended may take for it while its connections are there, and as long again once they are not."""
-
 IN_TRANSACTION = "inside a transaction block"
 
 
 class Keeper(Protocol):
     """Keeps the mirrors of one database (`mirror.maintenance`), as the engine sees it."""
 
+    worker: BackgroundWorker
+
     def wake(self) -> None:
         """A transaction that changed data has committed."""
-        ...
-
-    async def run(self) -> None:
-        """Work until cancelled."""
         ...
 
     async def forget(self) -> None:
@@ -84,7 +80,7 @@ class _Database:
     sources: SourceClock
     history: HistoryClock
     registers: RegisterMaintenance
-    tasks: list[asyncio.Task[None]]
+    workers: list[BackgroundWorker]
     spark: Spark
     keeper: Keeper | None
     hub: Hub
@@ -112,18 +108,18 @@ class Engine:
     _opening: dict[str, asyncio.Lock] = field(default_factory=dict)
     _released: dict[str, float] = field(default_factory=dict)
     """Databases let go a moment ago, and until when, on the monotonic clock, discovery does not connect to them."""
-    _discovery: asyncio.Task[None] | None = None
+    _discovery: BackgroundWorker | None = None
     _background: set[asyncio.Future[None]] = field(default_factory=set)
 
     async def start(self) -> None:
         """Take up the databases that already have stream tables."""
-        self._discovery = asyncio.create_task(self._discover(), name="headwater discovery")
+        self._discovery = BackgroundWorker("discovery", self.maintenance_database, self._discover, DISCOVERY_INTERVAL)
+        self._discovery.start()
 
     async def stop(self) -> None:
         """Stop the schedulers; refreshes in progress are rolled back and repeated after the next start."""
         if self._discovery is not None:
-            self._discovery.cancel()
-            await _ended([self._discovery])
+            await self._discovery.stop()
         await asyncio.gather(*(self._let_go(name) for name in list(self._databases)))
         for task in tuple(self._background):
             task.cancel()
@@ -185,23 +181,18 @@ class Engine:
             return await worker.carry_out_stray(pool, role, spark, limit)
 
         scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool))
-        tasks = [asyncio.create_task(scheduler.run(), name=f"headwater scheduler {name}")]
         clock = QueueTicker(pool)
-        tasks.append(asyncio.create_task(clock.run(), name=f"headwater queue clock {name}"))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
-        tasks.append(asyncio.create_task(sources.run(), name=f"headwater sources {name}"))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
-        tasks.append(asyncio.create_task(history.run(), name=f"headwater history {name}"))
-        captures = CaptureMaintenance(pool)
-        tasks.append(asyncio.create_task(captures.run(), name=f"headwater captures {name}"))
         registers = RegisterMaintenance(pool)
-        tasks.append(asyncio.create_task(registers.run(), name=f"headwater registers {name}"))
         keeper = self.keeper_for(pool) if self.keeper_for else None
-        if keeper is not None:
-            tasks.append(asyncio.create_task(keeper.run(), name=f"headwater mirrors {name}"))
+        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, keeper)
+        workers = [each.worker for each in working if each is not None]
+        for each in workers:
+            each.start()
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, tasks, spark, keeper, hub
+            pool, scheduler, clock, sources, history, registers, workers, spark, keeper, hub
         )
 
     async def release_database(self, database: str, role: str) -> None:
@@ -260,15 +251,15 @@ class Engine:
         entry = self._databases.pop(database, None)
         if entry is not None:
             closing = asyncio.create_task(entry.hub.close(), name=f"headwater closing {database}")
-            await _ended([closing])
-            for task in entry.tasks:
-                task.cancel()
-            await _ended(entry.tasks)
+            await ended([closing])
+            await asyncio.gather(*(worker.stop() for worker in entry.workers))
             await entry.pool.close()
             # Where they were waiting for PostgreSQL, which has gone silent, they have nothing to wait for any more.
-            left = await _ended([closing, *entry.tasks])
-            for task in left:
-                logger.warning("does not end", database=database, task=task.get_name())
+            left = [task.get_name() for task in await ended([closing])]
+            over = await asyncio.gather(*(worker.stop() for worker in entry.workers))
+            left += [worker.title for worker, is_over in zip(entry.workers, over, strict=True) if not is_over]
+            for name in left:
+                logger.warning("does not end", database=database, task=name)
         return entry
 
     def committed(self, database: str) -> None:
@@ -364,22 +355,16 @@ class Engine:
         """Find databases with stream tables that no client of this server has touched since it started."""
         pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
         try:
-            while True:
-                try:
-                    async with pool.session() as session:
-                        rows = await session.fetch(
-                            "SELECT datname::text FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate"
-                            " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
-                        )
-                    await pool.close()
-                    for (name,) in rows:
-                        if name not in self._databases and await self._has_catalog(name):
-                            await self.database_ready(name)
-                except SqlError as error:
-                    logger.warning("looking for databases failed", error=error.message)
-                await asyncio.sleep(DISCOVERY_INTERVAL)
+            async with pool.session() as session:
+                rows = await session.fetch(
+                    "SELECT datname::text FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate"
+                    " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
+                )
         finally:
             await pool.close()
+        for (name,) in rows:
+            if name not in self._databases and await self._has_catalog(name):
+                await self.database_ready(name)
 
     async def _has_catalog(self, database: str) -> bool:
         """Whether to take up a database; not while somebody wants it for himself."""
@@ -395,17 +380,6 @@ class Engine:
                 return False
             finally:
                 await pool.close()
-
-
-async def _ended(tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-    """Wait for tasks that are being ended, but not for a peer that says nothing. Returns those that are still there."""
-    if not tasks:
-        return set()
-    done, left = await asyncio.wait(tasks, timeout=PATIENCE_SECONDS)
-    for task in done:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("ended with an error", task=task.get_name(), error=repr(error))
-    return left
 
 
 def _log_repaired(database: str, system: System, result: InstallResult) -> None:

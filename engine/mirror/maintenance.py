@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import suppress
 
 import asyncpg
 import structlog
 from deltalake.exceptions import DeltaError
 
-from catalog.session import SqlError
 from engine.mirror.compaction import fold
 from engine.mirror.delta_table import Location, StorageFailed, WriteConflict
 from engine.mirror.mirror import Mirror, StaleMirror
 from engine.mirror.source import has
 from engine.mirror.state import base_of, changes_of, folder, load
 from engine.object_store import storage_message
+from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.pool import DatabasePool
 from engine.session.snapshots import Frontier
 from sql.errors import NotExpressible
@@ -64,7 +63,8 @@ class MirrorMaintenance:
     def __init__(self, mirror: Mirror, pool: DatabasePool):
         self._mirror = mirror
         self._pool = pool
-        self._woken = asyncio.Event()
+        self.worker = BackgroundWorker("maintenance of mirrors", pool.database, self._lead, ELECTION_RETRY)
+        self._woken = WakeUp()
         self._position: int | None = None
         self._listed = -RENEW_SECONDS
         self._renewed: dict[str, float] = {}
@@ -75,21 +75,6 @@ class MirrorMaintenance:
     def wake(self) -> None:
         """A transaction that changed data has committed."""
         self._woken.set()
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        try:
-            while True:
-                try:
-                    await self._lead()
-                except (asyncpg.PostgresError, asyncpg.InterfaceError, SqlError, OSError) as error:
-                    log.warning("mirrors are not followed", database=self._pool.database, error=str(error))
-                except Exception:
-                    log.exception("mirrors are not followed", database=self._pool.database)
-                await asyncio.sleep(ELECTION_RETRY)
-        finally:
-            for task in self._folding.values():
-                task.cancel()
 
     async def forget(self) -> None:
         """The database is gone."""
@@ -107,10 +92,10 @@ class MirrorMaintenance:
                 self._woken.clear()
                 await self.cycle(connection)
                 await asyncio.sleep(REST)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_INTERVAL - REST):
-                        await self._woken.wait()
+                await self._woken.within(LOOK_INTERVAL - REST)
         finally:
+            for task in self._folding.values():
+                task.cancel()
             connection.terminate()
 
     async def cycle(self, connection: asyncpg.Connection) -> None:

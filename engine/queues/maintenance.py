@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
 
 from catalog.session import SqlError
+from engine.session.background_worker import BackgroundWorker
 from engine.session.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -102,12 +103,13 @@ class _Step:
 
 @dataclass(slots=True)
 class QueueMaintenance:
-    """Calls the maintenance functions of `pgque` in one database while `active`."""
+    """Calls the maintenance functions of `pgque` in one database while `active` is set."""
 
     pool: DatabasePool
     clock: Callable[[], float] = time.monotonic
-    active: bool = False
+    active: asyncio.Event = field(default_factory=asyncio.Event)
     _troubles: Backoff = field(default_factory=Backoff)
+    _workers: tuple[BackgroundWorker, ...] = field(init=False)
     _steps: tuple[_Step, ...] = field(
         default_factory=lambda: (
             _Step("pgque.maint_retry_events()", RETRY_INTERVAL),
@@ -117,25 +119,25 @@ class QueueMaintenance:
         )
     )
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        async with asyncio.TaskGroup() as lanes:
-            lanes.create_task(self._repeat(self._cycle, RETRY_INTERVAL))
-            lanes.create_task(self._repeat(self._call_hooks, MAINTENANCE_INTERVAL))
+    def __post_init__(self) -> None:
+        database = self.pool.database
+        self._workers = (
+            BackgroundWorker("queue maintenance", database, self._cycle, RETRY_INTERVAL),
+            BackgroundWorker("hooks of queues", database, self._call_hooks, MAINTENANCE_INTERVAL),
+        )
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]], interval: float) -> None:
-        while True:
-            if self.active:
-                try:
-                    await work()
-                except (SqlError, OSError) as error:
-                    logger.warning("queue maintenance interrupted", database=self.pool.database, error=str(error))
-                except Exception:
-                    logger.exception("queue maintenance failed", database=self.pool.database)
-            await asyncio.sleep(interval if self.active else RETRY_INTERVAL)
+    def start(self) -> None:
+        """Begin."""
+        for worker in self._workers:
+            worker.start()
+
+    async def stop(self) -> None:
+        """End it, without a wait for a peer that says nothing."""
+        await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     async def _call_hooks(self) -> None:
         """Call each queue's hooks over a connection of their own."""
+        await self.active.wait()
         async with self.pool.session() as session:
             names = [name for (name,) in await session.fetch(_HOOKED)]
         for name in names:
@@ -158,6 +160,7 @@ class QueueMaintenance:
 
     async def _cycle(self) -> None:
         """Take each step that is due, in a transaction of its own."""
+        await self.active.wait()
         async with self.pool.session() as session:
             await session.execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")  # until the session returns to the pool
             for step in self._steps:

@@ -15,7 +15,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -108,13 +107,11 @@ class QueueTicker(Candidate):
 
     async def _work(self, connection: asyncpg.Connection) -> None:
         maintenance = QueueMaintenance(self.pool, self.clock)
-        work = asyncio.create_task(maintenance.run(), name=f"headwater queue maintenance {self.pool.database}")
+        maintenance.start()
         try:
             await self._tick(connection, maintenance)
         finally:
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
+            await maintenance.stop()
 
     async def _tick(self, connection: asyncpg.Connection, maintenance: QueueMaintenance) -> None:
         """Round after round, until the last queue is gone."""
@@ -131,7 +128,10 @@ class QueueTicker(Candidate):
             state = await self._round(connection, one_round, look)
             if not state.queues:
                 return
-            maintenance.active = state.ticks
+            if state.ticks:
+                maintenance.active.set()
+            else:
+                maintenance.active.clear()
             now = self.clock()
             if state.position != self._position:
                 self._position, self._active_until = state.position, now + ACTIVE_SECONDS
@@ -139,7 +139,7 @@ class QueueTicker(Candidate):
             due = max(due + state.period, now)
             await asyncio.sleep(due - now)
             if not state.ticks or now >= self._active_until:
-                if await self._woken_within(LOOK_INTERVAL - state.period):
+                if await self._woken.within(LOOK_INTERVAL - state.period):
                     self._active_until = self.clock() + ACTIVE_SECONDS
                 due = self.clock()
 

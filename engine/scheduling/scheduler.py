@@ -16,7 +16,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -28,6 +27,7 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from engine.scheduling.worker_pool import Workers
+from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.clocks import ClockWatch
 from engine.session.leader_election import Rival, elected
 from engine.session.pool import APPLICATION_NAME, DatabasePool, PooledSession
@@ -148,8 +148,9 @@ class Scheduler:
     carry_out: CarryOut
     note_waiting: NoteWaiting
     clock: Callable[[], float] = time.monotonic
+    worker: BackgroundWorker = field(init=False)
     leading: bool = False
-    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _woken: WakeUp = field(default_factory=WakeUp)
     _workers: Workers = field(default_factory=Workers)
     _limit: float | None = None
     """Seconds that a refresh or a request may take."""
@@ -174,24 +175,15 @@ class Scheduler:
     """What the session is called."""
     _rival: Rival = field(default_factory=lambda: Rival(LEASE))
 
+    def __post_init__(self) -> None:
+        self.worker = BackgroundWorker("scheduler", self.pool.database, self._lead, ELECTION_RETRY)
+
     def wake(self) -> None:
         """A transaction that changed data has committed."""
         self._woken.set()
 
-    async def run(self) -> None:
-        """Take part in the election until cancelled, and work while elected."""
-        while True:
-            try:
-                await self._lead()
-            except (SqlError, OSError) as error:
-                logger.warning("scheduler interrupted", database=self.pool.database, error=str(error))
-            except Exception:
-                logger.exception("scheduler failed", database=self.pool.database)
-            finally:
-                self.leading = False
-            await asyncio.sleep(ELECTION_RETRY)
-
     async def _lead(self) -> None:
+        """Take part in the election, and work while elected. Raises SqlError."""
         async with elected(self.pool, LEASE, rival=self._rival) as connection:
             if connection is None:
                 return
@@ -209,10 +201,9 @@ class Scheduler:
                     await watch.look(session)
                     pause = await self._look(session)
                     await asyncio.sleep(min(REST, pause))
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
-                            await self._woken.wait()
+                    await self._woken.within(pause)
             finally:
+                self.leading = False
                 await self._give_up()
 
     async def _give_up(self) -> None:

@@ -12,19 +12,19 @@ done in it any more, whatever becomes of that process, and what it had not commi
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import asyncpg
 import structlog
 
-from catalog.session import SqlError, SqlSession
+from catalog.session import SqlSession
+from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -137,14 +137,16 @@ class Candidate(ABC):
     """Of the connection that holds it."""
 
     pool: DatabasePool
+    worker: BackgroundWorker = field(init=False)
     leading: bool = False
-    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _woken: WakeUp = field(default_factory=WakeUp)
     _expected_until: float = -math.inf
     _look_within: float = DISCOVERY_SECONDS
     """Seconds after which there may be work where there is none now, if that is known."""
     _rival: Rival = field(init=False)
 
     def __post_init__(self) -> None:
+        self.worker = BackgroundWorker(self.title, self.pool.database, self._take_part, TAKE_OVER_SECONDS)
         self._rival = Rival(self.lease)
 
     def expect(self) -> None:
@@ -167,44 +169,26 @@ class Candidate(ABC):
         It is to be used every `BEAT_SECONDS`.
         """
 
-    async def run(self) -> None:
-        """Take part in the election, and work while elected, until cancelled."""
-        while True:
-            pause = TAKE_OVER_SECONDS
-            try:
-                pause = await self._wait_for_work()
-            except (SqlError, OSError) as error:
-                logger.warning(f"{self.title} interrupted", database=self.pool.database, error=str(error))
-            except Exception:
-                logger.exception(f"{self.title} failed", database=self.pool.database)
-            finally:
-                self.leading = False
-            if pause == TAKE_OVER_SECONDS:
-                await asyncio.sleep(pause)
-            else:
-                await self._woken_within(pause)
-
-    async def _wait_for_work(self) -> float:
-        """Work while there is any that nobody else does; the seconds until it is worth another look."""
-        self._woken.clear()
+    async def _take_part(self) -> None:
+        """Wait until there is work, and do it if nobody else does. Raises SqlError."""
+        while not await self._is_wanted():
+            await self._woken.within(min(self._look_within, DISCOVERY_SECONDS))
         async with self.pool.session() as session:
-            if not await self._has_work(session):
-                return min(self._look_within, DISCOVERY_SECONDS)
             ((taken,),) = await session.fetch(_TAKEN, self.lease)
             if taken:
                 await self._rival.look(session)
-        if not taken:
-            async with elected(self.pool, self.lease, self.settings) as connection:
-                if connection is not None:
-                    logger.info(f"{self.title} elected", database=self.pool.database)
-                    self.leading = True
-                    await self._work(connection)
-        return TAKE_OVER_SECONDS
+                return
+        async with elected(self.pool, self.lease, self.settings) as connection:
+            if connection is None:
+                return
+            logger.info(f"{self.title} elected", database=self.pool.database)
+            self.leading = True
+            try:
+                await self._work(connection)
+            finally:
+                self.leading = False
 
-    async def _woken_within(self, seconds: float) -> bool:
-        """Sleep until woken, but not longer."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-                return True
-        return False
+    async def _is_wanted(self) -> bool:
+        self._woken.clear()
+        async with self.pool.session() as session:
+            return await self._has_work(session)

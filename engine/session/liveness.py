@@ -21,6 +21,8 @@ from weakref import WeakSet
 import asyncpg
 import structlog
 
+from engine.session.background_worker import BackgroundWorker
+
 logger = structlog.get_logger(__name__)
 
 CONNECT_SECONDS = 10.0
@@ -131,31 +133,27 @@ class Liveness:
     connections: WeakSet[WatchedConnection] = field(default_factory=WeakSet)
     _suspects: dict[WatchedConnection, int] = field(default_factory=dict)
     """What was found without sign of life at the last look, at which command."""
-    _task: asyncio.Task[None] | None = None
+    _worker: BackgroundWorker = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._worker = BackgroundWorker("liveness", self.database, self._watch, 0.0)
 
     async def admit(self, connection: WatchedConnection) -> None:
         """Look after one more connection. Raises as asyncpg does."""
         self.connections.add(connection)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name=f"headwater liveness {self.database}")
+        self._worker.start()
         async with asyncio.timeout(CONNECT_SECONDS):
             await connection.begin()
 
     def close(self) -> None:
         """Give up all connections, whatever goes on in them."""
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        self._worker.cancel()
         for connection in tuple(self.connections):
             connection.terminate()
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self.patience)
-            try:
-                await self._look()
-            except Exception:
-                logger.exception("liveness not known", database=self.database)
+    async def _watch(self) -> None:
+        await asyncio.sleep(self.patience)
+        await self._look()
 
     async def _look(self) -> None:
         """Whoever shows no sign of life twice, at the same command, is given up."""

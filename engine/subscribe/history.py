@@ -138,7 +138,7 @@ class HistoryClock(Candidate):
                 self._advanced_at = self.clock()
                 await self._advance(session)
             await asyncio.sleep(REST)
-            await self._woken_within(LOOK_INTERVAL - REST if settled else REST)
+            await self._woken.within(LOOK_INTERVAL - REST if settled else REST)
         await self._advance(session)
 
     async def _advance(self, session: PooledSession) -> None:

@@ -60,7 +60,6 @@ class Hub:
         self._sessions = SessionsByRights(pool)
         self._ticker = Ticker(pool, self._sessions)
         self._preparing = Preparing(self._sessions)
-        self._task: asyncio.Task[None] | None = None
         self._known: dict[Key, asyncio.Task[Evaluation]] = {}
         self._gathering: WeakValueDictionary[int, JoinRequest] = WeakValueDictionary()
         """Those who join next, by the number of their subscription: each as long as its task is under way."""
@@ -72,11 +71,11 @@ class Hub:
     @property
     def is_ticking(self) -> bool:
         """Whether timestamps are taken here for what is committed."""
-        return self._task is not None and bool(self._ticker.evaluations)
+        return self._ticker.worker.started and bool(self._ticker.evaluations)
 
     def committed(self) -> None:
         """A transaction that changed data has committed."""
-        if self._task is not None:
+        if self._ticker.worker.started:
             self._ticker.wake()
 
     async def prepare(self, session: SqlSession, asked: Subscribe) -> Preparation:
@@ -91,8 +90,8 @@ class Hub:
         up_to = None if asked.up_to is None else await milliseconds(session, asked.up_to, path, "UP TO")
         if as_of is not None and up_to is not None and up_to < as_of:
             raise too_early(up_to, as_of)
-        if self._task is None:
-            self._task = asyncio.create_task(self._ticker.run(), name=f"headwater subscriptions {self._pool.database}")
+        if not self._ticker.worker.started:
+            self._ticker.worker.start()
         async for attempt in AsyncRetrying(
             # The client's session may be younger than a crash of PostgreSQL that is only now noticed here.
             retry=retry_if_exception_type(Interrupted),
@@ -113,10 +112,11 @@ class Hub:
     async def close(self) -> None:
         """End all subscriptions: the server stops, or lets go of the database."""
         self._ticker.fail(SqlError("57P01", "terminating subscription because the server lets go of the database"))
-        for task in (*self._starting, *self._leaving, *self._known.values(), *([self._task] if self._task else [])):
+        for task in (*self._starting, *self._leaving, *self._known.values()):
             task.cancel()
             with suppress(asyncio.CancelledError, SqlError):
                 await task
+        await self._ticker.worker.stop()
         await self._ticker.stop()
         await self._sessions.close()
 

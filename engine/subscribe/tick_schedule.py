@@ -6,13 +6,12 @@ often while it moves, seldom while it stands still.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from catalog.session import SqlSession
+from engine.session.background_worker import WakeUp
 from engine.subscribe.evaluation import Evaluation
 from engine.subscribe.join_request import JoinRequest
 
@@ -44,7 +43,7 @@ class TickSchedule:
     """Of the captured changes, if all up to it had been committed at the last look."""
     _last_position: int | None = None
     _look: float = LOOK_INTERVAL
-    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _woken: WakeUp = field(default_factory=WakeUp)
 
     def wake(self) -> None:
         """Something may have happened."""
@@ -73,11 +72,7 @@ class TickSchedule:
 
     async def rest(self) -> bool:
         """Until somebody wakes it, or something is due, or it is time for a look; whether it was woken."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._pause()):
-                await self._woken.wait()
-                return True
-        return False
+        return await self._woken.within(self._pause())
 
     def _pause(self) -> float:
         """Seconds until the next look, or until something is due."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from catalog.session import SqlError
+from engine.session.background_worker import BackgroundWorker
 from engine.session.pool import DatabasePool, PooledSession
 from engine.subscribe.evaluation import Evaluation, Load
 from engine.subscribe.feed import LiveFeed
@@ -63,6 +64,7 @@ class Ticker:
     """The number under which subscriptions are registered, once there is one."""
     role: str = ""
     """The engine's own."""
+    worker: BackgroundWorker = field(init=False)
     _pace: TickSchedule = field(init=False)
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _background: set[asyncio.Task[None]] = field(default_factory=set)
@@ -86,6 +88,7 @@ class Ticker:
 
     def __post_init__(self) -> None:
         self._pace = TickSchedule(self.evaluations)
+        self.worker = BackgroundWorker("subscriptions", self.pool.database, self._lead, RECONNECT)
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -106,19 +109,6 @@ class Ticker:
         await self._ready.wait()
         assert self.server is not None
         return self.server
-
-    async def run(self) -> None:
-        """Tick until cancelled."""
-        while True:
-            try:
-                await self._lead()
-            except (SqlError, OSError) as error:
-                logger.warning("subscriptions interrupted", database=self.pool.database, error=str(error))
-            except Exception:
-                logger.exception("subscriptions failed", database=self.pool.database)
-            finally:
-                self._ready.clear()
-            await asyncio.sleep(RECONNECT)
 
     def fail(self, error: SqlError) -> None:
         """End all subscriptions."""
@@ -160,6 +150,7 @@ class Ticker:
                 await self._tick(session)
                 await asyncio.sleep(REST)
         finally:
+            self._ready.clear()
             connection.terminate()
 
     async def _register(self, session: PooledSession) -> None:

@@ -66,7 +66,7 @@ async def test_changes_are_shipped_and_then_leave_the_buffer(laboratory: Laborat
 async def test_task_ships_what_is_committed_while_it_runs(laboratory: Laboratory) -> None:
     await laboratory.rows("id", "v")
     keeper = keeper_of(laboratory)
-    task = asyncio.create_task(keeper.run())
+    task = asyncio.create_task(keeper.worker.run())
     try:
         for number in (6, 7):
             await laboratory.run(f"INSERT INTO public.t VALUES ({number}, 'v{number}', 0)")

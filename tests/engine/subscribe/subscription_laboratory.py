@@ -130,7 +130,7 @@ class Subscriptions:
         async with self.pool.session() as session:
             await install(session)
         self.hub = self.another_hub()
-        self._keeper = asyncio.create_task(CaptureMaintenance(self.pool).run())
+        self._keeper = asyncio.create_task(CaptureMaintenance(self.pool).worker.run())
         self.admin = await self.connect()
         self.client = await self.connect()
 
