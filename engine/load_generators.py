@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
-from engine.queues.maintenance import Backoff
+from engine.session.backoff import Backoff
 from engine.session.leader_election import Candidate, beat
 from engine.session.pool import PooledSession
 from engine.session.transactions import local_setting, set_role

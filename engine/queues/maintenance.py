@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 
 from catalog.session import SqlError
 from engine.session.background_worker import BackgroundWorker
+from engine.session.backoff import Backoff
 from engine.session.pool import DatabasePool, PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -30,9 +31,6 @@ MAINTENANCE_INTERVAL = 30.0
 HOOK_SECONDS = 60
 """The hooks of one queue may take so long, together."""
 
-LONGEST_PAUSE = 60.0
-"""Seconds after which a thing that keeps failing is tried again."""
-
 LOCK_TIMEOUT = "2s"
 """A step gives up what somebody holds locked for longer, and comes back to it."""
 
@@ -40,54 +38,6 @@ _QUEUES = "SELECT queue_name::text FROM pgque.queue ORDER BY queue_id"
 
 
 _HOOKED = "SELECT queue_name::text FROM pgque.queue WHERE queue_extra_maint <> '{}' ORDER BY queue_id"
-
-
-@dataclass(slots=True)
-class _Trouble:
-    failures: int
-    until: float
-
-
-@dataclass(slots=True)
-class Backoff:
-    """Things that have failed, by name, and until when each is left alone.
-
-    >>> troubles = Backoff()
-    >>> troubles.note("orders", now=100.0), troubles.note("orders", now=101.0)
-    (1.0, 2.0)
-    >>> troubles.waits("orders", now=102.9), troubles.waits("orders", now=103.0), troubles.waits("other", now=0.0)
-    (True, False, False)
-    """
-
-    _found: dict[str, _Trouble] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self._found)
-
-    def note(self, name: str, now: float) -> float:
-        """It has failed once more; returns the seconds until it may be tried again."""
-        failures = self._found[name].failures + 1 if name in self._found else 1
-        pause = min(LONGEST_PAUSE, 2.0 ** min(failures - 1, 10))
-        self._found[name] = _Trouble(failures, now + pause)
-        return pause
-
-    def waits(self, name: str, now: float) -> bool:
-        """Whether it is to be left alone yet."""
-        return name in self._found and now < self._found[name].until
-
-    def over(self, name: str) -> None:
-        """It has succeeded."""
-        self._found.pop(name, None)
-
-    def keep(self, names: Iterable[str]) -> None:
-        """Forget all but these."""
-        kept = set(names)
-        for name in [name for name in self._found if name not in kept]:
-            del self._found[name]
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._found.clear()
 
 
 @dataclass(slots=True)

@@ -23,7 +23,8 @@ import structlog
 from catalog.ownership import installed_query
 from catalog.session import SqlSession
 from catalog.systems import QUEUES
-from engine.queues.maintenance import Backoff, QueueMaintenance
+from engine.queues.maintenance import QueueMaintenance
+from engine.session.backoff import Backoff
 from engine.session.leader_election import Candidate
 
 logger = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ import structlog
 from catalog.install import quoted, schema_of
 from catalog.session import SqlError, SqlSession
 from catalog.systems import REGISTERS
-from engine.queues.maintenance import Backoff
+from engine.session.backoff import Backoff
 from engine.session.leader_election import BEAT_SECONDS, DISCOVERY_SECONDS, Candidate, beat
 from engine.session.pool import PooledSession
 from engine.session.roles import run_as_owner

@@ -28,6 +28,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
+from engine.session.backoff import pause_after
 from engine.session.clocks import ClockWatch
 from engine.session.leader_election import Rival, elected
 from engine.session.pool import APPLICATION_NAME, DatabasePool, PooledSession
@@ -362,7 +363,7 @@ class Scheduler:
             turn = await self.refresh(table, self._limit)
         except (SqlError, OSError) as error:
             pace.failures += 1
-            pace.retry = self.clock() + max(due.schedule, min(60.0, 2.0 ** min(pace.failures, 6)))
+            pace.retry = self.clock() + max(due.schedule, pause_after(pace.failures, first=2.0))
             logger.warning(
                 "refresh failed",
                 stream_table=f"{table.schema}.{table.name}",
@@ -371,8 +372,8 @@ class Scheduler:
             )
             return Turn.NOTHING
         if turn is Turn.AGAIN:
-            pace.retry = self.clock() + min(MOST_BUSY, REST * 2.0 ** min(pace.busy, 8))
             pace.busy += 1
+            pace.retry = self.clock() + pause_after(pace.busy, first=REST, longest=MOST_BUSY)
             if pace.busy == TOLD_BUSY:
                 await self._tell(table)
         else:

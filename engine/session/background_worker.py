@@ -12,14 +12,12 @@ import asyncpg
 import structlog
 
 from catalog.session import SqlError
+from engine.session.backoff import LONGEST_PAUSE, pause_after
 
 logger = structlog.get_logger(__name__)
 
 INTERRUPTIONS = (SqlError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 """What a worker meets when PostgreSQL refuses something, or is not there."""
-
-LONGEST_PAUSE = 60.0
-"""Seconds after which work that keeps failing is tried again, and a run after which its failures are forgotten."""
 
 STOP_SECONDS = 2.0
 """So long a task that is being ended may take."""
@@ -42,6 +40,7 @@ class BackgroundWorker:
     """Calls `work` again and again, `pause` seconds after it has returned or was interrupted.
 
     An error that is not one of `INTERRUPTIONS` is a defect. Each one in a row doubles the pause, up to `LONGEST_PAUSE`.
+    One that ends a run of so many seconds is the first of a row.
     """
 
     title: str
@@ -98,7 +97,7 @@ class BackgroundWorker:
         except Exception:
             logger.exception(f"{self.title} failed", database=self.database)
             self._failures = 1 if self.clock() - began >= LONGEST_PAUSE else failures + 1
-            return max(self.pause, min(LONGEST_PAUSE, self.pause * 2.0 ** min(self._failures - 1, 10)))
+            return pause_after(self._failures, first=self.pause, longest=max(self.pause, LONGEST_PAUSE))
         return self.pause
 
 

@@ -18,7 +18,7 @@ import structlog
 from catalog.session import SqlError, SqlSession
 from engine.capture.lock_retry import with_lock_retry
 from engine.load_generators import find_relation
-from engine.queues.maintenance import Backoff
+from engine.session.backoff import Backoff
 from engine.session.leader_election import Candidate
 from engine.session.pool import PooledSession
 

@@ -21,3 +21,15 @@ def test_quoting_for_postgresql() -> None:
     """`sql/base/text.py` doubles the quotes of identifiers and of literals."""
     doubling = [path for path, name, given in _calls() if name == "replace" and given in (['"', '""'], ["'", "''"])]
     assert doubling == ["sql/base/text.py"] * 2
+
+
+def test_backoff() -> None:
+    """`engine/session/backoff.py` doubles pauses: no other place raises 2 to a power that it limits."""
+    found = [
+        str(path)
+        for path in modules()
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Call)
+        if isinstance(node.left, ast.Constant) and getattr(node.right.func, "id", "") == "min"
+    ]
+    assert found == ["engine/session/backoff.py"]

@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from catalog.session import SqlError
 from engine.session import background_worker
-from engine.session.background_worker import LONGEST_PAUSE, BackgroundWorker, WakeUp
+from engine.session.background_worker import BackgroundWorker, WakeUp
+from engine.session.backoff import LONGEST_PAUSE
 
 
 def worker_of(work: Callable[[], Awaitable[None]], pause: float = 0.0) -> BackgroundWorker:
