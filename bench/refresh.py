@@ -32,8 +32,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from bench.serving import Served, served
+from catalog.values import Initiator
 from engine.refresh.executor_choice import NoSpark
-from engine.refresh.record import Initiator
 from engine.requests.requests import refresh_scheduled
 from engine.session.pool import SESSION_SETTINGS, PooledSession
 

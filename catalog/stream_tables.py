@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from catalog.session import SqlSession
+from catalog.session import Row, SqlSession
+from catalog.values import RefreshMode, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,8 @@ class StreamTable:
     """OID of its storage table, by which others depend on it."""
     owner: int
     """OID of the role with whose rights it is refreshed."""
-    status: str
-    refresh_mode: str
+    status: Status
+    refresh_mode: RefreshMode
     is_populated: bool
     needs_reinit: bool
     age_seconds: float
@@ -62,5 +63,10 @@ _FIELDS = tuple(field.name for field in fields(StreamTable))
 
 async def stream_tables(session: SqlSession) -> list[StreamTable]:
     """All stream tables of the session's database, by id."""
-    rows = await session.fetch(_STREAM_TABLES)
-    return [StreamTable(**dict(zip(_FIELDS, row, strict=True)) | {"sources": tuple(row[-2])}) for row in rows]
+    return [_from_row(row) for row in await session.fetch(_STREAM_TABLES)]
+
+
+def _from_row(row: Row) -> StreamTable:
+    values = dict(zip(_FIELDS, row, strict=True))
+    values |= {"status": Status(values["status"]), "refresh_mode": RefreshMode(values["refresh_mode"])}
+    return StreamTable(**values | {"sources": tuple(values["sources"])})

@@ -16,12 +16,12 @@ from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.stream_tables import StreamTable
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
+from catalog.values import Initiator
 from engine.capture.ahead import capturing_in
 from engine.capture.maintenance import CaptureMaintenance
 from engine.load_generators import SourceClock
 from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
-from engine.refresh.record import Initiator
 from engine.registers.maintenance import RegisterMaintenance
 from engine.requests import requests
 from engine.requests.extensions import Installer

@@ -10,9 +10,9 @@ from typing import Any
 import structlog
 
 from catalog.session import SqlError, SqlSession
+from catalog.values import Action, Executor
 from engine.refresh.computing import Computed, handed_on, whole_sql
-from engine.refresh.executor_choice import POSTGRES
-from engine.refresh.policy import Action, Decision
+from engine.refresh.policy import Decision
 from engine.session.transactions import local_setting, savepoint, set_role
 from engine.stream_tables.plan_inputs import dumps
 from engine.stream_tables.refresh_state import RefreshContext
@@ -31,7 +31,7 @@ class Applied:
 
     decision: Decision
     """What was decided, or what was done instead."""
-    executor: str
+    executor: Executor
     result: dict[str, Any]
     """What the statement has returned: counts of rows, and what was read."""
     salt: int
@@ -68,7 +68,7 @@ async def apply_changes(
         first = context.row_id_salt + failure.salts_used
     began_instead = time.perf_counter()
     result, salt = await _with_salts(session, context, await whole_sql(context, changes.plan), first=first)
-    return Applied(instead, POSTGRES, result, salt, ms_since(began), ms_since(began_instead), given_up)
+    return Applied(instead, Executor.POSTGRES, result, salt, ms_since(began), ms_since(began_instead), given_up)
 
 
 class _NotApplied(Exception):

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from catalog.session import SqlSession
+from catalog.values import Executor
 from engine.compile.compiled_query import CompiledQuery
 from engine.refresh.executor_choice import (
-    POSTGRES,
-    SPARK,
     NotOnSpark,
     Spark,
     SparkFallback,
@@ -33,7 +32,7 @@ class Computed:
 
     plan: CompiledQuery
     statement: str
-    executor: str
+    executor: Executor
     executor_reason: str
     rows_read: int
     """As estimated: of the changes, or of all sources."""
@@ -60,12 +59,14 @@ async def changes_to_apply(
     delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
     if isinstance(delta, NotOnSpark):
         text = await plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
-        yield Computed(plan, text, POSTGRES, f"{context.pending} changes; {delta}", rows_read, alert=_alert(delta))
+        yield Computed(
+            plan, text, Executor.POSTGRES, f"{context.pending} changes; {delta}", rows_read, alert=_alert(delta)
+        )
         return
     try:
         texts = {"spark_delta_sql": delta.sql}
         yield Computed(
-            plan, delta.statement, SPARK, delta.detail, rows_read, delta.snapshot, cold=delta.cold, texts=texts
+            plan, delta.statement, Executor.SPARK, delta.detail, rows_read, delta.snapshot, cold=delta.cold, texts=texts
         )
     finally:
         delta.release()
@@ -84,12 +85,14 @@ async def rows_to_apply(
     if isinstance(rows, NotOnSpark):
         plan = await compiled(inputs)
         text = await whole_sql(context, plan)
-        yield Computed(plan, text, POSTGRES, str(rows), estimated_rows, alert=_alert(rows))
+        yield Computed(plan, text, Executor.POSTGRES, str(rows), estimated_rows, alert=_alert(rows))
         return
     try:
         plan, texts = await compiled(inputs), {"spark_sql": rows.sql}
         text = await plan.staged_sql(context.storage, rows.staging, uncaptured(context))
-        yield Computed(plan, text, SPARK, rows.detail, estimated_rows, rows.snapshot, cold=rows.cold, texts=texts)
+        yield Computed(
+            plan, text, Executor.SPARK, rows.detail, estimated_rows, rows.snapshot, cold=rows.cold, texts=texts
+        )
     finally:
         rows.release()
 

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 from catalog.session import SqlError, SqlSession
+from catalog.values import Action, Engine, Executor
 from engine.foreign_tables.lake_polling import LakeReader
-from engine.refresh.policy import FEW_ROWS, SLOW_MS, Action, RefreshSettings
+from engine.refresh.policy import FEW_ROWS, SLOW_MS, FailurePolicy, RefreshSettings, insisted_on
 from engine.stream_tables.plan_inputs import PlanInputs
 from engine.stream_tables.refresh_state import RefreshContext
-
-POSTGRES, SPARK = "postgres", "spark"
 
 ORDINARY_MS = 0.005
 """Milliseconds for a row, of an executor that has not been seen at work."""
@@ -45,37 +44,37 @@ class Cost:
 class Choice:
     """The executor of a refresh, and why."""
 
-    executor: str
+    executor: Executor
     reason: str
 
 
-def choose(engine: str, estimated_rows: int, settings: RefreshSettings, costs: Mapping[str, Cost]) -> Choice:
+def choose(engine: Engine, estimated_rows: int, settings: RefreshSettings, costs: Mapping[str, Cost]) -> Choice:
     """Choose who computes a refresh that reads `estimated_rows`; `costs` are those of its kind, by executor.
 
-    `engine` is the stream table's own setting (`auto`, `spark`, `postgres`), which wins over `settings.engine`.
+    `engine` is the stream table's own setting, which wins over `settings.engine`.
 
     >>> settings = RefreshSettings(spark_min_rows=100_000)
-    >>> choose("auto", 20_000, settings, {}).executor
+    >>> str(choose(Engine.AUTO, 20_000, settings, {}).executor)
     'postgres'
-    >>> choose("auto", 20_000, settings, {"postgres": Cost(ms_per_row=0.5, rows=20_000)}).executor
+    >>> str(choose(Engine.AUTO, 20_000, settings, {"postgres": Cost(ms_per_row=0.5, rows=20_000)}).executor)
     'spark'
     """
-    engine = engine if engine != "auto" else settings.engine
-    if engine != "auto":
-        return Choice(engine, f"engine is set to {engine}")
+    executor = insisted_on(engine, settings)
+    if executor is not None:
+        return Choice(executor, f"engine is set to {executor}")
     size, limit = f"about {estimated_rows} rows to read", f"pg_trickle.spark_min_rows = {settings.spark_min_rows}"
     if settings.spark_min_rows == 0 or not costs:
         if estimated_rows < settings.spark_min_rows:
-            return Choice(POSTGRES, f"{size}, fewer than {limit}")
-        return Choice(SPARK, f"{size}, at least {limit}")
-    in_postgres = _expected_ms(costs.get(POSTGRES), estimated_rows, 0)
-    on_spark = _expected_ms(costs.get(SPARK), estimated_rows, settings.spark_min_rows)
+            return Choice(Executor.POSTGRES, f"{size}, fewer than {limit}")
+        return Choice(Executor.SPARK, f"{size}, at least {limit}")
+    in_postgres = _expected_ms(costs.get(Executor.POSTGRES), estimated_rows, 0)
+    on_spark = _expected_ms(costs.get(Executor.SPARK), estimated_rows, settings.spark_min_rows)
     expected = (
-        f"{size}; {in_postgres:.0f} ms expected in PostgreSQL ({_seen(costs.get(POSTGRES))}),"
-        f" {on_spark:.0f} ms on Spark ({_seen(costs.get(SPARK))})"
+        f"{size}; {in_postgres:.0f} ms expected in PostgreSQL ({_seen(costs.get(Executor.POSTGRES))}),"
+        f" {on_spark:.0f} ms on Spark ({_seen(costs.get(Executor.SPARK))})"
     )
     worth_it = estimated_rows >= settings.spark_min_rows or in_postgres >= SLOW_MS
-    return Choice(SPARK if worth_it and on_spark <= FAVOUR * in_postgres else POSTGRES, expected)
+    return Choice(Executor.SPARK if worth_it and on_spark <= FAVOUR * in_postgres else Executor.POSTGRES, expected)
 
 
 def _expected_ms(cost: Cost | None, rows: int, least: float) -> float:
@@ -106,9 +105,9 @@ def learn(costs: Mapping[str, Cost], executor: str, rows: int, ms: float) -> dic
     return found
 
 
-def kind(action: Action) -> str:
+def kind(action: Action) -> Action:
     """Under which name the costs of an action are kept."""
-    return "DIFFERENTIAL" if action is Action.DIFFERENTIAL else "FULL"
+    return Action.DIFFERENTIAL if action is Action.DIFFERENTIAL else Action.FULL
 
 
 def costs_of(context: RefreshContext, action: Action) -> dict[str, Cost]:
@@ -120,8 +119,7 @@ def learned_costs(
     context: RefreshContext, settings: RefreshSettings, action: Action, executor: str, rows: int, ms: float
 ) -> dict[str, Any] | None:
     """The stream table's `executor_costs` after a refresh; None where there is nothing to learn from it."""
-    chosen_freely = context.engine == settings.engine == "auto"
-    if action is Action.NO_DATA or not chosen_freely or rows < FEW_ROWS:
+    if action is Action.NO_DATA or insisted_on(context.engine, settings) is not None or rows < FEW_ROWS:
         return None
     costs = learn(costs_of(context, action), executor, rows, ms)
     return {**context.executor_costs, kind(action): {name: asdict(cost) for name, cost in costs.items()}}
@@ -246,7 +244,7 @@ async def rows_from_spark(
     SparkFailure (58000, 57014, 38000) where it failed and is insisted on, by the engine or by the policy.
     """
     choice = choose(context.engine, estimated_rows, settings, costs_of(context, Action.FULL))
-    if choice.executor == POSTGRES:
+    if choice.executor is Executor.POSTGRES:
         raise NotOnSpark(choice.reason)
     with _insisting(context, settings):
         rows = await spark.compute(session, context, plan)
@@ -262,7 +260,7 @@ async def delta_from_spark(
     """
     costs = costs_of(context, Action.DIFFERENTIAL)
     choice = choose(context.engine, rows_of_changes(context), settings, costs)
-    if choice.executor == POSTGRES:
+    if choice.executor is Executor.POSTGRES:
         raise NotOnSpark(choice.reason)
     with _insisting(context, settings):
         delta = await spark.compute_delta(session, context, plan)
@@ -277,7 +275,7 @@ def _insisting(context: RefreshContext, settings: RefreshSettings) -> Iterator[N
     except SparkJobError as failure:
         raise by_policy(failure.error, context, settings) from failure
     except NotOnSpark as reason:
-        if (context.engine if context.engine != "auto" else settings.engine) == SPARK:
+        if insisted_on(context.engine, settings) is Executor.SPARK:
             raise SqlError("0A000", f'stream table "{context.name}" cannot be computed on Spark: {reason}') from reason
         raise
 
@@ -292,8 +290,7 @@ class SparkJobError(Exception):
 
 def by_policy(error: SqlError, context: RefreshContext, settings: RefreshSettings) -> Exception:
     """A SparkFallback or a SparkFailure, as `pg_trickle.spark_failure_policy` says."""
-    engine = context.engine if context.engine != "auto" else settings.engine
-    insisted = settings.spark_failure_policy == "error" or (
-        settings.spark_failure_policy == "retry" and engine == SPARK
+    insisted = settings.spark_failure_policy == FailurePolicy.ERROR or (
+        settings.spark_failure_policy == FailurePolicy.RETRY and insisted_on(context.engine, settings) is Executor.SPARK
     )
     return SparkFailure(error, context.name) if insisted else SparkFallback(error)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import structlog
 
 from catalog.session import SqlError
-from engine.refresh.executor_choice import POSTGRES, SPARK, SparkFailure
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator, RefreshRecord, RefreshStatus, finish, spark_alert
+from catalog.values import Action, Executor, Initiator, RefreshStatus
+from engine.refresh.executor_choice import SparkFailure
+from engine.refresh.record import RefreshRecord, finish, spark_alert
 from engine.session.pool import PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
         status=RefreshStatus.FAILED,
         initiated_by=initiator,
         error_message=f"{error.sqlstate}: {error.message}",
-        executor=POSTGRES if alert is None else SPARK,
+        executor=Executor.POSTGRES if alert is None else Executor.SPARK,
         permanent=error.sqlstate in PERMANENT,
         alert=None if alert is None else spark_alert(alert),
     )

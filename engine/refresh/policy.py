@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from catalog.session import SqlError
+from catalog.values import Action, Engine, Executor, RefreshMode
 from engine.session.settings import is_on, number
 from engine.stream_tables.refresh_state import RefreshContext
 
+E = TypeVar("E", bound=StrEnum)
 
-class Action(StrEnum):
-    """What a refresh did (`pgt_refresh_history.action`)."""
 
-    NO_DATA = "NO_DATA"
-    FULL = "FULL"
-    DIFFERENTIAL = "DIFFERENTIAL"
-    REINITIALIZE = "REINITIALIZE"
-    SKIP = "SKIP"
-    """It waits for a lock and is tried again."""
+class FailurePolicy(StrEnum):
+    """What becomes of a refresh that Spark has failed at (`pg_trickle.spark_failure_policy`)."""
+
+    RETRY = "retry"
+    POSTGRES = "postgres"
+    ERROR = "error"
 
 
 FEW_ROWS = 1000
@@ -50,10 +51,10 @@ class Decision:
 class RefreshSettings:
     """The `pg_trickle.*` settings that a refresh looks at."""
 
-    engine: str = "auto"
+    engine: Engine = Engine.AUTO
     spark_min_rows: int = 100_000
     max_change_ratio: float = 0.15
-    spark_failure_policy: str = "retry"
+    spark_failure_policy: FailurePolicy = FailurePolicy.RETRY
     spark_timeout: float = 3600.0
     """Seconds; 0 is no limit."""
     spark_parallel_rows: int = 1_000_000
@@ -87,14 +88,14 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
         return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
     if is_fresh(context):
         return Decision(Action.NO_DATA, "no changes")
-    if context.refresh_mode == "FULL":
+    if context.refresh_mode == RefreshMode.FULL:
         return Decision(Action.FULL, "refresh mode FULL")
     if context.polled and not settings.foreign_table_polling:
         return Decision(Action.FULL, "pg_trickle.foreign_table_polling is off", fallback=True)
     truncated = [source.name for source in context.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
-    if context.requested_mode != "DIFFERENTIAL":
+    if context.requested_mode != RefreshMode.DIFFERENTIAL:
         ratio = change_ratio(context, estimated_rows)
         changes = f"{context.pending} changed row images in about {estimated_rows} rows"
         if ratio > settings.max_change_ratio:
@@ -114,8 +115,18 @@ def depends_on_size(context: RefreshContext, settings: RefreshSettings) -> bool:
     at_worst = decide(context, settings, 0)
     if at_worst.action is Action.DIFFERENTIAL:
         return False
-    engine = context.engine if context.engine != "auto" else settings.engine
-    return engine != "postgres" or decide(context, settings, MANY_ROWS).action is Action.DIFFERENTIAL
+    if insisted_on(context.engine, settings) != Executor.POSTGRES:
+        return True
+    return decide(context, settings, MANY_ROWS).action is Action.DIFFERENTIAL
+
+
+def insisted_on(engine: Engine, settings: RefreshSettings) -> Executor | None:
+    """The executor that is to be used whatever the sizes are, None where these decide.
+
+    `engine` is the stream table's own setting, which wins over `settings.engine`.
+    """
+    chosen = engine if engine != Engine.AUTO else settings.engine
+    return None if chosen == Engine.AUTO else Executor(chosen)
 
 
 def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
@@ -128,7 +139,7 @@ def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | No
 
     There is none where DIFFERENTIAL was asked for, and none where the session's own statement_timeout ends it earlier.
     """
-    if context.requested_mode == "DIFFERENTIAL" or context.last_full_ms is None:
+    if context.requested_mode == RefreshMode.DIFFERENTIAL or context.last_full_ms is None:
         return None
     limit = max(TOO_SLOW * context.last_full_ms, LEAST_LIMIT_MS)
     return None if 0 < settings.statement_timeout <= limit else limit
@@ -156,20 +167,20 @@ def learned_threshold(
 def settings_of(context: RefreshContext) -> RefreshSettings:
     """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
     found = context.settings
-    settings = RefreshSettings(
-        found["engine"].lower(),
+    return RefreshSettings(
+        _one_of(Engine, "refresh_engine", found["engine"]),
         number("spark_min_rows", found["spark_min_rows"], int),
         number("differential_max_change_ratio", found["max_change_ratio"], float),
-        found["spark_failure_policy"].lower(),
+        _one_of(FailurePolicy, "spark_failure_policy", found["spark_failure_policy"]),
         number("spark_timeout", found["spark_timeout"], float),
         number("spark_parallel_rows", found["spark_parallel_rows"], int),
         is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
         float(found.get("statement_timeout", 0)),
     )
-    for name, value, allowed in (
-        ("refresh_engine", settings.engine, ("auto", "spark", "postgres")),
-        ("spark_failure_policy", settings.spark_failure_policy, ("retry", "postgres", "error")),
-    ):
-        if value not in allowed:
-            raise SqlError("22023", f"pg_trickle.{name} must be one of {', '.join(allowed)}")
-    return settings
+
+
+def _one_of(kind: type[E], name: str, value: str) -> E:
+    try:
+        return kind(value.lower())
+    except ValueError:
+        raise SqlError("22023", f"pg_trickle.{name} must be one of {', '.join(kind)}") from None

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from typing import Any
 
 from catalog.session import SqlSession
-from engine.refresh.policy import Action
+from catalog.values import Action, Executor, Initiator, RefreshStatus
 from engine.stream_tables.plan_inputs import dumps
-
-
-class Initiator(StrEnum):
-    """Who asked for a refresh (`pgt_refresh_history.initiated_by`)."""
-
-    SCHEDULER = "SCHEDULER"
-    MANUAL = "MANUAL"
-    INITIAL = "INITIAL"
-
-
-class RefreshStatus(StrEnum):
-    """How a refresh ended (`pgt_refresh_history.status`)."""
-
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    SKIPPED = "SKIPPED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +15,7 @@ class RefreshOutcome:
     """What a refresh did, as its history row says it."""
 
     action: Action
-    executor: str
+    executor: Executor
     executor_reason: str
     duration_ms: float
     inserted: int = 0
@@ -56,7 +39,7 @@ class RefreshRecord:
     delta_row_count: int | None = None
     merge_strategy_used: str | None = None
     was_full_fallback: bool | None = None
-    executor: str | None = None
+    executor: Executor | None = None
     executor_reason: str | None = None
     error_message: str | None = None
     permanent: bool | None = None

@@ -15,13 +15,13 @@ from typing import Any
 import structlog
 
 from catalog.session import SqlSession
+from catalog.values import Action, Executor, Initiator, RefreshStatus
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
 from engine.refresh.computing import Computed, changes_to_apply, rows_to_apply
-from engine.refresh.executor_choice import POSTGRES, NoSpark, Spark, learned_costs
+from engine.refresh.executor_choice import NoSpark, Spark, learned_costs
 from engine.refresh.policy import (
     SLOW_MS,
-    Action,
     Decision,
     RefreshSettings,
     decide,
@@ -31,7 +31,7 @@ from engine.refresh.policy import (
     settings_of,
     time_limit,
 )
-from engine.refresh.record import Initiator, RefreshOutcome, RefreshRecord, RefreshStatus, finish, spark_alert
+from engine.refresh.record import RefreshOutcome, RefreshRecord, finish, spark_alert
 from engine.session.roles import run_as_owner
 from engine.stream_tables.refresh_state import RefreshContext
 
@@ -55,7 +55,7 @@ async def refresh(
     began = time.perf_counter()
     decision, settings, estimated_rows = await _decide(session, context)
     if decision.action is Action.NO_DATA:
-        outcome = RefreshOutcome(decision.action, POSTGRES, "nothing to compute", duration_ms=ms_since(began))
+        outcome = RefreshOutcome(decision.action, Executor.POSTGRES, "nothing to compute", duration_ms=ms_since(began))
         record = _record(initiator, decision, outcome)
     else:
         async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:

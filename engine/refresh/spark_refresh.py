@@ -10,10 +10,11 @@ from functools import partial
 import structlog
 
 from catalog.session import SqlSession
+from catalog.values import Executor
 from engine.foreign_tables.lake_polling import LakeReader
 from engine.mirror.mirror import MirrorUnavailable
-from engine.refresh.executor_choice import SPARK, NotOnSpark, SparkDelta, SparkJobError, SparkRows
-from engine.refresh.policy import RefreshSettings, settings_of
+from engine.refresh.executor_choice import NotOnSpark, SparkDelta, SparkJobError, SparkRows
+from engine.refresh.policy import FailurePolicy, RefreshSettings, insisted_on, settings_of
 from engine.session.pool import DatabasePool
 from engine.session.roles import run_as_owner
 from engine.session.transactions import set_role
@@ -159,7 +160,7 @@ class DatabaseOnSpark:
         settings = settings_of(context)
         address = self._address and self._address(self._pool.database)
         # What PostgreSQL can do does not wait until a Spark that was lost has been started again.
-        tries = 2 if settings.spark_failure_policy == "retry" and _insisted(context, settings) else 1
+        tries = 2 if settings.spark_failure_policy == FailurePolicy.RETRY and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
         ((binary_order,),) = await session.fetch(_BINARY_ORDER)
         return {
@@ -177,7 +178,7 @@ class DatabaseOnSpark:
 
 def _insisted(context: RefreshContext, settings: RefreshSettings) -> bool:
     """Whether nobody but Spark is to compute it."""
-    return (context.engine if context.engine != "auto" else settings.engine) == SPARK
+    return insisted_on(context.engine, settings) is Executor.SPARK
 
 
 _NAMES = """

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 
 from catalog.session import SqlError, SqlSession
+from catalog.values import Engine, RefreshMode, argument
 from engine.compile.pool import TooComplex, compilers, work_on_behalf_of
 from engine.foreign_tables.polling import (
     CannotPoll,
@@ -57,7 +58,8 @@ async def create(
             return None
         raise SqlError("42P07", f'relation "{target.name}" already exists')
 
-    requested = str(arguments.get("refresh_mode") or "AUTO").upper()
+    requested = argument(RefreshMode, "refresh mode", arguments.get("refresh_mode") or RefreshMode.AUTO)
+    engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
     work_on_behalf_of(owner)
     async with set_role(session, owner, current=target.caller):
         definition = await define(session, arguments["query"], search_path)
@@ -65,7 +67,8 @@ async def create(
         shown = definition.canonical
         definition, copies = await _over_copies(session, definition, requested, owner)
         inputs, fallback = await _plan(session, definition, requested)
-    mode = "FULL" if fallback is not None or requested == "FULL" else "DIFFERENTIAL"
+    whole = fallback is not None or requested == RefreshMode.FULL
+    mode = RefreshMode.FULL if whole else RefreshMode.DIFFERENTIAL
     await _announce(session, definition, requested, mode, fallback)
 
     storage = target.storage
@@ -84,7 +87,7 @@ async def create(
         "schedule": arguments.get("schedule") or "calculated",
         "refresh_mode": mode,
         "requested_mode": requested,
-        "engine": arguments.get("engine") or "auto",
+        "engine": engine,
         "functions_used": sorted({use.name for use in definition.functions}),
         "function_hashes": function_hashes(definition.functions),
         "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
@@ -97,7 +100,6 @@ async def create(
     }
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), copies)
-    engine = str(properties["engine"])
     fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, mode, engine), engine)
     if not arguments.get("initialize", True):
         return None
@@ -198,7 +200,7 @@ def _refuse_in_every_mode(definition: Definition) -> None:
 
 
 async def _over_copies(
-    session: SqlSession, definition: Definition, requested: str, owner: str
+    session: SqlSession, definition: Definition, requested: RefreshMode, owner: str
 ) -> tuple[Definition, tuple[Copy, ...]]:
     """The definition as it is maintained: over copies of its foreign tables, if these are to be polled."""
     foreign = foreign_tables(definition)
@@ -206,7 +208,7 @@ async def _over_copies(
         return definition, ()
     names = ", ".join(f'"{dependency.source.name}"' for dependency in foreign)
     lake = await has_lake_tables(session, foreign)
-    if lake or (requested != "FULL" and await polling(session)):
+    if lake or (requested != RefreshMode.FULL and await polling(session)):
         try:
             async with savepoint(session):
                 found = await read_from_copies(session, definition, owner)
@@ -227,19 +229,19 @@ async def _over_copies(
     return definition, ()
 
 
-async def _plan(session: SqlSession, definition: Definition, requested: str) -> tuple[PlanInputs, str | None]:
+async def _plan(session: SqlSession, definition: Definition, requested: RefreshMode) -> tuple[PlanInputs, str | None]:
     """Plan inputs, and the reason why the query can only be computed as a whole, if it can."""
     try:
         return await plan(session, definition), None
     except TooComplex as reason:
-        if requested == "FULL":
+        if requested == RefreshMode.FULL:
             return opaque(definition), "a query of this complexity"
         hint = f"{reason.hint} With refresh_mode => 'FULL' it need not be compiled."
         raise SqlError(reason.sqlstate, reason.message, detail=reason.detail, hint=hint) from reason
     except ForeignSource as reason:
         return opaque(definition), reason.construct
     except NotDifferentiable as reason:
-        if requested == "DIFFERENTIAL":
+        if requested == RefreshMode.DIFFERENTIAL:
             raise SqlError(
                 "0A000",
                 f"{reason.construct} is not supported in DIFFERENTIAL mode",
@@ -250,9 +252,9 @@ async def _plan(session: SqlSession, definition: Definition, requested: str) -> 
 
 
 async def _announce(
-    session: SqlSession, definition: Definition, requested: str, mode: str, fallback: str | None
+    session: SqlSession, definition: Definition, requested: RefreshMode, mode: RefreshMode, fallback: str | None
 ) -> None:
-    if requested == "AUTO" and fallback is not None:
+    if requested == RefreshMode.AUTO and fallback is not None:
         await notice(
             session,
             "NOTICE",
@@ -268,7 +270,7 @@ async def _announce(
             "Each refresh shows what the stream table's owner sees, the stream table itself included.",
         )
     stable = definition.functions_of("s")
-    if mode == "DIFFERENTIAL" and stable:
+    if mode == RefreshMode.DIFFERENTIAL and stable:
         await notice(
             session,
             "WARNING",

@@ -10,6 +10,7 @@ from typing import Any
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
+from catalog.values import RefreshMode
 from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.create import explanation, notice
@@ -107,7 +108,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     )
     fallback = fallback or await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    mode = "FULL" if fallback else context.refresh_mode
+    mode = RefreshMode.FULL if fallback else context.refresh_mode
     columns = await captured_columns(inputs, tracked, mode, context.engine)
     explained = await explanation(inputs, definition, context.storage)
     # As late as possible: what is locked here stays so until the transaction ends.
@@ -149,7 +150,7 @@ async def _fall_back(session: SqlSession, context: RefreshContext, definition: D
     Raises SqlError 0A000 if DIFFERENTIAL was asked for.
     """
     obstacles = [d.obstacle for d in definition.dependencies if d.kind in TRACKABLE_KINDS and d.obstacle]
-    if not obstacles or context.refresh_mode != "DIFFERENTIAL":
+    if not obstacles or context.refresh_mode != RefreshMode.DIFFERENTIAL:
         return {}
     return await _full_from_now_on(session, context, f"a source whose changes cannot be captured ({obstacles[0]})")
 
@@ -159,7 +160,7 @@ async def _full_from_now_on(session: SqlSession, context: RefreshContext, reason
 
     Raises SqlError 0A000 if DIFFERENTIAL was asked for.
     """
-    if context.requested_mode == "DIFFERENTIAL":
+    if context.requested_mode == RefreshMode.DIFFERENTIAL:
         raise SqlError(
             "0A000",
             f'stream table "{context.name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
@@ -167,7 +168,7 @@ async def _full_from_now_on(session: SqlSession, context: RefreshContext, reason
         )
     message = f'stream table "{context.name}" uses FULL refresh from now on: {reason}'
     await notice(session, "WARNING", message, "Each refresh computes the whole query. See pgtrickle.explain_st().")
-    return {"refresh_mode": "FULL", "fallback_reason": reason}
+    return {"refresh_mode": RefreshMode.FULL, "fallback_reason": reason}
 
 
 async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs, old: PlanInputs) -> bool:

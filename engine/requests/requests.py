@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import structlog
 
 from catalog.session import RequestSession, SqlError, SqlSession
+from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
 from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
-from engine.refresh.record import Initiator, RefreshOutcome
+from engine.refresh.record import RefreshOutcome
 from engine.refresh.refresh import refresh
 from engine.requests.create import create, drop_storage, undo_creation
 from engine.requests.extensions import Installer, carry_out_extension
@@ -34,12 +35,20 @@ POLLED = "in the transaction that has polled its foreign tables"
 """For the same reason."""
 
 
+_TEXTS = {
+    RequestKind.CREATE: ("name", "query"),
+    RequestKind.COPY: ("statement",),
+    RequestKind.STATEMENT: ("statement",),
+}
+"""Arguments that must be texts; of all other kinds the name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A row of `pgtrickle.pgt_requests`."""
 
     request_id: int
-    kind: str
+    kind: RequestKind
     arguments: dict[str, Any]
     search_path: str
     requested_by: str
@@ -54,15 +63,14 @@ class Request:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):  # more digits, or deeper, than Python reads: `check` refuses it
             arguments = {}
-        return cls(int(request_id), str(kind), arguments, str(search_path), str(requested_by), *session)
+        return cls(int(request_id), RequestKind(kind), arguments, str(search_path), str(requested_by), *session)
 
     def check(self) -> None:
         """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
-        texts = {"create": ("name", "query"), "copy": ("statement",), "statement": ("statement",)}
-        needed = texts.get(self.kind, ("name",))
+        needed = _TEXTS.get(self.kind, ("name",))
         if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in needed):
             raise SqlError("22023", f"malformed {self.kind} request")
-        if self.kind in ("create", "alter"):
+        if self.kind in (RequestKind.CREATE, RequestKind.ALTER):
             for key, value in self.arguments.items():
                 if not isinstance(value, str | bool | None):
                     raise SqlError("22023", f'malformed argument "{key}" of a {self.kind} request')
@@ -91,7 +99,7 @@ async def carry_out(
     """
     request.check()
     created: int | None = None
-    if request.kind == "create":
+    if request.kind == RequestKind.CREATE:
         created = await create(
             session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
         )
@@ -107,24 +115,24 @@ async def carry_out(
 
 async def _change(session: SqlSession, request: Request, spark: Spark, *, alone: bool) -> None:
     match request.kind:
-        case "drop":
+        case RequestKind.DROP:
             await drop(session, request)
-        case "refresh":
+        case RequestKind.REFRESH:
             context = may_be_refreshed(await lock_requested(session, request))
             if context.one_snapshot:
                 spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
             await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
-        case "alter":
+        case RequestKind.ALTER:
             await alter(session, request, spark)
-        case "resume":
+        case RequestKind.RESUME:
             await resume(session, request)
-        case "retain":
+        case RequestKind.RETAIN:
             await retain(session, request)
-        case "copy":
+        case RequestKind.COPY:
             raise SqlError("0A000", "COPY from a file works on connections through the server only")
-        case "extension":
+        case RequestKind.EXTENSION:
             raise SqlError("0A000", "extensions are created and dropped on connections through the server only")
-        case "statement":
+        case RequestKind.STATEMENT:
             raise SqlError("0A000", "this statement works on connections through the server only")
         case _:
             raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
@@ -215,13 +223,13 @@ async def resume(session: SqlSession, request: Request) -> None:
     """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
     context = await lock_requested(session, request)
     pgt_id = context.pgt_id
-    if context.status != "SUSPENDED":
+    if context.status != Status.SUSPENDED:
         raise SqlError(
             "55000",
             f'stream table "{context.name}" is not suspended',
             detail=f"Its status is {context.status}.",
         )
-    await set_state(session, pgt_id, status="ACTIVE", consecutive_errors=0)
+    await set_state(session, pgt_id, status=Status.ACTIVE, consecutive_errors=0)
     payload = {"event": "resumed", "pgt_schema": context.schema, "pgt_name": context.name}
     await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
 
@@ -236,13 +244,14 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=changes["schedule"])
     if "status" in changes:
-        status = str(changes["status"]).upper()
-        errors = {"consecutive_errors": 0} if status == "ACTIVE" else {}
+        status = argument(Status, "status", changes["status"])
+        errors = {"consecutive_errors": 0} if status == Status.ACTIVE else {}
         await set_state(session, pgt_id, status=status, **errors)
     if "refresh_mode" in changes:
-        requested = str(changes["refresh_mode"]).upper()
+        requested = argument(RefreshMode, "refresh mode", changes["refresh_mode"])
         # AUTO that has fallen back to FULL may be asked to try again.
-        if requested != context.requested_mode or (requested, context.refresh_mode) == ("AUTO", "FULL"):
+        fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
+        if requested != context.requested_mode or fell_back:
             await set_refresh_mode(session, context, requested)
 
 
@@ -302,26 +311,28 @@ async def carry_out_all(
     second fails (`undo_creation`). A statement that drops stream tables, too, is carried out in one: it may be these.
     """
     requests = await take(session)
-    if any(request.kind == "retain" for request in requests):
+    if any(request.kind == RequestKind.RETAIN for request in requests):
         expect()
     two_steps = (
         session.autocommit
-        and any(request.kind == "create" and request.arguments.get("initialize", True) for request in requests)
-        and all(request.kind != "drop" for request in requests)
+        and any(
+            request.kind == RequestKind.CREATE and request.arguments.get("initialize", True) for request in requests
+        )
+        and all(request.kind != RequestKind.DROP for request in requests)
     )
     alone = session.autocommit and len(requests) == 1
     created = []
     for request in requests:
         check_session(request)
-        if request.kind == "copy":
+        if request.kind == RequestKind.COPY:
             await copy(session, request, loader)
             continue
-        if request.kind == "statement":
+        if request.kind == RequestKind.STATEMENT:
             request.check()
             await carry_out_statement(session, request.arguments["statement"], request.search_path)
             expect()
             continue
-        if request.kind == "extension":
+        if request.kind == RequestKind.EXTENSION:
             request.check()
             await carry_out_extension(session, request.arguments, installer)
             continue

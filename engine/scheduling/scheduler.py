@@ -26,6 +26,7 @@ import structlog
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
+from catalog.values import Status
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.backoff import pause_after
@@ -276,7 +277,7 @@ class Scheduler:
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
-        self._keep({table.pgt_id for table in tables if table.status != "SUSPENDED"})
+        self._keep({table.pgt_id for table in tables if table.status != Status.SUSPENDED})
         nearest: dict[int, set[int]] = {}
         """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
         for table in chain.from_iterable(graph.generations()):
@@ -287,7 +288,7 @@ class Scheduler:
             changed = not self._is_idle(table, position)
             if due is not None:
                 due.changed = due.changed or changed
-            elif table.status != "SUSPENDED" and (changed or upstream):
+            elif table.status != Status.SUSPENDED and (changed or upstream):
                 wait = self._seconds_to_wait(table, schedules[pgt_id], now)
                 if wait > 0:
                     next_look = min(next_look, now + wait)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from catalog.session import SqlError
+from catalog.values import Action, Initiator, RefreshStatus
 from engine.refresh.failures import LOCK_TIMEOUT
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator, RefreshRecord, RefreshStatus, finish
+from engine.refresh.record import RefreshRecord, finish
 from engine.session.pool import DatabasePool
 
 # A refresh reads its sources and writes its storage. Of its other locks none is held for long by anybody else.

@@ -11,12 +11,11 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from catalog.session import SqlError
+from catalog.values import Action, Initiator
 from engine.capture.ahead import capturing_in
 from engine.foreign_tables.polling import NotPolled
 from engine.refresh.executor_choice import Spark
 from engine.refresh.failures import PERMANENT, record_failure
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare

@@ -13,6 +13,7 @@ from typing import Any
 
 import sql
 from catalog.session import SqlSession
+from catalog.values import Engine, RefreshMode
 from engine.compile.compiled_query import CompiledQuery, compiled_query
 from engine.compile.pool import compilers
 from engine.stream_tables.analysis import TRACKABLE_KINDS, Definition, analysed, column
@@ -222,14 +223,14 @@ def _first_difference(expected: str, found: str) -> str:
 
 
 async def captured_columns(
-    inputs: PlanInputs, oids: Sequence[int], mode: str, engine: str
+    inputs: PlanInputs, oids: Sequence[int], mode: RefreshMode, engine: Engine
 ) -> dict[int, tuple[str, ...]]:
     """Which columns of each source its capture must keep.
 
     A full refresh only has to know that something has changed. One that is bound to Spark reads its mirrors, which
     follow their sources by what is captured; without it each refresh would copy them anew.
     """
-    used = (await compiled(inputs)).used_columns if mode == "DIFFERENTIAL" or engine == "spark" else {}
+    used = (await compiled(inputs)).used_columns if mode == RefreshMode.DIFFERENTIAL or engine == Engine.SPARK else {}
     return {oid: used.get(oid, ()) for oid in oids}
 
 

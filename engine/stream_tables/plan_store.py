@@ -6,6 +6,7 @@ import json
 from collections import OrderedDict
 
 from catalog.session import SqlError, SqlSession
+from catalog.values import Engine, RefreshMode
 from engine.capture.lock_retry import with_lock_retry
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns
 from engine.stream_tables.refresh_state import RefreshContext
@@ -32,7 +33,7 @@ async def load_plan(session: SqlSession, context: RefreshContext) -> PlanInputs:
     return known
 
 
-async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: str) -> None:
+async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:
     """Switch between AUTO, FULL and DIFFERENTIAL; the next refresh recomputes the table.
 
     Raises SqlError 0A000 if DIFFERENTIAL is asked for a query that can only be computed as a whole.
@@ -42,21 +43,22 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     ((reason,),) = await session.fetch(
         "SELECT fallback_reason FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", pgt_id
     )
-    if requested == "DIFFERENTIAL" and not plan.differentiable:
+    if requested == RefreshMode.DIFFERENTIAL and not plan.differentiable:
         raise SqlError(
             "0A000",
             f'stream table "{name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
             hint="Use refresh_mode => 'AUTO' or 'FULL'.",
         )
-    effective = "DIFFERENTIAL" if plan.differentiable and requested != "FULL" else "FULL"
-    if effective == "DIFFERENTIAL":
+    incremental = plan.differentiable and requested != RefreshMode.FULL
+    effective = RefreshMode.DIFFERENTIAL if incremental else RefreshMode.FULL
+    if incremental:
         sources = await session.fetch(
             "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
         )
         columns = await captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
         await track(session, pgt_id, columns, context.engine)
     state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
-    if effective == "DIFFERENTIAL":
+    if incremental:
         state["fallback_reason"] = None
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
@@ -65,7 +67,7 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     )
 
 
-async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: str) -> bool:
+async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: Engine) -> bool:
     """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
 
     Unless `engine` keeps it in PostgreSQL the keys of the sources are captured, too: mirrors tell rows apart by them.
@@ -74,7 +76,10 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
     gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked.
     """
     sources = json.dumps(
-        [{"relid": oid, "columns": used, "keyed": bool(used) and engine != "postgres"} for oid, used in columns.items()]
+        [
+            {"relid": oid, "columns": used, "keyed": bool(used) and engine != Engine.POSTGRES}
+            for oid, used in columns.items()
+        ]
     )
     answer = await with_lock_retry(
         session, "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources

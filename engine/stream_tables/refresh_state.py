@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
+from catalog.values import Engine, RefreshMode, Status
 from engine.capture.ahead import capture_ahead
 from sql import PLAN_FORMAT
 
@@ -37,10 +38,10 @@ class RefreshContext:
     owner: str
     caller: str
     """The role that the session acts as."""
-    status: str
-    refresh_mode: str
-    requested_mode: str
-    engine: str
+    status: Status
+    refresh_mode: RefreshMode
+    requested_mode: RefreshMode
+    engine: Engine
     is_populated: bool
     needs_reinit: bool
     row_id_salt: int
@@ -85,6 +86,9 @@ class RefreshContext:
             )
             for source in values["sources"]
         )
+        values["status"], values["engine"] = Status(values["status"]), Engine(values["engine"])
+        for mode in ("refresh_mode", "requested_mode"):
+            values[mode] = RefreshMode(values[mode])
         values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
         values["ungranted"] = tuple(values.get("ungranted", ()))
         values.setdefault("settings", {})
@@ -145,7 +149,7 @@ async def begin(session: SqlSession, pgt_id: int, *, wait: bool = True) -> Refre
 
 def may_be_refreshed(context: RefreshContext) -> RefreshContext:
     """Raises SqlError 55000 if it is suspended, and 42501 if its owner may no longer read a source."""
-    if context.status == "SUSPENDED":
+    if context.status == Status.SUSPENDED:
         raise SqlError(
             "55000",
             f'stream table "{context.name}" is suspended',

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from catalog.ownership import installed_query
 from catalog.systems import QUEUES, STREAM_TABLES
+from catalog.values import RefreshStatus, Status
 from server.commands.psql import reachable
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError
@@ -409,7 +410,7 @@ def _stream_table_table(databases: list[_Database]) -> Table:
     for database in databases:
         for row in database.stream_tables:
             asked = f" ({row.requested_mode})" if row.requested_mode != row.refresh_mode else ""
-            colour = "green" if row.status == "ACTIVE" and not row.consecutive_errors else "red"
+            colour = "green" if row.status == Status.ACTIVE and not row.consecutive_errors else "red"
             table.add_row(
                 escape(database.name),
                 escape(row.name),
@@ -470,14 +471,14 @@ def _last_refresh(row: _StreamTable) -> str:
         return "none"
     took = f", {row.milliseconds:.1f} ms" if row.milliseconds is not None else ""
     executor = f" on {row.executor}" if row.executor else ""
-    outcome = "" if row.refresh_status == "COMPLETED" else f", {row.refresh_status}"
+    outcome = "" if row.refresh_status == RefreshStatus.COMPLETED else f", {row.refresh_status}"
     return f"{row.action}{executor}{took}{outcome}"
 
 
 def _errors(databases: list[_Database]) -> Iterator[str]:
     for database in databases:
         for row in database.stream_tables:
-            if row.refresh_status == "SKIPPED":
+            if row.refresh_status == RefreshStatus.SKIPPED:
                 yield f"{database.name}: {row.name} waits: {row.error_message}"
             if row.consecutive_errors:
                 said = row.error_message or "no message recorded"

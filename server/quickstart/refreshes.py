@@ -10,6 +10,7 @@ from datetime import datetime
 from psycopg.rows import class_row
 from rich.table import Table
 
+from catalog.values import Action, RefreshStatus
 from server.quickstart.served import Connection, QuickstartError
 
 WAIT_SECONDS = 300.0
@@ -72,7 +73,7 @@ class Watcher:
         with self._connection.cursor(row_factory=class_row(Refresh)) as cursor:
             refreshes = cursor.execute(_SINCE, [self._seen]).fetchall()
         for refresh in refreshes:
-            if refresh.status == "FAILED":
+            if refresh.status == RefreshStatus.FAILED:
                 raise QuickstartError(f"the refresh of {refresh.name} failed: {refresh.error_message}")
             self._seen = max(self._seen, refresh.refresh_id)
         return refreshes
@@ -104,7 +105,7 @@ def refresh_table(refreshes: Sequence[Refresh], committed: datetime) -> Table:
             refresh.name,
             refresh.action,
             refresh.executor or "",
-            f"{refresh.rows_in:,}" if refresh.action == "DIFFERENTIAL" else "all",
+            f"{refresh.rows_in:,}" if refresh.action == Action.DIFFERENTIAL else "all",
             f"{refresh.rows_out:,}",
             f"{refresh.milliseconds:.1f}",
             f"{max((refresh.end_time - committed).total_seconds(), 0.0):.2f} s",

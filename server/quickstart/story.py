@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from catalog.values import Executor
 from server.quickstart import data as flights
 from server.quickstart.proof import compare
 from server.quickstart.refreshes import Watcher, refresh_table
@@ -119,7 +120,7 @@ def _create_stream_tables(connection: Connection, watcher: Watcher, spark: str, 
                 raise QuickstartError(f"the initial population of {stream_table.name} is not in the refresh history")
             done = created[-1]
             table.add_row(done.name, done.executor, f"{done.rows_out:,}", f"{seconds:.1f}", stream_table.purpose)
-            if done.executor != "spark" and spark != "off":
+            if done.executor != Executor.SPARK and spark != "off":
                 reasons.append(f"{done.name}: {done.executor_reason}")
             progress.advance(task)
         progress.update(task, description="populated")

@@ -12,9 +12,9 @@ from hypothesis import reject
 
 from catalog.install import install
 from catalog.session import SqlError
+from catalog.values import Action, Initiator
 from engine.refresh.executor_choice import NoSpark, Spark
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator, RefreshOutcome
+from engine.refresh.record import RefreshOutcome
 from engine.requests import requests
 from engine.requests.requests import Request
 from engine.session.pool import PooledSession

@@ -21,8 +21,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from catalog.values import Action
 from engine.mirror.mirror import Mirror
-from engine.refresh.policy import Action
 from engine.refresh.spark_refresh import DatabaseOnSpark
 from engine.session.pool import DatabasePool
 from engine.spark.executor import SparkExecutor

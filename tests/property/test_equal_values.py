@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator
+from catalog.values import Action, Initiator
 from engine.requests.requests import refresh_now
 from server.postgres.cluster import EmbeddedPostgres
 from tests.clusters import new_database

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from catalog.session import SqlError
+from catalog.values import Action
 from engine.refresh.executor_choice import (
     Choice,
     Cost,
@@ -17,7 +18,7 @@ from engine.refresh.executor_choice import (
     learn,
     learned_costs,
 )
-from engine.refresh.policy import Action, RefreshSettings
+from engine.refresh.policy import RefreshSettings
 from engine.stream_tables.refresh_state import RefreshContext
 from tests.engine.refresh.test_policy import CONTEXT
 

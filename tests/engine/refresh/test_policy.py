@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine.refresh.policy import Action, Decision, RefreshSettings, decide, learned_threshold
+from catalog.values import Action
+from engine.refresh.policy import Decision, RefreshSettings, decide, learned_threshold
 from engine.stream_tables.refresh_state import RefreshContext, SourceState
 
 SETTINGS = RefreshSettings()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from engine.refresh.policy import Action
-from engine.refresh.record import Initiator, RefreshRecord, RefreshStatus
+from catalog.values import Action, Initiator, RefreshStatus
+from engine.refresh.record import RefreshRecord
 
 
 def test_only_what_is_known_is_given() -> None:

@@ -399,8 +399,8 @@ def test_stream_tables_and_their_sources_together(subscriptions: Subscriptions) 
 
     async def run() -> None:
         await lab.run("CREATE TABLE src (g int, v int)", "INSERT INTO src VALUES (1, 1), (1, 2), (2, 5)")
+        from catalog.values import Initiator
         from engine.refresh.executor_choice import NoSpark
-        from engine.refresh.record import Initiator
         from engine.requests import requests
         from engine.requests.requests import Request
 
