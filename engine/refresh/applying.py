@@ -12,6 +12,7 @@ import structlog
 from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor
 from engine.refresh.computing import Computed, handed_on, whole_sql
+from engine.refresh.estimated_costs import too_dear
 from engine.refresh.policy import Decision
 from engine.session.transactions import local_setting, savepoint, set_role
 from engine.stream_tables.plan_inputs import dumps
@@ -54,7 +55,8 @@ async def apply_rows(session: SqlSession, context: RefreshContext, decision: Dec
 async def apply_changes(
     session: SqlSession, context: RefreshContext, decision: Decision, changes: Computed, limit: float | None
 ) -> Applied:
-    """Apply the changes; where that fails, or takes longer than the limit in milliseconds, store all rows.
+    """Apply the changes; where that is estimated to be far dearer than to store all rows, or fails, or takes longer
+    than the limit in milliseconds, store all rows.
 
     Raises SqlError.
     """
@@ -63,8 +65,7 @@ async def apply_changes(
         result = await _apply_changes(session, context, changes, limit)
         return Applied(decision, changes.executor, result, context.row_id_salt, ms_since(began))
     except _NotApplied as failure:
-        action = Action.FULL if failure.given_up else Action.REINITIALIZE
-        instead, given_up = Decision(action, str(failure), fallback=True), failure.given_up
+        instead, given_up = failure.decision, failure.given_up
         first = context.row_id_salt + failure.salts_used
     began_instead = time.perf_counter()
     result, salt = await _with_salts(session, context, await whole_sql(context, changes.plan), first=first)
@@ -74,18 +75,30 @@ async def apply_changes(
 class _NotApplied(Exception):
     """The changes were not applied, or not all of them; the table has to be computed as a whole."""
 
-    def __init__(self, reason: str, *, salts_used: int = 0, given_up: bool = False):
+    def __init__(
+        self, reason: str, *, salts_used: int = 0, given_up: bool = False, by_estimate: Decision | None = None
+    ):
         super().__init__(reason)
         self.salts_used = salts_used
         self.given_up = given_up
         """Whether it only took too long."""
+        action = Action.FULL if given_up else Action.REINITIALIZE
+        self.decision = by_estimate or Decision(action, reason, fallback=True)
 
 
 async def _apply_changes(
     session: SqlSession, context: RefreshContext, changes: Computed, limit: float | None
 ) -> dict[str, Any]:
-    """Apply the changes. Raises _NotApplied, also if a statement takes longer than the limit in milliseconds."""
+    """Apply the changes.
+
+    Raises _NotApplied, also if that is estimated to be far dearer than a full refresh, or if a statement takes longer
+    than the limit in milliseconds.
+    """
     parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": handed_on(context)}
+    if changes.snapshot is None and (
+        decision := await too_dear(session, context, changes.plan, changes.statement, parameters)
+    ):
+        raise _NotApplied(decision.reason, by_estimate=decision)
     result = await _apply_within(session, context, changes.statement, parameters, limit)
     if result.get("failed") == MISSED_CHANGES:
         if changes.snapshot is not None:

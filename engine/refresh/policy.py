@@ -37,6 +37,14 @@ TOO_SLOW, LEAST_LIMIT_MS = 10.0, 2000.0
 """A differential refresh is given up after so many times the last full one's time, and so many milliseconds."""
 
 
+DEARER = 100.0
+"""A differential refresh is not begun if its estimated cost is so many times that of a full one.
+
+The margin is wider than `TOO_SLOW`, since the planner has no statistics of what a delta is made from: a correlated
+subquery was estimated at 23 times the full cost and took 0.7 times its time, a recursion at 81 times and took 2.3.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """How a stream table will be refreshed, and why."""
@@ -45,6 +53,16 @@ class Decision:
     reason: str
     fallback: bool = False
     """True if a differential stream table is refreshed in full this time."""
+    estimated: bool = False
+    """True if it rests on the planner's estimate, from which nothing is learned."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChanges:
+    """An earlier differential refresh: how many captured changes it found, and what it took."""
+
+    changes: int
+    duration_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +163,40 @@ def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | No
     return None if 0 < settings.statement_timeout <= limit else limit
 
 
+def may_be_dear(context: RefreshContext) -> bool:
+    """Whether there are so many changes, and so free a choice, that their cost may be looked into.
+
+    A refresh that applies few changes does not pay for an estimate.
+    """
+    return context.requested_mode != "DIFFERENTIAL" and context.pending > FEW_ROWS
+
+
+def is_proven(context: RefreshContext, last: AppliedChanges | None) -> bool:
+    """Whether the last differential refresh shows that one of so many changes is not slow, without an estimate."""
+    return last is not None and 2 * last.changes >= context.pending and not _is_slow(context, last.duration_ms)
+
+
+def decide_by_cost(context: RefreshContext, differential: float, full: float) -> Decision | None:
+    """A full refresh, where to apply the changes is estimated to be far dearer; None where they are to be applied.
+
+    The costs are PostgreSQL's, in units of its planner. The last full refresh tells what a unit takes: changes that
+    would be applied within the shortest `time_limit` are. Where no full refresh was timed there is no such limit, and
+    the costs alone decide.
+    """
+    if differential <= DEARER * full:
+        return None
+    if context.last_full_ms is not None and context.last_full_ms * differential <= LEAST_LIMIT_MS * full:
+        return None
+    costs = f"an estimated cost of {differential:.0f} against {full:.0f} of a full refresh"
+    reason = f"to apply {context.pending} changed row images has {costs}"
+    return Decision(Action.FULL, reason, fallback=True, estimated=True)
+
+
+def _is_slow(context: RefreshContext, duration_ms: float) -> bool:
+    """Whether a differential refresh of this duration was clearly slower than the last full one."""
+    return duration_ms > max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
+
+
 def learned_threshold(
     context: RefreshContext, decision: Decision, estimated_rows: int, duration_ms: float, *, given_up: bool = False
 ) -> float | None:
@@ -152,13 +204,14 @@ def learned_threshold(
 
     A differential refresh that took clearly longer than the last full one, or was given up for that, lowers it below
     the present ratio of changes; each full refresh that it caused raises it a little, so that the next differential one
-    is tried some day.
+    is tried some day. An estimate teaches nothing.
     """
+    if decision.estimated:
+        return None
     if given_up:
         return change_ratio(context, estimated_rows) / 2
     if decision.action is Action.DIFFERENTIAL:
-        slow = max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
-        return change_ratio(context, estimated_rows) / 2 if duration_ms > slow else None
+        return change_ratio(context, estimated_rows) / 2 if _is_slow(context, duration_ms) else None
     if decision.fallback and decision.action is Action.FULL and context.auto_threshold is not None:
         return context.auto_threshold * 1.1
     return None

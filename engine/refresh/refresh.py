@@ -64,7 +64,7 @@ async def refresh(
         record = replace(
             _with_state(_record(initiator, decision, outcome), computed, applied),
             last_full_ms=_full_ms(applied, outcome),
-            executor_costs=_learned_costs(context, settings, computed, outcome, spark),
+            executor_costs=_learned_costs(context, settings, computed, applied, outcome, spark),
             auto_threshold=await _learned_threshold(session, context, applied, estimated_rows),
         )
     await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
@@ -169,12 +169,18 @@ def _full_ms(applied: Applied, outcome: RefreshOutcome) -> float | None:
 
 
 def _learned_costs(
-    context: RefreshContext, settings: RefreshSettings, computed: Computed, outcome: RefreshOutcome, spark: Spark
+    context: RefreshContext,
+    settings: RefreshSettings,
+    computed: Computed,
+    applied: Applied,
+    outcome: RefreshOutcome,
+    spark: Spark,
 ) -> dict[str, Any] | None:
     """The new `executor_costs`, None where there is nothing to learn: there was no choice, or something was unusual."""
     if isinstance(spark, NoSpark) or computed.cold or computed.alert is not None:
         return None
-    read, ms = computed.rows_read, outcome.duration_ms
+    # How many rows are read where all are stored instead of the changes is not known.
+    read, ms = computed.rows_read if applied.instead_ms is None else 0, outcome.duration_ms
     return learned_costs(context, settings, outcome.action, outcome.executor, read, ms)
 
 

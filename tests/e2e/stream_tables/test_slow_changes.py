@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,15 @@ import psycopg
 import pytest
 
 QUERY = "SELECT id, slowly(id) AS v FROM t"
+
+PAIRS = """
+CREATE TABLE a (id int PRIMARY KEY, k {type}, v int);
+INSERT INTO a SELECT n, n::bigint::{type}, n FROM generate_series(1, 100000) AS n;
+CREATE TABLE b (id int PRIMARY KEY, k {type}, v int);
+INSERT INTO b SELECT n, n::bigint::{type}, n FROM generate_series(1, 100000) AS n;
+ANALYZE a, b
+"""
+"""Two tables that are joined without an index."""
 
 
 @pytest.fixture
@@ -101,3 +111,23 @@ def test_who_insists_on_changes_waits_for_them(slow_db: Any) -> None:
     make_slow(slow_db)
     slow_db.run("UPDATE pace SET seconds = 2.5")
     slow_db.assert_differential("slow")
+
+
+@pytest.mark.parametrize(("key", "action"), [("money", "FULL"), ("int", "DIFFERENTIAL")])
+def test_changes_that_are_estimated_to_be_far_dearer_are_not_begun(db: Any, key: str, action: str) -> None:
+    # `money` cannot be hashed: each change is compared with each row.
+    db.run(PAIRS.format(type=key))
+    db.create("pairs", "SELECT a.id, b.id AS other, a.v + b.v AS v FROM a JOIN b ON a.k = b.k")
+    db.run("UPDATE a SET v = v + 1 WHERE id % 10 = 3; UPDATE b SET v = v + 1 WHERE id % 10 = 4")
+    db.assert_refreshed("pairs")
+    assert db.last("pairs") == (action, 0, 20000, 0)
+    last = db.history("pairs")[-1]
+    assert last["was_full_fallback"] == (action == "FULL")
+    costs = re.search(r"40000 changed row images has an estimated cost of (\d+) against (\d+)", last["executor_reason"])
+    assert (costs is not None) == (action == "FULL"), last["executor_reason"]
+    assert costs is None or int(costs[1]) > 100 * int(costs[2])
+    assert db.state("pairs")["auto_threshold"] is None
+    assert db.value("SELECT current_setting('enable_mergejoin')") == "on"
+    # Few changes are not estimated, and leave nothing of the kind behind.
+    db.run("UPDATE a SET v = v + 1 WHERE id <= 10")
+    db.assert_differential("pairs")

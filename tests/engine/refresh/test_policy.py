@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from catalog.values import Action
-from engine.refresh.policy import Decision, RefreshSettings, decide, learned_threshold
+from engine.refresh.policy import (
+    AppliedChanges,
+    Decision,
+    RefreshSettings,
+    decide,
+    decide_by_cost,
+    is_proven,
+    learned_threshold,
+    may_be_dear,
+)
 from engine.stream_tables.refresh_state import RefreshContext, SourceState
 
 SETTINGS = RefreshSettings()
@@ -88,3 +97,43 @@ def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_s
         threshold = learned_threshold(context, decision, 100_000, duration_ms=100.0)
     assert decision.action is Action.DIFFERENTIAL
     assert decide(with_changes(100, auto_threshold=0.005), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+
+
+def test_few_changes_and_a_mode_that_insists_on_them_are_never_estimated() -> None:
+    assert not may_be_dear(with_changes(1_000))
+    assert may_be_dear(with_changes(1_001))
+    assert not may_be_dear(with_changes(1_000_000, requested_mode="DIFFERENTIAL"))
+
+
+def test_a_quick_differential_refresh_proves_that_twice_as_many_changes_are_not_slow() -> None:
+    context = with_changes(4_000)
+    assert not is_proven(context, None)
+    assert is_proven(context, AppliedChanges(2_000, 249.0))
+    assert not is_proven(context, AppliedChanges(1_999, 1.0))
+    assert not is_proven(context, AppliedChanges(4_000, 251.0))
+    assert is_proven(replace(context, last_full_ms=1_000.0), AppliedChanges(4_000, 1_499.0))
+
+
+def test_changes_of_a_far_greater_estimated_cost_are_computed_in_full() -> None:
+    context = with_changes(4_000)
+    assert decide_by_cost(context, 100_100.4, 1_000.0) == Decision(
+        Action.FULL,
+        "to apply 4000 changed row images has an estimated cost of 100100 against 1000 of a full refresh",
+        fallback=True,
+        estimated=True,
+    )
+    assert decide_by_cost(context, 100_000.0, 1_000.0) is None
+
+
+def test_changes_that_the_time_limit_would_spare_are_applied_whatever_their_cost() -> None:
+    quick = with_changes(4_000, last_full_ms=10.0)
+    assert decide_by_cost(quick, 200_000.0, 1_000.0) is None
+    assert decide_by_cost(quick, 200_001.0, 1_000.0) is not None
+    assert decide_by_cost(replace(quick, last_full_ms=None), 100_001.0, 1_000.0) is not None
+
+
+def test_nothing_is_learned_from_an_estimate() -> None:
+    context = with_changes(4_000, auto_threshold=0.5)
+    decision = decide_by_cost(context, 1_000_000.0, 1_000.0)
+    assert decision is not None
+    assert learned_threshold(context, decision, 100_000, duration_ms=9_000.0) is None
