@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+_ATTACH_FILTER = 26
+_DROP = struct.pack("=HBBI", 6, 0, 0, 0)  # BPF: return 0
+
+
+def deafen(descriptor: int) -> None:
+    """Have the kernel drop all that comes in for a socket before TCP sees it: as if the machine were gone."""
+    program = ctypes.create_string_buffer(_DROP)
+    with socket.socket(fileno=os.dup(descriptor)) as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(program)))
 
 
 class SilentNetwork:
@@ -28,6 +41,13 @@ class SilentNetwork:
         """Nothing passes any more, in either direction, nor on new connections."""
         self._silent = True
         asyncio.run_coroutine_threadsafe(self._freeze(), self._loop).result(10)
+
+    def vanish(self) -> None:
+        """What is sent on the connections that are there now is not even acknowledged."""
+        for stream in tuple(self._streams):
+            connection = stream.get_extra_info("socket")
+            if connection.family == socket.AF_INET:
+                deafen(connection.fileno())
 
     def recover(self) -> None:
         """New connections work again."""

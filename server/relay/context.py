@@ -19,6 +19,8 @@ class Limits:
     """Time a client has from connecting to being authenticated."""
     linger_seconds: float = 10.0
     """Time a client has to read what was still sent to it when its session ended."""
+    silent_seconds: float = 60.0
+    """Time after which a peer is given up that acknowledges nothing of what is sent to it."""
 
 
 class RelayContext:

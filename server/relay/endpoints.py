@@ -12,6 +12,8 @@ from collections.abc import Callable
 from enum import IntFlag
 from typing import cast
 
+from server.relay.silence import Silence, transmission
+
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written on one side from which on the other side is no longer read."""
 
@@ -52,6 +54,7 @@ class Endpoint(asyncio.Protocol):
         self.holds = PauseReason(0)
         self.slow: asyncio.Future[None] | None = None
         """Done when the transport takes bytes again; None while it does."""
+        self._silence = Silence()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.attach(cast(asyncio.Transport, transport))  # uvloop's are, without saying so
@@ -121,6 +124,16 @@ class Endpoint(asyncio.Protocol):
         self.slow = None
         if self.peer is not None:
             self.peer.release(PauseReason.SLOW_PEER)
+
+    def silent_for(self) -> float:
+        """Seconds for which the peer has acknowledged nothing of what was sent to it; 0 where it owes nothing."""
+        if self.transport is None or self.transport.is_closing():
+            return 0.0
+        try:
+            seen = transmission(self.transport.get_extra_info("socket"))
+        except OSError:  # it has gone
+            return 0.0
+        return self._silence.lasts(seen) if seen is not None else 0.0
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.slow is not None and not self.slow.done():

@@ -26,6 +26,11 @@ _PAUSE_SECONDS = 0.5
 _NEWCOMERS = 100
 """Connections above the limit that may still ask: they are told that it is reached, or cancel a statement."""
 
+_LOOKS = 6
+"""Looks at each peer in the time after which a silent one is given up."""
+_TURN = 100
+"""Sessions that are looked at in one turn of the event loop."""
+
 
 class Relay:
     """A listening server in front of one PostgreSQL.
@@ -49,6 +54,7 @@ class Relay:
         self.sessions: set[RelaySession] = set()
         self._listeners: list[socket.socket] = []
         self._arrivals: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def full(self) -> bool:
@@ -74,10 +80,14 @@ class Relay:
         except OSError:
             self._stop_listening()
             raise
+        self._watch = loop.create_task(self._look_for_silence(), name="headwater relay silence")
 
     async def stop(self) -> None:
         """Stop listening and end all sessions, as PostgreSQL does at a fast shutdown."""
         self._stop_listening()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
         for task in list(self._arrivals):
             task.cancel()
         for session in list(self.sessions):
@@ -89,6 +99,15 @@ class Relay:
             session.abort()
         if self.context.farewells:
             await asyncio.wait(self.context.farewells, timeout=self.context.limits.linger_seconds / 4)
+
+    async def _look_for_silence(self) -> None:
+        """End the sessions whose peers are gone without a word."""
+        while True:
+            await asyncio.sleep(self.context.limits.silent_seconds / _LOOKS)
+            for number, session in enumerate(tuple(self.sessions), 1):
+                session.end_if_silent(self.context.limits.silent_seconds)
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
 
     def _stop_listening(self) -> None:
         loop = asyncio.get_running_loop()

@@ -136,6 +136,25 @@ class RelaySession:
         if not self.ended.done():
             self.ended.set_result(None)
 
+    def end_if_silent(self, limit: float) -> None:
+        """End the session if one of its peers has acknowledged nothing for `limit` seconds of what was sent to it."""
+        for side, peer in ((self.client, "client"), (self.backend, "PostgreSQL")):
+            seconds = side.silent_for()
+            if seconds < limit:
+                continue
+            log.warning(
+                "connection is silent and given up",
+                peer=peer,
+                client=self.client_address,
+                database=self.database,
+                seconds=round(seconds, 1),
+            )
+            if side is self.client:
+                self.abort()
+            else:
+                self.fail("08006", f"PostgreSQL has acknowledged nothing for {seconds:.0f} seconds")
+            return
+
     def _leave_backend(self) -> None:
         transport = self.backend.transport
         if transport is None:

@@ -67,7 +67,7 @@ async def connect(backend: Backend, factory: Callable[[], P]) -> tuple[asyncio.T
 
 
 def _keep_alive(transport: asyncio.Transport) -> None:
-    """One that is gone is noticed. One that takes nothing for a while is not: COPY may wait for a lock."""
+    """Have the kernel notice that PostgreSQL is gone while nothing is on its way there; `silence` sees to the rest."""
     keep_alive(transport.get_extra_info("socket"), idle=30, interval=10, count=3)
 
 
