@@ -126,7 +126,8 @@ def test_changes_that_are_estimated_to_be_far_dearer_are_not_begun(db: Any, key:
     costs = re.search(r"40000 changed row images has an estimated cost of (\d+) against (\d+)", last["executor_reason"])
     assert (costs is not None) == (action == "FULL"), last["executor_reason"]
     assert costs is None or int(costs[1]) > 100 * int(costs[2])
-    assert db.state("pairs")["auto_threshold"] is None
+    if action == "FULL":  # an estimate teaches nothing; what the changes take where they are applied may
+        assert db.state("pairs")["auto_threshold"] is None
     assert db.value("SELECT current_setting('enable_mergejoin')") == "on"
     # Few changes are not estimated, and leave nothing of the kind behind.
     db.run("UPDATE a SET v = v + 1 WHERE id <= 10")
