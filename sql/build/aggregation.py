@@ -15,9 +15,9 @@ from sql.base.columns import Field
 from sql.base.columns import field as described
 from sql.base.text import quote
 from sql.base.types import aggregate_result
-from sql.build.builder import Builder
 from sql.build.grouping_sets import GroupBy, expand, grouping, is_record, leaves, without_absent
 from sql.build.projection import projected, require_groupable
+from sql.build.protocol import Builder
 from sql.build.subqueries.subplan import has_placeholder
 from sql.canonical.aggregates import JsonAggregate
 from sql.canonical.dialect import generate

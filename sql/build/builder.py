@@ -17,16 +17,25 @@ from sql.base.columns import field as described
 from sql.base.types import Types
 from sql.build import whole_rows
 from sql.build.common_tables import WithQuery, references
-from sql.build.scope import Binding, CommonTable, FromClause, Relation
-from sql.build.subqueries.subplan import WITHIN, Subplan, has_placeholder
+from sql.build.constructs import JOINS, QUERIES
+from sql.build.from_functions import Rows, constant_rows
+from sql.build.joins import aliased_join
+from sql.build.ordering import limit, limited
+from sql.build.protocol import Scope, Subplan
+from sql.build.recursion import recursive_tables
+from sql.build.scope import Binding, FromClause, Relation
+from sql.build.set_operations import build_values
+from sql.build.subqueries.attach import attached, filtered
+from sql.build.subqueries.extract import extract
+from sql.build.subqueries.subplan import WITHIN, has_placeholder
 from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import check, conjuncts, equated, replace_columns
 from sql.errors import NotDifferentiable
 from sql.operators import Constants, Filter, Join, Operator, Scan
 
 
-class Builder:
-    """Builds one operator tree.
+class TreeBuilder:
+    """Builds one operator tree; see `protocol.Builder`.
 
     ``used`` gives for each scan, in order, the columns somebody reads; without it all are read, and `usage` tells
     afterwards which were. ``special`` names the query's own functions that are aggregates, window functions or return
@@ -40,7 +49,7 @@ class Builder:
         used: Mapping[int, frozenset[str]] | None = None,
         special: frozenset[str] = frozenset(),
     ):
-        self.sources = {(source.schema, source.name): source for source in sources}
+        self.sources: Mapping[tuple[str, str], Source] = {(source.schema, source.name): source for source in sources}
         self.types = types
         self.used = used
         self.usage: dict[int, set[str]] = {}
@@ -48,11 +57,11 @@ class Builder:
         self.special = special
         self.subplans: dict[object, tuple[int, Subplan]] = {}
         self.common: dict[int, tuple[exp.Expr, Relation]] = {}
-        self._scopes: list[Mapping[str, CommonTable]] = [{}]
-        self._names = 0
+        self._scopes: list[Scope] = [{}]
+        self.names = 0
 
     @property
-    def scope(self) -> Mapping[str, CommonTable]:
+    def scope(self) -> Scope:
         """The WITH queries in scope in the query that is being built."""
         return self._scopes[-1]
 
@@ -65,22 +74,19 @@ class Builder:
         """A subquery that has been taken out of an expression."""
         return next(plan for known, plan in self.subplans.values() if known == number)
 
-    def names_from(self, other: Builder) -> None:
-        """Go on with names that another builder has not used."""
-        self._names = other._names
+    def apart(self, used: Mapping[int, frozenset[str]] | None) -> TreeBuilder:
+        """A builder for a part of the query whose scans are numbered, and used, apart. It goes on with the names."""
+        part = TreeBuilder(list(self.sources.values()), self.types, used, self.special)
+        part.names = self.names
+        return part
 
     def fresh(self, hint: str) -> str:
         """A column name used nowhere else in the tree."""
-        self._names += 1
-        return f"{hint[:20]}_{self._names}"
+        self.names += 1
+        return f"{hint[:20]}_{self.names}"
 
-    def query(
-        self, query: exp.Expr, scope: Mapping[str, CommonTable], output: Sequence[Column] | None = None
-    ) -> Relation:
+    def query(self, query: exp.Expr, scope: Scope, output: Sequence[Column] | None = None) -> Relation:
         """A SELECT or set operation. ``output`` describes its columns where they are known."""
-        from sql.build.ordering import limit, limited
-        from sql.build.select import QUERIES
-
         query = query.unnest() if isinstance(query, exp.Subquery) else query
         build = QUERIES.get(type(query))
         if build is None:
@@ -93,14 +99,12 @@ class Builder:
         within = tuple(dict.fromkeys(f for _, f in relation.output[: query.meta.get(WITHIN, 0)]))
         return limit(query, relation, within) if limited(query) else relation
 
-    def common_tables(self, query: exp.Expr, scope: Mapping[str, CommonTable]) -> Mapping[str, CommonTable]:
+    def common_tables(self, query: exp.Expr, scope: Scope) -> Scope:
         """The WITH queries in scope inside a query."""
         clause = query.args.get("with_")
         if clause is None:
             return scope
         if clause.args.get("recursive"):
-            from sql.build.recursion import recursive_tables
-
             return recursive_tables(clause, scope)
         for common in clause.expressions:
             columns = tuple(column.name for column in common.args["alias"].columns)
@@ -108,7 +112,7 @@ class Builder:
             scope = {**scope, common.alias: WithQuery(common.this, columns, scope, several)}
         return scope
 
-    def from_clause(self, query: exp.Select, scope: Mapping[str, CommonTable]) -> FromClause:
+    def from_clause(self, query: exp.Select, scope: Scope) -> FromClause:
         """Everything in FROM."""
         clause = query.args.get("from_")
         if clause is None:
@@ -119,10 +123,8 @@ class Builder:
         self.joins(result, query.args.get("joins") or (), scope)
         return result
 
-    def joins(self, left: FromClause, joins: Sequence[exp.Join], scope: Mapping[str, CommonTable]) -> None:
+    def joins(self, left: FromClause, joins: Sequence[exp.Join], scope: Scope) -> None:
         """Joins, one after the other, onto what is there."""
-        from sql.build.select import JOINS
-
         for join in joins:
             kind = " ".join(filter(None, (join.method, join.side, join.kind)))
             build = JOINS.get(kind)
@@ -130,12 +132,8 @@ class Builder:
                 raise NotDifferentiable(f"{kind} JOIN".replace("OUTER ", ""))
             build(self, left, join, scope)
 
-    def item(self, node: exp.Expr, scope: Mapping[str, CommonTable]) -> FromClause:
+    def item(self, node: exp.Expr, scope: Scope) -> FromClause:
         """One item of FROM: a table, a derived table, or a join in parentheses."""
-        from sql.build.from_functions import Rows, constant_rows
-        from sql.build.joins import aliased_join
-        from sql.build.set_operations import build_values
-
         joins = node.args.get("joins") or ()
         rows = Rows.of(node)
         if rows is not None:
@@ -160,7 +158,7 @@ class Builder:
         self.joins(result, joins, scope)
         return result
 
-    def table(self, node: exp.Table, scope: Mapping[str, CommonTable]) -> FromClause:
+    def table(self, node: exp.Table, scope: Scope) -> FromClause:
         """A table or a reference to a WITH query."""
         if not isinstance(node.this, exp.Identifier):
             raise NotDifferentiable("set-returning function in FROM")
@@ -222,8 +220,6 @@ class Builder:
 
     def without_subqueries(self, node: exp.Expr, bindings: Sequence[Binding], *, condition: bool = False) -> exp.Expr:
         """An expression with placeholders for its subqueries."""
-        from sql.build.subqueries.extract import extract
-
         return extract(self, node, bindings, condition=condition)
 
     def column(self, column: exp.Column, bindings: Sequence[Binding]) -> Field:
@@ -267,6 +263,8 @@ class Builder:
 
     def filtered(self, operator: Operator, conditions: Sequence[exp.Expr]) -> Operator:
         """The rows for which all conditions are true."""
-        from sql.build.subqueries.attach import filtered
-
         return filtered(self, operator, conditions)
+
+    def attached(self, operator: Operator, expressions: Sequence[exp.Expr]) -> tuple[Operator, list[exp.Expr]]:
+        """The operator with the results of all subqueries in the expressions, and the expressions over its columns."""
+        return attached(self, operator, expressions)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from sql.build.scope import CommonTable, Relation
+from sql.build.protocol import Builder, CommonTable, Scope
+from sql.build.scope import Relation
 from sql.canonical.nodes import all_of
 from sql.canonical.row_expressions import named
 from sql.operators import Project
 from sql.operators.shared_subplan import SharedSubplan
-
-if TYPE_CHECKING:
-    from sql.build.builder import Builder
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,7 @@ class WithQuery(CommonTable):
 
     query: exp.Expr
     names: tuple[str, ...]
-    scope: Mapping[str, CommonTable]
+    scope: Scope
     several: bool = False
     """Whether it is read in several places."""
 

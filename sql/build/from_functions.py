@@ -10,8 +10,8 @@ from sqlglot import exp
 from sql.base.columns import Field
 from sql.base.columns import field as described
 from sql.base.text import derived, quote, select
-from sql.build.builder import Builder
 from sql.build.projection import projected
+from sql.build.protocol import Builder
 from sql.build.scope import Binding, FromClause
 from sql.canonical.dialect import generate
 from sql.canonical.from_items import RowSource

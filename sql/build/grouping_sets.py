@@ -13,7 +13,7 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
+from sql.build.protocol import Builder
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import Call, Expand, Operator

@@ -8,17 +8,15 @@ from dataclasses import replace
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
 from sql.build.from_functions import Rows, flattened, lateral_rows, padded_on, padded_rows
 from sql.build.projection import projected
-from sql.build.scope import Binding, CommonTable, FromClause
+from sql.build.protocol import Builder, Scope
+from sql.build.scope import Binding, FromClause
 from sql.build.subqueries.attach import on_condition
 from sql.build.subqueries.extract import extract
 from sql.build.subqueries.lateral import lateral
 from sql.canonical.row_expressions import conjuncts
 from sql.operators import Filter, FullJoin, LeftJoin, Merged, Operator
-
-Scope = Mapping[str, CommonTable]
 
 
 def build_inner_join(builder: Builder, left: FromClause, join: exp.Join, scope: Scope) -> None:

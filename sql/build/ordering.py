@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
 from sql.build.projection import projected, require_groupable
+from sql.build.protocol import Builder
 from sql.build.scope import Relation
 from sql.build.windows import direction, reference, spread
 from sql.canonical.dialect import generate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -12,6 +11,7 @@ from sql.base.columns import Column, Field
 from sql.base.columns import field as described
 from sql.base.text import aliased, derived, select
 from sql.base.types import expression_scale, result_type
+from sql.build.protocol import Builder
 from sql.build.scope import Relation
 from sql.build.subqueries.subplan import has_placeholder
 from sql.canonical.dialect import generate
@@ -19,9 +19,6 @@ from sql.canonical.row_expressions import returns_set
 from sql.errors import NotDifferentiable
 from sql.operators import Distinct, Operator, Project, ProjectSet
 from sql.operators.statement import NOTHING
-
-if TYPE_CHECKING:
-    from sql.build.builder import Builder
 
 
 def projected(
@@ -32,9 +29,7 @@ def projected(
 ) -> tuple[Operator, list[Field]]:
     """Named expressions over an operator; for each the column that holds it. Equal ones share a column."""
     if any(has_placeholder(expression) for _, expression in expressions):
-        from sql.build.subqueries.attach import attached
-
-        operator, results = attached(builder, operator, [expression for _, expression in expressions])
+        operator, results = builder.attached(operator, [expression for _, expression in expressions])
         expressions = [(hint, result) for (hint, _), result in zip(expressions, results, strict=True)]
     fields = {column.name: column for column in operator.columns}
     columns: dict[str, Field] = {}

@@ -10,9 +10,9 @@ from sqlglot import exp
 from sql.base.columns import Column, Field, Source
 from sql.base.columns import field as described
 from sql.base.functions import AGGREGATES, WINDOW_FUNCTIONS
-from sql.build.builder import Builder
 from sql.build.common_tables import WithQuery
-from sql.build.scope import CommonTable, Relation
+from sql.build.protocol import Builder, CommonTable
+from sql.build.scope import Relation
 from sql.canonical.local_nodes import output_names
 from sql.canonical.row_expressions import aggregate_name
 from sql.errors import NotDifferentiable
@@ -245,9 +245,7 @@ def _fixpoint(builder: Builder, table: RecursiveTable, columns: tuple[Field, ...
 def _terms(
     builder: Builder, table: RecursiveTable, columns: tuple[Field, ...], used: Mapping[int, frozenset[str]] | None
 ) -> tuple[Builder, Fixpoint]:
-    # A builder of its own, since its scans are not those of the query: they are numbered, and used, apart.
-    inner = Builder(list(builder.sources.values()), builder.types, used, builder.special)
-    inner.names_from(builder)
+    inner = builder.apart(used)  # its scans are not those of the query
     query = table.clause.this
     working = WorkingTable(
         tuple(replace(c, name=inner.fresh(n), origin=None) for n, c in zip(table.names, columns, strict=True))
@@ -256,7 +254,7 @@ def _terms(
     base = inner.query(query.left, scope)
     step = inner.query(query.right, {**scope, table.name: _Working(working, table.names)})
     terms = [Term(r.operator, tuple(f for _, f in r.output)) for r in (base, step)]
-    builder.names_from(inner)
+    builder.names = inner.names
     return inner, Fixpoint(terms[0], terms[1], working, bool(query.args.get("distinct")), columns)
 
 

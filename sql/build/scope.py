@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.operators import Operator
 from sql.operators.ordering import SortKey
-
-if TYPE_CHECKING:
-    from sql.build.builder import Builder
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +29,6 @@ class Binding:
     alias: str
     columns: Mapping[str, Field]
     merged: frozenset[str] = frozenset()
-
-
-class CommonTable(ABC):
-    """What FROM can read under a plain name."""
-
-    @abstractmethod
-    def relation(self, builder: Builder) -> Relation:
-        """Its rows, in a subtree of their own, whose columns have names of their own."""
 
 
 @dataclass(slots=True)

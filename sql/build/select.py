@@ -1,26 +1,21 @@
-"""The constructs of a query, each built by one function: the registry that a new construct is added to."""
+"""SELECT, clause by clause in the order in which PostgreSQL evaluates them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlglot import exp
 
 from sql.base.columns import Column
 from sql.build.aggregation import build_aggregate, has_aggregates
-from sql.build.builder import Builder
 from sql.build.grouping_sets import grouped_by
-from sql.build.joins import build_full_join, build_inner_join, build_left_join, build_right_join
 from sql.build.ordering import Ordering, distinct_on, lift
 from sql.build.projection import distinct_rows, projected
-from sql.build.scope import CommonTable, FromClause, Relation
-from sql.build.set_operations import build_set_operation, build_union, build_values_query
+from sql.build.protocol import Builder, Scope
+from sql.build.scope import Relation
 from sql.build.windows import Windows
 from sql.canonical.dialect import generate
-from sql.canonical.from_items import ValuesQuery
 from sql.canonical.row_expressions import conjuncts
-
-Scope = Mapping[str, CommonTable]
 
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
@@ -66,21 +61,3 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     if distinct is None:
         return relation
     return distinct_on(relation, on) if distinct.args.get("on") else distinct_rows(builder, relation)
-
-
-QUERIES: dict[type, Callable[..., Relation]] = {
-    exp.Select: build_select,
-    exp.Union: build_union,
-    exp.Intersect: build_set_operation,
-    exp.Except: build_set_operation,
-    ValuesQuery: build_values_query,
-}
-
-JOINS: dict[str, Callable[[Builder, FromClause, exp.Join, Scope], None]] = {
-    "": build_inner_join,
-    "INNER": build_inner_join,
-    "CROSS": build_inner_join,
-    "LEFT": build_left_join,
-    "RIGHT": build_right_join,
-    "FULL": build_full_join,
-}

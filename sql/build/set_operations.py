@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
 from sql.base.columns import Column, Field
 from sql.base.columns import field as described
-from sql.build.builder import Builder
 from sql.build.collations import agreed, refuse_unclear
 from sql.build.projection import distinct_rows, require_groupable
-from sql.build.scope import CommonTable, Relation
+from sql.build.protocol import Builder, Scope
+from sql.build.scope import Relation
 from sql.canonical.from_items import ValuesQuery
 from sql.canonical.row_expressions import check
 from sql.errors import NotDifferentiable
 from sql.operators import Constants, Operator, Project, SetOperation, UnionAll
 from sql.operators.statement import NOTHING
-
-Scope = Mapping[str, CommonTable]
 
 
 def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
 from sql.base.columns import Field, Source
 from sql.base.text import quote
 from sql.build.projection import projected
+from sql.build.protocol import Builder
+from sql.build.scope import Binding, FromClause, Relation
 from sql.canonical.expressions import Worded
 from sql.operators import Operator
-
-if TYPE_CHECKING:
-    from sql.build.builder import Builder
-    from sql.build.scope import Binding, FromClause, Relation
 
 THERE = "* there"
 """The name of the column that tells whether there is a row of a subquery; no user's column stands beside it."""

@@ -16,8 +16,8 @@ from sql.base.columns import Field
 from sql.base.columns import field as described
 from sql.base.text import derived, quote, select
 from sql.base.types import aggregate_result
-from sql.build.builder import Builder
 from sql.build.projection import projected, require_groupable
+from sql.build.protocol import Builder
 from sql.build.subqueries.subplan import has_placeholder
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable

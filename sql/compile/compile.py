@@ -12,7 +12,7 @@ from sql.base.columns import Column, Field, Source
 from sql.base.identity import keyable
 from sql.base.text import derived, quote, select
 from sql.base.types import Types
-from sql.build.builder import Builder
+from sql.build.builder import TreeBuilder
 from sql.build.scope import Relation
 from sql.canonical.dialect import generate, parse
 from sql.canonical.views import View, inline_views
@@ -81,7 +81,7 @@ class ParsedQuery:
         known = tuple((probe, tuple(columns)) for probe, columns in answers.items())
         if known not in self._built:
             types = Types(answers)
-            relation = Builder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
+            relation = TreeBuilder(self.sources, types, self.used, self.special).query(self.ast, {}, self.output)
             self._built.clear()
             self._built[known] = relation, tuple(types.asked)
         return self._built[known]
@@ -121,7 +121,7 @@ def _parse_query(
     views: tuple[View, ...],
 ) -> ParsedQuery:
     ast = inline_views(parse(canonical), views)
-    first = Builder(sources, Types(), None, special)
+    first = TreeBuilder(sources, Types(), None, special)
     tree = first.query(ast, {}, output).operator
     by_number: dict[int, frozenset[str]] = {}
     for number, source in first.scans.items():

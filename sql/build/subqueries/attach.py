@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
+from sql.build.protocol import Builder, Kind, Subplan
 from sql.build.subqueries.domain import reference, unnested
 from sql.build.subqueries.grouped import keyed_aggregate, strict
 from sql.build.subqueries.guards import guard, may_raise, several_rows
 from sql.build.subqueries.semi_joins import matching
 from sql.build.subqueries.simple_select import at_most_one_row, counted, one_row
-from sql.build.subqueries.subplan import Kind, Subplan, has_placeholder, placeholder
+from sql.build.subqueries.subplan import has_placeholder, placeholder
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Project, SemiJoin, UnionAll

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
 from sql.build.projection import distinct_rows, projected, require_groupable
-from sql.build.scope import CommonTable, Relation
-from sql.build.subqueries.subplan import Subplan
+from sql.build.protocol import Builder, CommonTable, Subplan
+from sql.build.scope import Relation
 from sql.build.subqueries.unnest import PRESENT, EveryQuery, Unnesting
 from sql.canonical.null_safe_equal import NullSafeEqual, same
 from sql.operators import LeftJoin, Operator, Project

@@ -19,7 +19,7 @@ from enum import Enum
 from sqlglot import exp
 
 from sql.build.aggregation import calls
-from sql.build.builder import Builder
+from sql.build.protocol import Builder, Kind, Subplan
 from sql.build.scope import Binding
 from sql.build.subqueries.quantifiers import (
     array_query,
@@ -30,7 +30,7 @@ from sql.build.subqueries.quantifiers import (
     truth_test,
     unknown,
 )
-from sql.build.subqueries.subplan import PLACEHOLDER, Kind, Subplan, has_placeholder
+from sql.build.subqueries.subplan import PLACEHOLDER, has_placeholder
 from sql.canonical.dialect import generate
 from sql.canonical.from_items import ValuesQuery
 from sql.canonical.local_nodes import local_aliases, output_names

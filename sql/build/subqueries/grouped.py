@@ -14,10 +14,9 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from sql.build.builder import Builder
+from sql.build.protocol import Builder, Subplan
 from sql.build.subqueries.domain import reference
 from sql.build.subqueries.simple_select import split_conditions
-from sql.build.subqueries.subplan import Subplan
 from sql.canonical.dialect import generate
 from sql.canonical.local_nodes import own, own_aggregates
 from sql.canonical.row_expressions import aggregate_name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sql.build.subqueries.subplan import Kind, Subplan
+from sql.build.protocol import Kind, Subplan
 from sql.canonical.local_nodes import own_aggregates
 
 OWN = "own"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
+from sql.build.protocol import Builder
 from sql.build.scope import FromClause, Relation
 from sql.build.subqueries.domain import reference, unnested
 from sql.build.subqueries.extract import lateral_subplan

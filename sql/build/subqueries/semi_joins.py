@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from sql.base.columns import Field
-from sql.build.builder import Builder
+from sql.build.protocol import Builder, Kind, Subplan
 from sql.build.subqueries.domain import not_null, reference, unnested
 from sql.build.subqueries.simple_select import plain_select, split_conditions
-from sql.build.subqueries.subplan import Kind, Subplan
 from sql.canonical.dialect import generate
 from sql.operators import AntiJoin, Constants, Filter, Join, Operator, Project, Scan, SemiJoin
 

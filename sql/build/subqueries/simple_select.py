@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from sql.build.builder import Builder
+from sql.build.protocol import Builder
 from sql.canonical.from_items import ValuesQuery
 from sql.canonical.local_nodes import own_aggregates
 
