@@ -27,6 +27,7 @@ import structlog
 
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
 from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import ScriptSession, SqlError, SqlSession
 from catalog.systems import STREAM_TABLES, SYSTEMS, System
 
@@ -258,7 +259,7 @@ async def install_in_transaction(
     scripts = scripts or bundled_scripts(system)
     await session.execute("SET LOCAL client_min_messages = warning")
     await session.execute("SET LOCAL check_function_bodies = off")
-    await session.execute("SET LOCAL search_path = pg_catalog, pg_temp")
+    await session.execute(f"SET LOCAL search_path = {PINNED_PATH}")
     await _lock(session, system)
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)

@@ -14,13 +14,14 @@ from typing import Any
 
 import structlog
 
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
 from engine.compile.pool import compilers
 from engine.foreign_tables.difference import CHANGES, difference, run_poll
 from engine.foreign_tables.lake_options import WRAPPER, lake_table
 from engine.foreign_tables.lake_polling import LakeReader, poll_lake
 from engine.session.settings import is_on
-from engine.session.transactions import PINNED_PATH, set_role
+from engine.session.transactions import set_role
 from engine.stream_tables.analysis import Definition, Dependency, analysed, define
 from engine.stream_tables.plan_inputs import guard
 from engine.stream_tables.refresh_state import RefreshContext, lock

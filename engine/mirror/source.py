@@ -10,6 +10,7 @@ import asyncpg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catalog.pinned_settings import VALUES_AS_TEXT, set_local
 from engine.mirror.arrow_copy import copy_query, padded
 from engine.mirror.as_of_sql import CHANGE_ID, WEIGHT, XID
 from engine.mirror.state import CHANGE_FIELDS, arrow_schema
@@ -102,10 +103,7 @@ async def snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot | None)
         if snapshot is not None:
             await connection.fetch(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
         # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
-        await connection.execute(
-            "SET LOCAL row_security = off; SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO, YMD';"
-            " SET LOCAL extra_float_digits = 1; SET LOCAL bytea_output = 'hex'; SET LOCAL intervalstyle = 'postgres'"
-        )
+        await connection.execute(set_local({**VALUES_AS_TEXT, "row_security": "off", "TimeZone": "UTC"}))
         yield PgSnapshot.parse(await connection.fetchval("SELECT pg_catalog.pg_current_snapshot()::text"))
         await connection.execute("COMMIT")
     except BaseException:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from catalog.graph import DependencyGraph
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from catalog.values import RefreshMode
@@ -15,7 +16,7 @@ from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.create import explanation, notice
 from engine.session.roles import execute_as_owner
-from engine.session.transactions import PINNED_PATH, local_setting, savepoint, set_role
+from engine.session.transactions import local_setting, savepoint, set_role
 from engine.stream_tables.analysis import (
     TRACKABLE_KINDS,
     Definition,

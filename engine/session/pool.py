@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import asyncpg
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from catalog.pinned_settings import PINNED
 from catalog.session import Row, SqlError, Value
 from engine.session.liveness import CONNECT_SECONDS, KEEPALIVE, RELEASE_SECONDS, Liveness, WatchedConnection
-from engine.session.transactions import PINNED_PATH
 
 T = TypeVar("T")
 
@@ -52,15 +52,9 @@ SESSION_SETTINGS = {
     "role": "none",
     "application_name": APPLICATION_NAME,
     "headwater.engine": "on",
-    "search_path": PINNED_PATH,
-    "datestyle": "ISO, YMD",
-    "intervalstyle": "postgres",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "standard_conforming_strings": "on",
+    **PINNED,
     "client_min_messages": "warning",
     "statement_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     **KEEPALIVE,

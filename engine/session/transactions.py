@@ -13,9 +13,6 @@ from engine.compile.pool import on_behalf_of
 A = TypeVar("A")
 B = TypeVar("B")
 
-PINNED_PATH = "pg_catalog, pg_temp"
-"""The search_path of the engine's own statements. Without mention pg_temp would come first, for relations and types."""
-
 
 @asynccontextmanager
 async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIterator[None]:

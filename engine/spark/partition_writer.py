@@ -13,6 +13,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from catalog.pinned_settings import PINNED, set_local
 from sql.spark.types import INFINITE_DAYS
 
 STAGING_SCHEMA = "pgtrickle_staging"
@@ -25,12 +26,7 @@ Fields = list[tuple[str, Any]]
 """Columns of a result with their Arrow types, None where that is as Spark gives it."""
 
 
-SETTINGS = (
-    "SET LOCAL ROLE NONE",
-    "SET LOCAL search_path = pg_catalog, pg_temp",
-    "SET LOCAL datestyle = 'ISO, YMD'",
-    "SET LOCAL intervalstyle = 'postgres'",
-)
+SETTINGS = ("SET LOCAL ROLE NONE", set_local(PINNED))
 """Names and values mean what they mean to the engine, whatever the role has set."""
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
 from engine.compile.pool import compilers
-from engine.session.transactions import PINNED_PATH
 from sql import Column, Source, View, jobs
 from sql.base.text import quote
 from sql.jobs import Inspected

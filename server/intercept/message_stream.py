@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from catalog.pinned_settings import PINNED
 from server.protocol import messages as m
 from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import CONTINUATION, WHOLE, Framer, begins
@@ -17,8 +18,8 @@ from server.protocol.traffic import Traffic
 from server.protocol.values import codec
 from server.relay.endpoints import Endpoint, PauseReason
 
-PINNED = ("search_path", "client_encoding", "DateStyle", "IntervalStyle", "standard_conforming_strings")
-"""Parameters that are reported when they change and that injected work sets for itself."""
+PINS = {**PINNED, "DateStyle": "ISO", "client_encoding": "UTF8"}
+"""What injected work sets for itself. DateStyle keeps its order of day and month: queries are read by it."""
 
 
 _TURN = 200
@@ -191,7 +192,7 @@ class MessageStream:
         name = m.text_at(data, 5)
         value = m.text_at(data, 6 + len(name))
         known = self._traffic.parameters.get(name.decode("ascii", "replace"))
-        ours = self.pinned and name.decode("ascii", "replace") in PINNED
+        ours = self.pinned and name.decode("ascii", "replace") in PINS
         if not ours and known != value.decode("utf-8", "replace"):
             self._traffic.read(m.PARAMETER_STATUS, data[5:])
             self._client.write(data)

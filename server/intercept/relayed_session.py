@@ -3,7 +3,7 @@
 Every statement runs in the extended protocol under a name of our own, so that neither the client's unnamed
 statement nor its portals are touched, and ends with Sync, which does not end the transaction, because there
 always is an explicit one around it: the client's or the relay's. What the client has set (search_path,
-encodings, styles) does not reach these statements, see :data:`_PINS`; it is put back afterwards.
+encodings, styles) does not reach these statements, see :data:`PINS`; it is put back afterwards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from secrets import token_hex
 
 from catalog.session import Row, SqlError, Value
-from server.intercept.message_stream import MessageStream
+from server.intercept.message_stream import PINS, MessageStream
 from server.protocol import messages as m
 from server.protocol import values
 from sql.base.text import quote
@@ -28,27 +28,14 @@ def run_by_name(sql: bytes, parameters: Sequence[bytes | None] = (), formats: Se
     return CLEAR + m.parse(NAME, sql) + m.bind(NAME, NAME, parameters, formats) + m.execute(NAME) + m.close_portal(NAME)
 
 
-# Set for the time of injected work. DateStyle keeps its order of day and month: queries are read by it.
-# The last one: PostgreSQL waits idle while Spark works.
-_PINS = {
-    "search_path": "pg_catalog, pg_temp",
-    "client_encoding": "UTF8",
-    "DateStyle": "ISO",
-    "IntervalStyle": "postgres",
-    "extra_float_digits": "1",
-    "bytea_output": "hex",
-    "quote_all_identifiers": "off",
-    "standard_conforming_strings": "on",
-    "idle_in_transaction_session_timeout": "0",
-}
 _CHANGES = ", ".join(
-    f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true) IS NULL" for n, name in enumerate(_PINS, 1)
+    f"pg_catalog.set_config('{name}', ${n}::pg_catalog.text, true) IS NULL" for n, name in enumerate(PINS, 1)
 )
 _SET = f"SELECT {_CHANGES}"
 # What a subquery in FROM returns is computed before the outer list; OFFSET keeps it one.
-_LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in _PINS)
+_LOOK = ", ".join(f"pg_catalog.current_setting('{name}')" for name in PINS)
 _LOOK = f"SELECT {_LOOK}, session_user::pg_catalog.text OFFSET 0"
-_LOOK_AND_SET = f"SELECT ${len(_PINS) + 1}::pg_catalog.text, before.*, {_CHANGES} FROM ({_LOOK}) AS before"
+_LOOK_AND_SET = f"SELECT ${len(PINS) + 1}::pg_catalog.text, before.*, {_CHANGES} FROM ({_LOOK}) AS before"
 
 # All that code of another role can have set in the session, and what the session itself had set of it. Parameters that
 # no module has defined are not listed; our own of that kind are named.
@@ -58,7 +45,7 @@ FROM (SELECT s.name, CASE WHEN s.source OPERATOR(pg_catalog.=) 'session' THEN s.
       WHERE (s.context OPERATOR(pg_catalog.=) 'user' OR s.context OPERATOR(pg_catalog.=) 'superuser'
              AND pg_catalog.has_parameter_privilege(s.name, 'SET'))
         AND NOT 'NO_RESET_ALL' OPERATOR(pg_catalog.=) ANY (pg_catalog.pg_settings_get_flags(s.name))
-        AND s.name OPERATOR(pg_catalog.<>) ALL (ARRAY['{"', '".join(_PINS)}']::pg_catalog.text[])
+        AND s.name OPERATOR(pg_catalog.<>) ALL (ARRAY['{"', '".join(PINS)}']::pg_catalog.text[])
       UNION ALL
       SELECT o.name, coalesce(pg_catalog.current_setting(o.name, true), '')
       FROM (VALUES ('pgtrickle.maintenance'), ('pgtrickle.revoking'), ('headwater.engine')) AS o (name)
@@ -184,7 +171,7 @@ class RelayedSession:
     @property
     def before(self) -> dict[str, str]:
         """The client's own values of what is pinned."""
-        return dict(zip(_PINS, map(str, self._before), strict=False))
+        return dict(zip(PINS, map(str, self._before), strict=False))
 
     # -- around it ---------------------------------------------------------------------------------------------
 
@@ -197,12 +184,12 @@ class RelayedSession:
         self._dialogue.pinned = True
         self._encoding = "utf-8"  # which is in force by the time the answer is sent; the question is ASCII
         number = token_hex(16)
-        rows = await self.fetch(_LOOK_AND_SET, *_PINS.values(), number)
+        rows = await self.fetch(_LOOK_AND_SET, *PINS.values(), number)
         if len(rows) != 1 or rows[0][0] != number:
             raise m.ProtocolViolation("an answer of PostgreSQL came out of turn")
         before = rows[0][1:]
-        self._before = list(before[: len(_PINS)])
-        self._session_user = before[len(_PINS)]
+        self._before = list(before[: len(PINS)])
+        self._session_user = before[len(PINS)]
 
     async def keep_settings(self, role: str) -> None:
         """See `SqlSession.keep_settings`."""

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from catalog.pinned_settings import PINNED_PATH
 from server.intercept.engine_interface import Backend
 from server.postgres.data_directory import StartupError
 
@@ -37,7 +38,7 @@ def take_nothing_over(connection: psycopg.Connection[Any]) -> None:
     The owner of a database can have each session in it begin as another role, and with a search_path of his own.
     """
     connection.execute("SET ROLE NONE")
-    connection.execute("SET search_path = pg_catalog, pg_temp")
+    connection.execute(f"SET search_path = {PINNED_PATH}".encode())
 
 
 @dataclass(frozen=True, slots=True)

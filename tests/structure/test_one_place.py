@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from catalog.pinned_settings import PINNED
+from engine.session.pool import SESSION_SETTINGS
+from server.intercept.message_stream import PINS
 from tests.structure.figures import ROOT, modules
 
 
@@ -33,3 +36,17 @@ def test_backoff() -> None:
         if isinstance(node.left, ast.Constant) and getattr(node.right.func, "id", "") == "min"
     ]
     assert found == ["engine/session/backoff.py"]
+
+
+def test_pinned_settings() -> None:
+    """`catalog/pinned_settings.py` has the settings that sessions pin. SQL elsewhere names none of their values."""
+    values = ("pg_catalog, pg_temp", "ISO, YMD", "'hex'", "'ISO'")
+    found = {
+        str(path)
+        for path in modules()
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and any(v in node.value for v in values)
+    }
+    assert found == {"catalog/pinned_settings.py"}
+    assert SESSION_SETTINGS.items() >= PINNED.items()
+    assert {**PINS, "DateStyle": PINNED["DateStyle"]}.items() >= PINNED.items()
