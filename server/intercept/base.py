@@ -366,7 +366,7 @@ class Interceptor:
         batch = self.traffic.batch or Batch()
         batch.keep(data)
         if kind == m.EXECUTE:
-            batch.sent += 1
+            batch.go_on(1, executed=1)
             self.traffic.batch = batch
         else:
             batch.simple = True

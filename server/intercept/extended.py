@@ -19,7 +19,7 @@ from server.intercept.relayed_session import BackendError, run_by_name
 from server.intercept.simple import SimpleInterceptor
 from server.protocol import messages as m
 from server.protocol.executed import Executed, followed
-from server.protocol.framing import CONTINUATION, begins
+from server.protocol.framing import CONTINUATION
 from server.protocol.keyword_scan import Keyword
 from server.protocol.lexer import WORDS_KEPT, Kind, kind_of, leading
 from server.protocol.statement_registry import Attention
@@ -234,7 +234,7 @@ class ExtendedInterceptor(Interceptor):
         if batch is None:
             return self.ran == 0
         if self._executed_before is None:  # while the batch is intercepted, its Executes are counted in `ran`
-            self._executed_before = batch.raw is None or begins(b"".join(batch.raw), m.EXECUTE, 0)[0]
+            self._executed_before = batch.executed > 0
         return not self._executed_before
 
     def _before_sync(self) -> bool:

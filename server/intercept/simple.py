@@ -13,9 +13,7 @@ from functools import cached_property
 from server.intercept.base import ALONE, Interceptor, Refused
 from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
-from server.protocol.batches import ROLE, STEP
 from server.protocol.cursor_syntax import CloseCursor
-from server.protocol.framing import kinds
 from server.protocol.keyword_scan import Keyword, mentions
 from server.protocol.lexer import Kind, Statement, kind_of
 from server.protocol.statement_registry import Attention
@@ -97,10 +95,7 @@ class SimpleInterceptor(Interceptor):
     def _joins(self) -> bool:
         """Whether something has been executed without a Sync in the transaction in which the Query will run."""
         batch = self.traffic.batch
-        if batch is None or batch.raw is None:  # of what is not kept any message may be an Execute
-            return batch is not None and batch.sent > self.traffic.ended
-        steps = [kind for kind in kinds(b"".join(batch.raw)) if ROLE[kind] == STEP]
-        return m.EXECUTE in steps[self.traffic.ended :]
+        return batch is not None and batch.executed > self.traffic.ended
 
     async def run_joined(self, text: bytes) -> None:
         """Run a Query in the transaction of ours in which what came before it, without a Sync, has run."""

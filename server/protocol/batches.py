@@ -25,7 +25,7 @@ SHORT = 2048
 class Batch:
     """Messages of the client that are answered by one ReadyForQuery."""
 
-    __slots__ = ("copies", "raw", "sent", "simple", "size", "unnamed")
+    __slots__ = ("copies", "executed", "raw", "sent", "simple", "size", "unnamed")
 
     def __init__(self, raw: bytes = b"", sent: int = 0, simple: bool = False) -> None:
         self.raw: list[bytes] | None = [raw]
@@ -35,6 +35,8 @@ class Batch:
         """Messages that are owed a completion of their own."""
         self.simple = simple
         """Whether a Query or FunctionCall ends it."""
+        self.executed = 0
+        """Which of the messages that are owed a completion is its last Execute, from 1; 0 if there is none."""
         self.copies: list[int] = []
         """Where COPY data has been ended: behind so many of the messages that are owed a completion."""
         self.unnamed: list[tuple[int, bytes]] = []
@@ -43,16 +45,19 @@ class Batch:
     @classmethod
     def of(cls, raw: bytes) -> Batch:
         """A batch from all its bytes."""
-        sent = position = 0
+        sent = position = executed = 0
         unnamed = []
         while position < len(raw):
             kind, length = m.HEADER.unpack_from(raw, position)
             sent += ROLE[kind] == STEP
+            if kind == m.EXECUTE:
+                executed = sent
             if kind == m.PARSE and not raw[position + 5]:
                 unnamed.append((sent, beginning(raw, position)))
             position += length + 1
         batch = cls(raw, sent, raw[0] == m.QUERY)
         batch.unnamed = unnamed
+        batch.executed = executed
         return batch
 
     def keep(self, data: bytes) -> None:
@@ -75,9 +80,16 @@ class Batch:
             return True
         return False
 
-    def precede(self, sent: int, unnamed: Iterable[tuple[int, bytes]] = ()) -> None:
-        """So many messages before its first belong to it, too, with these Parses among them."""
+    def go_on(self, sent: int, executed: int) -> None:
+        """So many more of its messages have been sent; the last Execute among them is this one of them, if any."""
+        if executed:
+            self.executed = self.sent + executed
+        self.sent += sent
+
+    def precede(self, sent: int, executed: int, unnamed: Iterable[tuple[int, bytes]] = ()) -> None:
+        """So many messages before its first belong to it, too, with these Parses and this last Execute among them."""
         self.raw = None
+        self.executed = self.executed + sent if self.executed else executed
         self.sent += sent
         self.copies = [behind + sent for behind in self.copies]
         self.unnamed = [*unnamed, *((step + sent, text) for step, text in self.unnamed)]

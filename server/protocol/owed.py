@@ -58,30 +58,38 @@ class Owed(StatementRegistry):
 
     # -- as the client sends -------------------------------------------------------------------------------------
 
-    def begin_batch(self, raw: bytes, sent: int, unnamed: Unnamed, copies: Copies) -> None:
+    def begin_batch(self, raw: bytes, sent: int, executed: int, unnamed: Unnamed, copies: Copies) -> None:
         """A chunk ends in the middle of a batch."""
         if self.batch is None:
-            self.batch = Batch(raw, sent)
+            self.batch = Batch(raw)
         else:
             self.batch.keep(raw)
-            self.batch.sent += sent
+        self.batch.go_on(sent, executed)
         if unnamed is not None:
             self.batch.unnamed += unnamed
         if copies is not None:
             self.batch.copy(copies)
 
     def end_batch(
-        self, kind: int, data: bytes, begin: int, following: int, sent: int, unnamed: Unnamed, copies: Copies
+        self,
+        kind: int,
+        data: bytes,
+        begin: int,
+        following: int,
+        sent: int,
+        executed: int,
+        unnamed: Unnamed,
+        copies: Copies,
     ) -> None:
         """A batch ends with a message of this kind, which ends at ``following``."""
         raw = data if begin == 0 and following == len(data) else data[begin:following]
         batch = self.batch
         if batch is None:
-            batch = Batch(raw, sent)
+            batch = Batch(raw)
         else:
             self.batch = None
             batch.keep(raw)
-            batch.sent += sent
+        batch.go_on(sent, executed)
         if kind != m.SYNC:
             batch.simple = True
             if batch.sent or kind == m.FUNCTION_CALL:
@@ -120,15 +128,16 @@ class Owed(StatementRegistry):
             return  # its own Sync ends it; or it is the Query that has failed
         if head is None and self.batch is None:
             return  # PostgreSQL ends the session
-        sent = 0
+        sent = executed = 0
         while self.outstanding and (head := self.oldest()).simple:
+            executed = sent + head.executed if head.executed else executed
             sent += head.sent
             self.outstanding.popleft()
         if self.outstanding:
             self.oldest().raw = None
             return
         self.batch = self.batch or Batch()
-        self.batch.sent += sent
+        self.batch.go_on(sent, executed)
         self.batch.raw = None
         self.skipping = True
 
@@ -143,21 +152,22 @@ class Owed(StatementRegistry):
             if head.copied(self.received + 1):
                 return
             self.outstanding.popleft()
-            sent, first, unnamed = head.sent, 0, head.unnamed
+            sent, executed, first, unnamed = head.sent, head.executed, 0, head.unnamed
         else:
-            sent, first, unnamed = 0, 1, []  # the Query will be answered by itself
+            sent, executed, first, unnamed = 0, 0, 1, []  # the Query will be answered by itself
         while len(self.outstanding) > first:
             following = self.oldest(first)
             if following.copied(0):
-                following.precede(sent, unnamed)
+                following.precede(sent, executed, unnamed)
                 return
             del self.outstanding[first]
             unnamed += [(step + sent, text) for step, text in following.unnamed]
+            executed = sent + following.executed if following.executed else executed
             sent += following.sent
         if self.batch is not None and self.batch.copied(0):
-            self.batch.precede(sent, unnamed)
+            self.batch.precede(sent, executed, unnamed)
             return
         self.copying = True
         if first == 0 or self.batch is not None:
             self.batch = self.batch or Batch()
-            self.batch.precede(sent, unnamed)
+            self.batch.precede(sent, executed, unnamed)

@@ -125,6 +125,7 @@ class Traffic(Owed):
         batch = self.batch  # what an earlier chunk has begun
         begin = 0 if batch is not None else position  # where the current batch begins in this chunk
         sent = 0  # its messages in this chunk
+        executed = 0  # which of these is the last Execute
         unnamed: Unnamed = None  # and the Parses without a name among them
         copies: Copies = None  # its COPY data in this chunk
         watching = bool(self.statements or self.portals)
@@ -152,7 +153,9 @@ class Traffic(Owed):
                         break
                     watching = bool(self.statements or self.portals)
                 sent += 1
-                if kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
+                if kind == m.EXECUTE:
+                    executed = sent
+                elif kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
                     unnamed = unnamed or []
                     unnamed.append((sent + (batch.sent if batch is not None else 0), beginning(data, position)))
             elif role == END:
@@ -172,9 +175,9 @@ class Traffic(Owed):
                 else:
                     ends = not self.skipping
                 if ends:
-                    self.end_batch(kind, data, begin, following, sent, unnamed, copies)
+                    self.end_batch(kind, data, begin, following, sent, executed, unnamed, copies)
                     batch = unnamed = copies = None
-                    sent = 0
+                    sent = executed = 0
             elif role == COPY:  # belongs to a COPY that has begun, or may begin, or to nothing
                 copies = copies or []
                 if kind == m.COPY_DATA:
@@ -200,7 +203,7 @@ class Traffic(Owed):
             framer.wanted = wanted
             data = data[:position]
         if sent or batch is not None or copies:
-            self.begin_batch(data[begin:], sent, unnamed, copies)
+            self.begin_batch(data[begin:], sent, executed, unnamed, copies)
         return data
 
     # -- backend to client ---------------------------------------------------------------------------------------

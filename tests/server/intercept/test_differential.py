@@ -76,6 +76,7 @@ def _both(relay: RunningRelay, dsn: str) -> Iterator[Both]:
 FAILING = statement("select 1/0")
 COPY = m.query(b"create temp table if not exists c (i int)"), statement("copy c from stdin")
 DATA, DONE = m.message(m.COPY_DATA, b"1\n"), m.COPY_DONE_MESSAGE
+COPYING = m.query(b"copy c from stdin") + DATA + DONE
 
 
 MISCOUNTED: list[tuple[bytes, ...]] = [
@@ -111,6 +112,30 @@ def test_what_was_once_counted_wrongly(relay: RunningRelay, dsn: str) -> None:
             for piece in (0, -1):
                 both.hold(Conversation(messages, piece, waiting=piece < 0))
                 both.hold(Conversation((m.query(b"select 1 -- create_stream_table"),)))
+
+
+FAIL = m.message(m.COPY_FAIL, b"enough\0")
+NOT_KEPT: list[tuple[bytes, ...]] = [  # what comes behind a stray end of COPY data
+    (m.parse(b"", b"select 1"), COPYING),
+    (m.parse(b"", b"select 1"), m.bind(b"", b""), m.describe_portal(b""), m.close_portal(b""), COPYING),
+    (statement("select 1"), COPYING, m.SYNC_MESSAGE),
+    (statement("select 1"), m.parse(b"", b"select 2"), COPYING, m.query(b"rollback"), m.SYNC_MESSAGE),
+    (statement("commit"), m.parse(b"", b"select 2"), COPYING),
+    (statement("commit"), statement("select 2"), COPYING),
+    (m.parse(b"", b"select 1"), statement("copy c from stdin"), DATA, DONE, m.parse(b"", b"select 2"), COPYING),
+]
+
+
+@pytest.mark.parametrize("behind", NOT_KEPT)
+def test_query_runs_in_the_transaction_of_what_was_executed_before_it_where_that_was_not_kept(
+    relay: RunningRelay, dsn: str, behind: tuple[bytes, ...]
+) -> None:
+    """A stray end of COPY data may belong to a COPY in what has not been answered yet: the batch is not kept."""
+    unanswered = m.query(b"select pg_sleep(0.02)")
+    with _both(relay, dsn) as both:
+        for end in (FAIL, DONE):
+            for piece in (0, 1, 7, -1):
+                both.hold(Conversation((unanswered, end, *behind), piece))
 
 
 MENTION = b" /* create_stream_table */"
