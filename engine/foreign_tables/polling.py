@@ -140,7 +140,7 @@ async def note_copies(session: SqlSession, pgt_id: int, copies: Sequence[Copy]) 
 
 async def begin_polls(session: SqlSession, context: RefreshContext) -> list[dict[str, Any]]:
     """What `pgtrickle._polls` says is to be polled, with its errors."""
-    if not context.polled:
+    if not context.capture.polled:
         return []
     ((text,),) = await session.fetch("SELECT pgtrickle._polls($1::bigint)::text", context.pgt_id)
     return list(json.loads(text))
@@ -153,7 +153,7 @@ async def polled(session: SqlSession, context: RefreshContext, lake: LakeReader 
     where a foreign table is gone, has other columns, or may not be read; HV00N if its server cannot be reached; and
     whatever the foreign data wrapper says.
     """
-    if not context.polled:
+    if not context.capture.polled:
         return context, 0
     changed = 0
     for poll in await begin_polls(session, context):
@@ -166,7 +166,7 @@ async def polled(session: SqlSession, context: RefreshContext, lake: LakeReader 
     return (
         replace(
             now,
-            broken=context.broken,
+            capture=replace(now.capture, broken=context.capture.broken),
             needs_reinit=context.needs_reinit,
             plan=context.plan,
             plan_format=context.plan_format,

@@ -48,7 +48,7 @@ class Applied:
 async def apply_rows(session: SqlSession, context: RefreshContext, decision: Decision, rows: Computed) -> Applied:
     """Store all rows. Raises SqlError."""
     began = time.perf_counter()
-    result, salt = await _with_salts(session, context, rows.statement, first=context.row_id_salt)
+    result, salt = await _with_salts(session, context, rows.statement, first=context.learned.row_id_salt)
     return Applied(decision, rows.executor, _as_of(result, rows), salt, ms_since(began))
 
 
@@ -63,10 +63,10 @@ async def apply_changes(
     began = time.perf_counter()
     try:
         result = await _apply_changes(session, context, changes, limit)
-        return Applied(decision, changes.executor, result, context.row_id_salt, ms_since(began))
+        return Applied(decision, changes.executor, result, context.learned.row_id_salt, ms_since(began))
     except _NotApplied as failure:
         instead, given_up = failure.decision, failure.given_up
-        first = context.row_id_salt + failure.salts_used
+        first = context.learned.row_id_salt + failure.salts_used
     began_instead = time.perf_counter()
     result, salt = await _with_salts(session, context, await whole_sql(context, changes.plan), first=first)
     return Applied(instead, Executor.POSTGRES, result, salt, ms_since(began), ms_since(began_instead), given_up)
@@ -94,7 +94,10 @@ async def _apply_changes(
     Raises _NotApplied, also if that is estimated to be far dearer than a full refresh, or if a statement takes longer
     than the limit in milliseconds.
     """
-    parameters = dict(context.frontier or {}) | {"salt": context.row_id_salt, "memory": handed_on(context)}
+    parameters = dict(context.capture.frontier or {}) | {
+        "salt": context.learned.row_id_salt,
+        "memory": handed_on(context),
+    }
     if changes.snapshot is None and (
         decision := await too_dear(session, context, changes.plan, changes.statement, parameters)
     ):
@@ -103,7 +106,9 @@ async def _apply_changes(
     if result.get("failed") == MISSED_CHANGES:
         if changes.snapshot is not None:
             raise _NotApplied("a source was truncated while Spark computed the changes")
-        every = await changes.plan.refresh_sql(context.storage, frozenset(source.oid for source in context.sources))
+        every = await changes.plan.refresh_sql(
+            context.storage, frozenset(source.oid for source in context.capture.sources)
+        )
         result = await _apply_within(session, context, every, parameters, limit)
     failed = result.get("failed")
     if failed == MISSED_CHANGES:
@@ -156,7 +161,7 @@ async def _apply_within(
         passed = ms_since(began)
         if error.sqlstate != QUERY_CANCELED or passed < limit or "user request" in error.message:
             raise
-    full = f"a full refresh, which took {context.last_full_ms or 0:.0f} ms"
+    full = f"a full refresh, which took {context.learned.last_full_ms or 0:.0f} ms"
     raise _NotApplied(f"to apply the changes took {limit:.0f} ms and had not ended, against {full}", given_up=True)
 
 

@@ -58,9 +58,9 @@ async def changes_to_apply(
     plan = await compiled(inputs)
     delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
     if isinstance(delta, NotOnSpark):
-        text = await plan.refresh_sql(context.storage, context.changed, usual=_is_usual(context, plan))
+        text = await plan.refresh_sql(context.storage, context.capture.changed, usual=_is_usual(context, plan))
         yield Computed(
-            plan, text, Executor.POSTGRES, f"{context.pending} changes; {delta}", rows_read, alert=_alert(delta)
+            plan, text, Executor.POSTGRES, f"{context.capture.pending} changes; {delta}", rows_read, alert=_alert(delta)
         )
         return
     try:
@@ -106,17 +106,17 @@ async def whole_sql(context: RefreshContext, plan: CompiledQuery) -> str:
 
 def uncaptured(context: RefreshContext) -> frozenset[int]:
     """The sources whose changes are not captured."""
-    return frozenset(source.oid for source in context.sources if not source.captured)
+    return frozenset(source.oid for source in context.capture.sources if not source.captured)
 
 
 def handed_on(context: RefreshContext) -> dict[str, Any]:
     """What the last differential refresh has handed on to the statement of this one."""
-    return dict((context.memory or {}).get("groups", {}))
+    return dict((context.learned.memory or {}).get("groups", {}))
 
 
 def _is_usual(context: RefreshContext, plan: CompiledQuery) -> bool:
     """Whether a statement will do that leaves out what is hardly ever needed."""
-    return plan.remembers(handed_on(context)) and not (context.memory or {}).get("unusual")
+    return plan.remembers(handed_on(context)) and not (context.learned.memory or {}).get("unusual")
 
 
 async def _unless_refused(work: Awaitable[R]) -> R | NotOnSpark:

@@ -37,7 +37,7 @@ async def too_dear(
     """
     if not may_be_dear(context) or is_proven(context, await _last_differential(session, context)):
         return None
-    uncaptured = frozenset(source.oid for source in context.sources if not source.captured)
+    uncaptured = frozenset(source.oid for source in context.capture.sources if not source.captured)
     full = await plan.full_sql(context.storage, uncaptured)
     # What is put back afterwards is what holds before the setting does.
     await session.keep_settings(context.owner)
@@ -46,7 +46,7 @@ async def too_dear(
             # As `pgtrickle._apply_changes` has it.
             async with local_setting(session, "enable_mergejoin", "off"):
                 of_changes = await _cost(session, context, statement, parameters)
-            of_all = await _cost(session, context, full, {"salt": context.row_id_salt})
+            of_all = await _cost(session, context, full, {"salt": context.learned.row_id_salt})
     except SqlError as error:
         # The planner computes constants, and fails where they cannot be. A refresh has its own answer to that.
         if not error.sqlstate.startswith(DATA_EXCEPTION):

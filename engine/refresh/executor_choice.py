@@ -112,7 +112,7 @@ def kind(action: Action) -> Action:
 
 def costs_of(context: RefreshContext, action: Action) -> dict[str, Cost]:
     """What is known of the executors of a stream table's refreshes of that kind."""
-    return {name: Cost(**cost) for name, cost in context.executor_costs.get(kind(action), {}).items()}
+    return {name: Cost(**cost) for name, cost in context.learned.executor_costs.get(kind(action), {}).items()}
 
 
 def learned_costs(
@@ -122,12 +122,12 @@ def learned_costs(
     if action is Action.NO_DATA or insisted_on(context.engine, settings) is not None or rows < FEW_ROWS:
         return None
     costs = learn(costs_of(context, action), executor, rows, ms)
-    return {**context.executor_costs, kind(action): {name: asdict(cost) for name, cost in costs.items()}}
+    return {**context.learned.executor_costs, kind(action): {name: asdict(cost) for name, cost in costs.items()}}
 
 
 def rows_of_changes(context: RefreshContext) -> int:
     """Rows that a differential refresh reads: the changes, and about one row of each other source for each."""
-    return context.pending * max(1, len(context.sources))
+    return context.capture.pending * max(1, len(context.capture.sources))
 
 
 @dataclass(frozen=True, slots=True)

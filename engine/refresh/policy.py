@@ -85,11 +85,11 @@ def is_fresh(context: RefreshContext) -> bool:
     """True if there is nothing to do: populated, trusted, and no change since the frontier."""
     return (
         context.is_populated
-        and context.frontier is not None
-        and not context.broken
+        and context.capture.frontier is not None
+        and not context.capture.broken
         and not context.needs_reinit
-        and not context.pending
-        and all(source.captured for source in context.sources)
+        and not context.capture.pending
+        and all(source.captured for source in context.capture.sources)
     )
 
 
@@ -98,29 +98,29 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
 
     `estimated_rows` is how many rows a full refresh would read.
     """
-    if not context.is_populated or context.frontier is None:
+    if not context.is_populated or context.capture.frontier is None:
         return Decision(Action.FULL, "not populated yet")
-    if context.broken:
-        return Decision(Action.REINITIALIZE, "; ".join(context.broken), fallback=True)
+    if context.capture.broken:
+        return Decision(Action.REINITIALIZE, "; ".join(context.capture.broken), fallback=True)
     if context.needs_reinit:
         return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
     if is_fresh(context):
         return Decision(Action.NO_DATA, "no changes")
     if context.refresh_mode == RefreshMode.FULL:
         return Decision(Action.FULL, "refresh mode FULL")
-    if context.polled and not settings.foreign_table_polling:
+    if context.capture.polled and not settings.foreign_table_polling:
         return Decision(Action.FULL, "pg_trickle.foreign_table_polling is off", fallback=True)
-    truncated = [source.name for source in context.sources if source.truncated]
+    truncated = [source.name for source in context.capture.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
     if context.requested_mode != RefreshMode.DIFFERENTIAL:
         ratio = change_ratio(context, estimated_rows)
-        changes = f"{context.pending} changed row images in about {estimated_rows} rows"
+        changes = f"{context.capture.pending} changed row images in about {estimated_rows} rows"
         if ratio > settings.max_change_ratio:
             limit = f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
             return Decision(Action.FULL, f"{changes} exceed twice {limit}", fallback=True)
-        if context.auto_threshold is not None and ratio > context.auto_threshold:
-            seen = f"so many were slower to apply than a full refresh of {context.last_full_ms or 0:.0f} ms"
+        if context.learned.auto_threshold is not None and ratio > context.learned.auto_threshold:
+            seen = f"so many were slower to apply than a full refresh of {context.learned.last_full_ms or 0:.0f} ms"
             return Decision(Action.FULL, f"{changes}: {seen}", fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
 
@@ -149,7 +149,7 @@ def insisted_on(engine: Engine, settings: RefreshSettings) -> Executor | None:
 
 def change_ratio(context: RefreshContext, estimated_rows: int) -> float:
     """Changed rows for each row of the sources. An update is captured as two rows, its old and its new image."""
-    return context.pending / (2 * max(estimated_rows, FEW_ROWS))
+    return context.capture.pending / (2 * max(estimated_rows, FEW_ROWS))
 
 
 def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | None:
@@ -157,9 +157,9 @@ def time_limit(context: RefreshContext, settings: RefreshSettings) -> float | No
 
     There is none where DIFFERENTIAL was asked for, and none where the session's own statement_timeout ends it earlier.
     """
-    if context.requested_mode == RefreshMode.DIFFERENTIAL or context.last_full_ms is None:
+    if context.requested_mode == RefreshMode.DIFFERENTIAL or context.learned.last_full_ms is None:
         return None
-    limit = max(TOO_SLOW * context.last_full_ms, LEAST_LIMIT_MS)
+    limit = max(TOO_SLOW * context.learned.last_full_ms, LEAST_LIMIT_MS)
     return None if 0 < settings.statement_timeout <= limit else limit
 
 
@@ -168,12 +168,12 @@ def may_be_dear(context: RefreshContext) -> bool:
 
     A refresh that applies few changes does not pay for an estimate.
     """
-    return context.requested_mode != "DIFFERENTIAL" and context.pending > FEW_ROWS
+    return context.requested_mode != "DIFFERENTIAL" and context.capture.pending > FEW_ROWS
 
 
 def is_proven(context: RefreshContext, last: AppliedChanges | None) -> bool:
     """Whether the last differential refresh shows that one of so many changes is not slow, without an estimate."""
-    return last is not None and 2 * last.changes >= context.pending and not _is_slow(context, last.duration_ms)
+    return last is not None and 2 * last.changes >= context.capture.pending and not _is_slow(context, last.duration_ms)
 
 
 def decide_by_cost(context: RefreshContext, differential: float, full: float) -> Decision | None:
@@ -185,16 +185,19 @@ def decide_by_cost(context: RefreshContext, differential: float, full: float) ->
     """
     if differential <= DEARER * full:
         return None
-    if context.last_full_ms is not None and context.last_full_ms * differential <= LEAST_LIMIT_MS * full:
+    if (
+        context.learned.last_full_ms is not None
+        and context.learned.last_full_ms * differential <= LEAST_LIMIT_MS * full
+    ):
         return None
     costs = f"an estimated cost of {differential:.0f} against {full:.0f} of a full refresh"
-    reason = f"to apply {context.pending} changed row images has {costs}"
+    reason = f"to apply {context.capture.pending} changed row images has {costs}"
     return Decision(Action.FULL, reason, fallback=True, estimated=True)
 
 
 def _is_slow(context: RefreshContext, duration_ms: float) -> bool:
     """Whether a differential refresh of this duration was clearly slower than the last full one."""
-    return duration_ms > max(SLOWER * (context.last_full_ms or math.inf), SLOW_MS)
+    return duration_ms > max(SLOWER * (context.learned.last_full_ms or math.inf), SLOW_MS)
 
 
 def learned_threshold(
@@ -212,8 +215,8 @@ def learned_threshold(
         return change_ratio(context, estimated_rows) / 2
     if decision.action is Action.DIFFERENTIAL:
         return change_ratio(context, estimated_rows) / 2 if _is_slow(context, duration_ms) else None
-    if decision.fallback and decision.action is Action.FULL and context.auto_threshold is not None:
-        return context.auto_threshold * 1.1
+    if decision.fallback and decision.action is Action.FULL and context.learned.auto_threshold is not None:
+        return context.learned.auto_threshold * 1.1
     return None
 
 

@@ -48,7 +48,7 @@ class RefreshRecord:
     """The snapshot that was read: ``snapshot``, ``xid`` and ``change_id``."""
     row_id_salt: int | None = None
     memory: dict[str, Any] | None = None
-    """What the next refresh finds as `RefreshContext.memory`; without it there is none."""
+    """What the next refresh finds as `Learned.memory`; without it there is none."""
     last_full_ms: float | None = None
     auto_threshold: float | None = None
     executor_costs: dict[str, Any] | None = None

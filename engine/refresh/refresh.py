@@ -123,7 +123,7 @@ def _outcome(context: RefreshContext, computed: Computed, applied: Applied, dura
         inserted=int(applied.result.get("inserted", 0)),
         updated=int(applied.result.get("updated", 0)),
         deleted=int(applied.result.get("deleted", 0)),
-        delta=context.pending if action is Action.DIFFERENTIAL else 0,
+        delta=context.capture.pending if action is Action.DIFFERENTIAL else 0,
         duration_ms=duration_ms,
     )
 
@@ -197,7 +197,7 @@ async def _learned_threshold(
 async def _estimated_rows(session: SqlSession, context: RefreshContext) -> int:
     """Rows that a full refresh reads, as PostgreSQL's planner estimates them from the present size of the tables."""
     # Not: what is only read through a view, which the owner of the stream table may be forbidden to read.
-    read = [source.qualified for source in context.sources if source.captured]
+    read = [source.qualified for source in context.capture.sources if source.captured]
     if not read:
         return 0
     every = " UNION ALL ".join(f"SELECT 1 FROM {name}" for name in read)

@@ -91,7 +91,7 @@ class DatabaseOnSpark:
         query = await compiled(plan)
         # Each statement of a READ COMMITTED transaction can see changes that the one before did not.
         every = frozenset(source.oid for source in query.sources)
-        changed = context.changed & every if context.one_snapshot else every
+        changed = context.capture.changed & every if context.one_snapshot else every
         self._check_not_failed(context, "differential", query.core.query)
         await self._check_understood(session, context, plan)
         await _check_readable(session, context.owner, plan, query.core.query)
@@ -100,7 +100,7 @@ class DatabaseOnSpark:
                 session,
                 planned=partial(query.spark_refresh, context.storage),
                 changed=changed,
-                since=context.frontier or {},
+                since=context.capture.frontier or {},
                 **await self._circumstances(session, context, plan, "differential"),
             )
         statement = refresh.applied(result.stagings)

@@ -47,7 +47,7 @@ class CaptureBroken(Exception):
 
 def must_be_repaired(context: RefreshContext) -> bool:
     """True if what has been captured since the frontier cannot be used, or the plan cannot."""
-    return context.outdated or (context.is_populated and (context.needs_reinit or bool(context.broken)))
+    return context.outdated or (context.is_populated and (context.needs_reinit or bool(context.capture.broken)))
 
 
 OUTDATED = "it was planned by another version of the server"
@@ -67,12 +67,13 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
             hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
         )
     await prepare(session, context)
-    return replace(context, broken=(), needs_reinit=True, plan="", plan_format=None)
+    trusted = replace(context.capture, broken=())
+    return replace(context, capture=trusted, needs_reinit=True, plan="", plan_format=None)
 
 
 def reasons(context: RefreshContext) -> tuple[str, ...]:
     """Why it must be repaired; none where it is marked."""
-    return (*context.broken, OUTDATED) if context.outdated else context.broken
+    return (*context.capture.broken, OUTDATED) if context.outdated else context.capture.broken
 
 
 async def prepare(session: SqlSession, context: RefreshContext) -> None:
@@ -245,7 +246,7 @@ async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tupl
             "0A000",
             f'the query of stream table "{context.name}" cannot follow that "{moved.schema}.{moved.name}", or a column'
             " of it, was renamed",
-            detail="; ".join(context.broken) or None,
+            detail="; ".join(context.capture.broken) or None,
             hint="Rename it back, or drop the stream table and create it again.",
         )
     return text, dropped
@@ -288,7 +289,7 @@ def _refuse_other_columns(context: RefreshContext, old: tuple[Column, ...], new:
                 "0A000",
                 f'column "{before.name}" of stream table "{context.name}" would be "{now.name}" of type {now.type} now,'
                 f" and is of type {before.type}",
-                detail="; ".join(context.broken) or None,
+                detail="; ".join(context.capture.broken) or None,
                 hint="Give the column of the source its former type again, or drop the stream table and create it"
                 " again.",
             )

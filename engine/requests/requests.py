@@ -157,7 +157,7 @@ async def refresh_now(
     Where the caller can `restart` the transaction, what polls have found is committed first, so that Spark sees it.
     """
     context = await begin(session, pgt_id)
-    if restart is not None and context.polled:
+    if restart is not None and context.capture.polled:
         _, changed = await polled(session, context, spark.lake)
         if changed:
             await restart()
@@ -196,11 +196,11 @@ async def refresh_scheduled(
     tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
     """
     context = await begin(session, pgt_id, wait=False)
-    if is_fresh(context) and not context.polled:
+    if is_fresh(context) and not context.capture.polled:
         return None
     if must_be_repaired(context) and not repaired:
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
-    if context.polled and not after_poll:
+    if context.capture.polled and not after_poll:
         raise NotPolled
     return await refresh(session, context, initiator=initiator, spark=spark)
 

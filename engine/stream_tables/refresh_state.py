@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from catalog.session import SqlError, SqlSession
@@ -26,8 +26,49 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True)
+class CaptureState:
+    """What has been captured for a stream table since its frontier, and what stands against its use."""
+
+    frontier: dict[str, Any] | None
+    sources: tuple[SourceState, ...]
+    broken: tuple[str, ...] = ()
+    """Why what has been captured cannot be trusted."""
+    denied: tuple[str, ...] = ()
+    """Why the owner may not read a source."""
+    ungranted: tuple[dict[str, Any], ...] = ()
+    """What the owner has to be granted again of captured changes, in another transaction (`ahead.capture_ahead`)."""
+    polled: bool = False
+    """Whether the stream table reads copies of foreign tables, which are to be polled first."""
+
+    @property
+    def pending(self) -> int:
+        """Captured changes of all sources that the frontier has not seen."""
+        return sum(source.pending for source in self.sources)
+
+    @property
+    def changed(self) -> frozenset[int]:
+        """The sources with pending changes."""
+        return frozenset(source.oid for source in self.sources if source.pending)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What earlier refreshes of a stream table have left for the next one."""
+
+    row_id_salt: int = 0
+    """Under which no two rows had one row id."""
+    last_full_ms: float | None = None
+    auto_threshold: float | None = None
+    """Ratio of changes above which a full refresh has been faster, where that was seen."""
+    executor_costs: dict[str, Any] = field(default_factory=dict)
+    """What each executor has taken (`executor_choice.Cost`), by kind of refresh and executor."""
+    memory: dict[str, Any] | None = None
+    """What the last differential refresh has handed on: ``groups`` for the statement; whether it was ``unusual``."""
+
+
+@dataclass(frozen=True, slots=True)
 class RefreshContext:
-    """A stream table, locked for a refresh (`pgtrickle._begin_refresh`)."""
+    """A stream table, locked for a refresh (`pgtrickle._begin_refresh`): which it is, and what is asked of it."""
 
     pgt_id: int
     schema: str
@@ -44,38 +85,55 @@ class RefreshContext:
     engine: Engine
     is_populated: bool
     needs_reinit: bool
-    row_id_salt: int
     canonical_query: str
     plan: str
     """Differs when what the stream table is planned from does; empty if that is not known."""
-    frontier: dict[str, Any] | None
-    sources: tuple[SourceState, ...]
-    broken: tuple[str, ...]
-    denied: tuple[str, ...]
-    last_full_ms: float | None
-    auto_threshold: float | None
-    """Ratio of changes above which a full refresh has been faster, where that was seen."""
     one_snapshot: bool
     """True if all statements of the transaction see the same, at REPEATABLE READ or above."""
+    capture: CaptureState
+    learned: Learned
     settings: dict[str, str] = field(default_factory=dict)
     """Settings that decide how it is refreshed, where it is to be."""
     plan_format: int | None = None
     """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
-    polled: bool = False
-    """Whether it reads copies of foreign tables, which are to be polled first."""
-    executor_costs: dict[str, Any] = field(default_factory=dict)
-    """What each executor has taken (`placement.Cost`), by kind of refresh and executor."""
-    ungranted: tuple[dict[str, Any], ...] = ()
-    """What its owner has to be granted again of captured changes, in another transaction (`ahead.capture_ahead`)."""
-    memory: dict[str, Any] | None = None
-    """What the last differential refresh has handed on: ``groups`` for the statement; whether it was ``unusual``."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
         """Read what `_begin_refresh` returned."""
         values = json.loads(text)
-        values["one_snapshot"] = isolation in ("repeatable read", "serializable")
-        values["sources"] = tuple(
+        return cls(
+            pgt_id=values["pgt_id"],
+            schema=values["schema"],
+            name=values["name"],
+            relid=values["relid"],
+            storage=values["storage"],
+            owner=values["owner"],
+            caller=values["caller"],
+            status=Status(values["status"]),
+            refresh_mode=RefreshMode(values["refresh_mode"]),
+            requested_mode=RefreshMode(values["requested_mode"]),
+            engine=Engine(values["engine"]),
+            is_populated=values["is_populated"],
+            needs_reinit=values["needs_reinit"],
+            canonical_query=values["canonical_query"],
+            plan=values["plan"],
+            one_snapshot=isolation in ("repeatable read", "serializable"),
+            capture=_capture_state(values),
+            learned=_learned(values),
+            settings=values.get("settings", {}),
+            plan_format=values.get("plan_format"),
+        )
+
+    @property
+    def outdated(self) -> bool:
+        """Whether another version of the compiler has planned it."""
+        return self.plan_format not in (None, PLAN_FORMAT)
+
+
+def _capture_state(values: dict[str, Any]) -> CaptureState:
+    return CaptureState(
+        frontier=values["frontier"],
+        sources=tuple(
             SourceState(
                 oid=source["oid"],
                 qualified=source["qualified"],
@@ -85,33 +143,22 @@ class RefreshContext:
                 truncated=bool(source["truncated"]),
             )
             for source in values["sources"]
-        )
-        values["status"], values["engine"] = Status(values["status"]), Engine(values["engine"])
-        for mode in ("refresh_mode", "requested_mode"):
-            values[mode] = RefreshMode(values[mode])
-        values["broken"], values["denied"] = tuple(values["broken"]), tuple(values["denied"])
-        values["ungranted"] = tuple(values.get("ungranted", ()))
-        values.setdefault("settings", {})
-        values.setdefault("executor_costs", {})
-        values.setdefault("plan_format", None)
-        values.setdefault("polled", False)
-        values.setdefault("memory", None)
-        return cls(**{each.name: values[each.name] for each in fields(cls)})
+        ),
+        broken=tuple(values["broken"]),
+        denied=tuple(values["denied"]),
+        ungranted=tuple(values.get("ungranted", ())),
+        polled=values.get("polled", False),
+    )
 
-    @property
-    def outdated(self) -> bool:
-        """Whether another version of the compiler has planned it."""
-        return self.plan_format not in (None, PLAN_FORMAT)
 
-    @property
-    def pending(self) -> int:
-        """Captured changes of all sources that the frontier has not seen."""
-        return sum(source.pending for source in self.sources)
-
-    @property
-    def changed(self) -> frozenset[int]:
-        """The sources with pending changes."""
-        return frozenset(source.oid for source in self.sources if source.pending)
+def _learned(values: dict[str, Any]) -> Learned:
+    return Learned(
+        row_id_salt=values["row_id_salt"],
+        last_full_ms=values["last_full_ms"],
+        auto_threshold=values["auto_threshold"],
+        executor_costs=values.get("executor_costs", {}),
+        memory=values.get("memory"),
+    )
 
 
 async def lock(session: SqlSession, pgt_id: int, *, wait: bool = True) -> RefreshContext:
@@ -131,7 +178,7 @@ async def lock_named(session: SqlSession, name: str, search_path: str) -> Refres
 
 async def _granted(text: str, isolation: str) -> RefreshContext:
     context = RefreshContext.from_row(text, isolation)
-    for source in context.ungranted:
+    for source in context.capture.ungranted:
         await capture_ahead(source)
     return context
 
@@ -155,8 +202,8 @@ def may_be_refreshed(context: RefreshContext) -> RefreshContext:
             f'stream table "{context.name}" is suspended',
             hint=f"Resume it with pgtrickle.resume_stream_table('{context.schema}.{context.name}').",
         )
-    if context.denied:
+    if context.capture.denied:
         raise SqlError(
-            "42501", context.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".'
+            "42501", context.capture.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".'
         )
     return context

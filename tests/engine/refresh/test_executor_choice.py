@@ -19,7 +19,7 @@ from engine.refresh.executor_choice import (
     learned_costs,
 )
 from engine.refresh.policy import RefreshSettings
-from engine.stream_tables.refresh_state import RefreshContext
+from engine.stream_tables.refresh_state import Learned, RefreshContext
 from tests.engine.refresh.test_policy import CONTEXT
 
 SETTINGS = RefreshSettings(spark_min_rows=100_000)
@@ -98,7 +98,9 @@ def test_full_and_differential_refreshes_are_learned_apart() -> None:
     st = context()
     full = learned_costs(st, SETTINGS, Action.REINITIALIZE, "spark", 2000, 100.0)
     assert full == {"FULL": {"spark": {"ms_per_row": 0.05, "rows": 2000, "refreshes": 1}}}
-    both = learned_costs(context(executor_costs=full), SETTINGS, Action.DIFFERENTIAL, "postgres", 2000, 10.0)
+    both = learned_costs(
+        context(learned=Learned(executor_costs=full)), SETTINGS, Action.DIFFERENTIAL, "postgres", 2000, 10.0
+    )
     assert both is not None
     assert both["FULL"] == full["FULL"]
     assert list(both["DIFFERENTIAL"]) == ["postgres"]

@@ -17,7 +17,7 @@ from engine.refresh.policy import (
     learned_threshold,
     may_be_dear,
 )
-from engine.stream_tables.refresh_state import RefreshContext, SourceState
+from engine.stream_tables.refresh_state import CaptureState, Learned, RefreshContext, SourceState
 
 SETTINGS = RefreshSettings()
 ORDERS = SourceState(oid=1, qualified="public.orders", name="orders", captured=True, pending=0, truncated=False)
@@ -35,21 +35,28 @@ CONTEXT = RefreshContext(
     engine="auto",
     is_populated=True,
     needs_reinit=False,
-    row_id_salt=0,
     canonical_query="SELECT 1",
     plan="plan",
-    frontier={"snapshot": "1:1:"},
-    sources=(ORDERS,),
-    broken=(),
-    denied=(),
-    last_full_ms=100.0,
-    auto_threshold=None,
     one_snapshot=True,
+    capture=CaptureState(frontier={"snapshot": "1:1:"}, sources=(ORDERS,)),
+    learned=Learned(last_full_ms=100.0),
 )
 
 
+def with_capture(**changes: object) -> RefreshContext:
+    return replace(CONTEXT, capture=replace(CONTEXT.capture, **changes))
+
+
+def with_threshold(context: RefreshContext, threshold: float | None) -> RefreshContext:
+    return replace(context, learned=replace(context.learned, auto_threshold=threshold))
+
+
+def with_full_ms(context: RefreshContext, ms: float | None) -> RefreshContext:
+    return replace(context, learned=replace(context.learned, last_full_ms=ms))
+
+
 def with_changes(pending: int, *, truncated: bool = False, **changes: object) -> RefreshContext:
-    return replace(CONTEXT, sources=(replace(ORDERS, pending=pending, truncated=truncated),), **changes)
+    return replace(with_capture(sources=(replace(ORDERS, pending=pending, truncated=truncated),)), **changes)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +64,12 @@ def with_changes(pending: int, *, truncated: bool = False, **changes: object) ->
     [
         (CONTEXT, Action.NO_DATA, "no changes"),
         (replace(CONTEXT, is_populated=False), Action.FULL, "not populated yet"),
-        (replace(CONTEXT, broken=("a trigger is gone",)), Action.REINITIALIZE, "a trigger is gone"),
+        (with_capture(broken=("a trigger is gone",)), Action.REINITIALIZE, "a trigger is gone"),
         (replace(CONTEXT, needs_reinit=True), Action.REINITIALIZE, "marked for reinitialisation"),
         (with_changes(10), Action.DIFFERENTIAL, "changes are applied incrementally"),
         (with_changes(10, refresh_mode="FULL"), Action.FULL, "refresh mode FULL"),
         (with_changes(1, truncated=True), Action.FULL, '"orders" was truncated'),
-        (replace(CONTEXT, sources=(replace(ORDERS, captured=False),)), Action.DIFFERENTIAL, ""),
+        (with_capture(sources=(replace(ORDERS, captured=False),)), Action.DIFFERENTIAL, ""),
     ],
 )
 def test_action_follows_from_state(context: RefreshContext, action: Action, reason: str) -> None:
@@ -89,14 +96,14 @@ def test_a_differential_refresh_slower_than_full_is_remembered_and_tried_again_s
     assert threshold == pytest.approx(0.005)
 
     for _ in range(20):
-        context = replace(context, auto_threshold=threshold)
+        context = with_threshold(context, threshold)
         decision = decide(context, SETTINGS, 100_000)
         if decision.action is Action.DIFFERENTIAL:
             break
         assert decision.fallback and "slower to apply than a full refresh of 100 ms" in decision.reason
         threshold = learned_threshold(context, decision, 100_000, duration_ms=100.0)
     assert decision.action is Action.DIFFERENTIAL
-    assert decide(with_changes(100, auto_threshold=0.005), SETTINGS, 100_000).action is Action.DIFFERENTIAL
+    assert decide(with_threshold(with_changes(100), 0.005), SETTINGS, 100_000).action is Action.DIFFERENTIAL
 
 
 def test_few_changes_and_a_mode_that_insists_on_them_are_never_estimated() -> None:
@@ -111,7 +118,7 @@ def test_a_quick_differential_refresh_proves_that_twice_as_many_changes_are_not_
     assert is_proven(context, AppliedChanges(2_000, 249.0))
     assert not is_proven(context, AppliedChanges(1_999, 1.0))
     assert not is_proven(context, AppliedChanges(4_000, 251.0))
-    assert is_proven(replace(context, last_full_ms=1_000.0), AppliedChanges(4_000, 1_499.0))
+    assert is_proven(with_full_ms(context, 1_000.0), AppliedChanges(4_000, 1_499.0))
 
 
 def test_changes_of_a_far_greater_estimated_cost_are_computed_in_full() -> None:
@@ -126,14 +133,14 @@ def test_changes_of_a_far_greater_estimated_cost_are_computed_in_full() -> None:
 
 
 def test_changes_that_the_time_limit_would_spare_are_applied_whatever_their_cost() -> None:
-    quick = with_changes(4_000, last_full_ms=10.0)
+    quick = with_full_ms(with_changes(4_000), 10.0)
     assert decide_by_cost(quick, 200_000.0, 1_000.0) is None
     assert decide_by_cost(quick, 200_001.0, 1_000.0) is not None
-    assert decide_by_cost(replace(quick, last_full_ms=None), 100_001.0, 1_000.0) is not None
+    assert decide_by_cost(with_full_ms(quick, None), 100_001.0, 1_000.0) is not None
 
 
 def test_nothing_is_learned_from_an_estimate() -> None:
-    context = with_changes(4_000, auto_threshold=0.5)
+    context = with_threshold(with_changes(4_000), 0.5)
     decision = decide_by_cost(context, 1_000_000.0, 1_000.0)
     assert decision is not None
     assert learned_threshold(context, decision, 100_000, duration_ms=9_000.0) is None
