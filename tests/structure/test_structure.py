@@ -7,11 +7,11 @@ import pytest
 from tests.structure.figures import Figures, measure
 
 FOLDER = 43
-CIRCLES: list[int] = [20, 5]
-CIRCLES_OF_TYPES: list[int] = [25, 5, 5, 4, 3, 2]
+CIRCLES: list[int] = [5]
+CIRCLES_OF_TYPES: list[int] = [5, 5, 4, 3, 2]
 OVER_20 = 26
 OVER_15 = 70
-LINES = 97
+LINES = 100
 
 
 @pytest.fixture(scope="module")
