@@ -7,16 +7,8 @@ from collections.abc import Iterable
 from server.protocol import messages as m
 from server.protocol.framing import WHOLE
 
-# What a frontend message is to its batch: a step that is completed, its end, COPY data, or nothing.
-STEP, END, COPY = 1, 2, 3
-ROLE = [0] * 256
-for _kind in b"PBDEC":
-    ROLE[_kind] = STEP
-for _kind in b"SQF":
-    ROLE[_kind] = END
-for _kind in b"dcf":
-    ROLE[_kind] = COPY
-
+_STEPS = frozenset(b"PBDEC")
+"""The messages that are owed a completion of their own."""
 
 SHORT = 2048
 """Bytes that are kept of a statement without a name: it may be one that ends a transaction."""
@@ -49,7 +41,7 @@ class Batch:
         unnamed = []
         while position < len(raw):
             kind, length = m.HEADER.unpack_from(raw, position)
-            sent += ROLE[kind] == STEP
+            sent += kind in _STEPS
             if kind == m.EXECUTE:
                 executed = sent
             if kind == m.PARSE and not raw[position + 5]:
@@ -67,11 +59,6 @@ class Batch:
                 self.raw = None
             else:
                 self.raw.append(data)
-
-    def copy(self, ends: list[int]) -> None:
-        """It has COPY data, which end at these places: so it cannot be repeated."""
-        self.raw = None
-        self.copies += ends
 
     def copied(self, behind: int) -> bool:
         """Whether the data of a COPY have been ended behind so many of its messages: that end is then used up."""

@@ -11,13 +11,7 @@ from collections import deque
 
 from server.protocol import messages as m
 from server.protocol.batches import SHORT, Batch
-from server.protocol.framing import WHOLE
 from server.protocol.statement_registry import StatementRegistry
-
-Copies = list[int] | None
-"""What a chunk adds to `Batch.copies`; None if it has no COPY data."""
-Unnamed = list[tuple[int, bytes]] | None
-"""What a chunk adds to `Batch.unnamed`; None if it has no Parse without a name."""
 
 
 class Owed(StatementRegistry):
@@ -58,47 +52,25 @@ class Owed(StatementRegistry):
 
     # -- as the client sends -------------------------------------------------------------------------------------
 
-    def begin_batch(self, raw: bytes, sent: int, executed: int, unnamed: Unnamed, copies: Copies) -> None:
-        """A chunk ends in the middle of a batch."""
+    def current_batch(self) -> Batch:
+        """The batch that is being sent, which may begin here."""
         if self.batch is None:
-            self.batch = Batch(raw)
-        else:
-            self.batch.keep(raw)
-        self.batch.go_on(sent, executed)
-        if unnamed is not None:
-            self.batch.unnamed += unnamed
-        if copies is not None:
-            self.batch.copy(copies)
+            self.batch = Batch()
+        return self.batch
 
-    def end_batch(
-        self,
-        kind: int,
-        data: bytes,
-        begin: int,
-        following: int,
-        sent: int,
-        executed: int,
-        unnamed: Unnamed,
-        copies: Copies,
-    ) -> None:
-        """A batch ends with a message of this kind, which ends at ``following``."""
-        raw = data if begin == 0 and following == len(data) else data[begin:following]
-        batch = self.batch
-        if batch is None:
-            batch = Batch(raw)
-        else:
-            self.batch = None
-            batch.keep(raw)
-        batch.go_on(sent, executed)
+    def end_batch(self, kind: int, raw: bytes, *, whole: bool) -> None:
+        """The batch that is being sent ends with a message of this kind.
+
+        ``raw`` is what the chunk adds to it; not ``whole`` if the message's own end has not arrived.
+        """
+        batch = self.current_batch()
+        self.batch = None
+        batch.keep(raw)
         if kind != m.SYNC:
             batch.simple = True
             if batch.sent or kind == m.FUNCTION_CALL:
                 batch.raw = None  # cannot be repeated as a Query
-        if unnamed is not None:
-            batch.unnamed += unnamed
-        if copies is not None:
-            batch.copy(copies)
-        if following > len(data) or batch.size > WHOLE:
+        if not whole:
             batch.raw = None
         self.outstanding.append(batch)
 
@@ -136,9 +108,9 @@ class Owed(StatementRegistry):
         if self.outstanding:
             self.oldest().raw = None
             return
-        self.batch = self.batch or Batch()
-        self.batch.go_on(sent, executed)
-        self.batch.raw = None
+        batch = self.current_batch()
+        batch.go_on(sent, executed)
+        batch.raw = None
         self.skipping = True
 
     def begin_copy(self) -> None:
@@ -169,5 +141,4 @@ class Owed(StatementRegistry):
             return
         self.copying = True
         if first == 0 or self.batch is not None:
-            self.batch = self.batch or Batch()
-            self.batch.precede(sent, executed, unnamed)
+            self.current_batch().precede(sent, executed, unnamed)

@@ -55,40 +55,44 @@ class StatementRegistry:
         """Follow which statement and portal mentions something; True in front of a message that needs attention."""
         at = position + 5
         if kind == m.PARSE:
-            name = m.text_at(data, at)
-            text = data[at:following] if following <= len(data) else b""
-            found = self.mentioned(text)
-            if name and found in (NOTHING, Keyword.SUBSCRIBE) and speaks_of_cursors(text):
-                found |= Keyword.CURSOR
-            if found is not NOTHING:
-                self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
-                if Keyword.LOAD in found or Keyword.SUBSCRIBE in found:
-                    self.attention = Attention.SUBSCRIBE if Keyword.SUBSCRIBE in found else Attention.LOAD
-                    return True
-            elif self.statements:
-                self.statements.pop(name, None)
+            self.attention = self._parse(data, at, following)
         elif kind == m.BIND:
-            portal = m.text_at(data, at)
-            statement = self._about(self.statements.get(m.text_at(data, at + len(portal) + 1)))
-            replaced = self.portals.pop(portal, None)
-            if statement is not None:
-                self.portals[portal] = statement
-            if any(about is not None and Keyword.SUBSCRIBE in about.mention for about in (statement, replaced)):
-                self.attention = Attention.SUBSCRIBE
-                return True
+            self.attention = self._bind(data, at)
         elif kind == m.EXECUTE:
             bound = self.portals.get(m.text_at(data, at))
-            if bound is not None and not self.failed:
-                self.attention = reason(bound.mention)
-                return True
+            self.attention = reason(bound.mention) if bound is not None and not self.failed else None
         elif kind in (m.CLOSE, m.DESCRIBE):
-            names = self.statements if data[at : at + 1] == b"S" else self.portals
-            name = m.text_at(data, at + 1)
-            about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
-            if about is not None and Keyword.SUBSCRIBE in about.mention:
-                self.attention = Attention.SUBSCRIBE
-                return True
-        return False
+            self.attention = self._close_or_describe(kind, data, at)
+        return self.attention is not None
+
+    def _parse(self, data: bytes, at: int, following: int) -> Attention | None:
+        name = m.text_at(data, at)
+        text = data[at:following] if following <= len(data) else b""
+        found = self.mentioned(text)
+        if name and found in (NOTHING, Keyword.SUBSCRIBE) and speaks_of_cursors(text):
+            found |= Keyword.CURSOR
+        if found is NOTHING:
+            if self.statements:
+                self.statements.pop(name, None)
+            return None
+        self.statements[name] = Mentioning(found, m.text_at(data, at + len(name) + 1))
+        if Keyword.SUBSCRIBE in found:
+            return Attention.SUBSCRIBE
+        return Attention.LOAD if Keyword.LOAD in found else None
+
+    def _bind(self, data: bytes, at: int) -> Attention | None:
+        portal = m.text_at(data, at)
+        statement = self._about(self.statements.get(m.text_at(data, at + len(portal) + 1)))
+        replaced = self.portals.pop(portal, None)
+        if statement is not None:
+            self.portals[portal] = statement
+        return Attention.SUBSCRIBE if _subscribes(statement) or _subscribes(replaced) else None
+
+    def _close_or_describe(self, kind: int, data: bytes, at: int) -> Attention | None:
+        names = self.statements if data[at : at + 1] == b"S" else self.portals
+        name = m.text_at(data, at + 1)
+        about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
+        return Attention.SUBSCRIBE if _subscribes(about) else None
 
     def _about(self, statement: Mentioning | None) -> Mentioning | None:
         """A statement as it is now: one that speaks of a cursor matters where there may be cursors of subscriptions."""
@@ -106,6 +110,10 @@ class StatementRegistry:
         if self.portals and speaks_of_cursors(text):
             found |= Keyword.SUBSCRIBE
         return found
+
+
+def _subscribes(statement: Mentioning | None) -> bool:
+    return statement is not None and Keyword.SUBSCRIBE in statement.mention
 
 
 def reason(found: Keyword) -> Attention:

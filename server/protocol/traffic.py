@@ -19,12 +19,12 @@ import re
 from collections.abc import Callable
 
 from server.protocol import messages as m
-from server.protocol.batches import COPY, END, ROLE, STEP, beginning
+from server.protocol.batches import beginning
 from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.header_cache import HeaderCache, Rows
 from server.protocol.keyword_scan import NOTHING
-from server.protocol.owed import Copies, Owed, Unnamed
+from server.protocol.owed import Owed
 from server.protocol.statement_registry import Attention, reason
 
 MOST_MESSAGES = 1000
@@ -76,6 +76,10 @@ class Traffic(Owed):
         """Called when a transaction that had portals of ours has ended."""
         self.client = Framer(FRONTEND_LENGTHS)
         self.backend = Framer(BACKEND_LENGTHS)
+        self._begin = 0
+        """Where the batch that is being sent begins in the client's chunk."""
+        self._wanted = 0
+        """How much of the last message of that chunk must be there."""
         self.more_from_client = self.more_from_backend = False
         """Whether the chunk had more messages than :data:`MOST_MESSAGES`: the others wait in the framer."""
         self.terminated = False
@@ -116,22 +120,25 @@ class Traffic(Owed):
             data = framer.take()
         end = len(data)
         position = framer.skip
-        if position > end:
-            framer.skip = position - end
-            if self.batch is not None:
-                self.batch.keep(data)
-            return data
-        framer.skip = 0
-        batch = self.batch  # what an earlier chunk has begun
-        begin = 0 if batch is not None else position  # where the current batch begins in this chunk
-        sent = 0  # its messages in this chunk
-        executed = 0  # which of these is the last Execute
-        unnamed: Unnamed = None  # and the Parses without a name among them
-        copies: Copies = None  # its COPY data in this chunk
-        watching = bool(self.statements or self.portals)
-        last = end - 5
+        self._begin = 0 if self.batch is not None else min(position, end)
+        self._wanted = 0
+        if position <= end:
+            position = self._note_messages(data, position)
+        framer.skip = max(position - end, 0)
+        if position < end:
+            if end - position < 5 and not FRONTEND_LENGTHS[data[position]]:
+                check(FRONTEND_LENGTHS, data[position], 4)
+            framer.partial = data[position:]
+            framer.wanted = self._wanted
+            data = data[:position]
+        if self.batch is not None:
+            self.batch.keep(data[self._begin :])
+        return data
+
+    def _note_messages(self, data: bytes, position: int) -> int:
+        """Take note of the client's messages from there on; returns the end of the last that passes."""
+        last = len(data) - 5
         left = MOST_MESSAGES
-        wanted = 0  # how much of the last message must be there
         while position <= last:
             left -= 1
             if not left:
@@ -141,70 +148,85 @@ class Traffic(Owed):
             if length not in FRONTEND_LENGTHS[kind]:
                 check(FRONTEND_LENGTHS, kind, length)
             following = position + 1 + length
-            role = ROLE[kind]
-            if role == STEP:
-                if watching or kind == m.PARSE:
-                    if following > end:
-                        wanted = length + 1 if kind == m.PARSE and length < WHOLE else min(length + 1, _BEGINNING)
-                        if end - position < wanted:
-                            break
-                        wanted = 0
-                    if self.look(kind, data, position, following):
-                        break
-                    watching = bool(self.statements or self.portals)
-                sent += 1
-                if kind == m.EXECUTE:
-                    executed = sent
-                elif kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
-                    unnamed = unnamed or []
-                    unnamed.append((sent + (batch.sent if batch is not None else 0), beginning(data, position)))
-            elif role == END:
-                if kind == m.QUERY:
-                    if following > end:
-                        if length < WHOLE:
-                            wanted = length + 1
-                            break
-                    elif self.watching and (found := self.mentioned(data[position + 5 : following])) is not NOTHING:
-                        self.attention = reason(found)
-                        break
-                    if watching:
-                        self.statements.pop(b"", None)
-                if kind == m.SYNC:
-                    ends = not self.copying
-                    self.skipping &= self.copying
-                else:
-                    ends = not self.skipping
-                if ends:
-                    self.end_batch(kind, data, begin, following, sent, executed, unnamed, copies)
-                    batch = unnamed = copies = None
-                    sent = executed = 0
-            elif role == COPY:  # belongs to a COPY that has begun, or may begin, or to nothing
-                copies = copies or []
-                if kind == m.COPY_DATA:
-                    pass
-                elif self.copying:
-                    self.copying = False
-                elif self.outstanding or sent or batch is not None:
-                    copies.append(sent + (batch.sent if batch is not None else 0))
-            elif kind == m.TERMINATE:
-                self.terminated = True
-            elif kind != m.FLUSH:
-                raise m.ProtocolViolation(f"invalid frontend message type {kind}")
-            if not sent and batch is None and not copies:
-                begin = following
-                copies = None
+            if not _NOTES[kind](self, kind, data, position, following):
+                break
+            if self.batch is None:
+                self._begin = following
             position = following
-        if position > end:
-            framer.skip = position - end
-        elif position < end:
-            if end - position < 5 and not FRONTEND_LENGTHS[data[position]]:
-                check(FRONTEND_LENGTHS, data[position], 4)
-            framer.partial = data[position:]
-            framer.wanted = wanted
-            data = data[:position]
-        if sent or batch is not None or copies:
-            self.begin_batch(data[begin:], sent, executed, unnamed, copies)
-        return data
+        return position
+
+    # Each takes note of one message, from `position` to `following`, which may be behind the end of what has arrived.
+    # False if the message does not pass: it needs attention, or more of it must be there first.
+
+    def _note_step(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        if (kind == m.PARSE or self.statements or self.portals) and (
+            self._lacks(min(following - position, WHOLE if kind == m.PARSE else _BEGINNING), data, position, following)
+            or self.look(kind, data, position, following)
+        ):
+            return False
+        batch = self.batch or self.current_batch()
+        batch.sent += 1
+        if kind == m.EXECUTE:
+            batch.executed = batch.sent
+        elif kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
+            batch.unnamed.append((batch.sent, beginning(data, position)))
+        return True
+
+    def _lacks(self, wanted: int, data: bytes, position: int, following: int) -> bool:
+        """Whether less than so many bytes of a message have arrived: they are waited for."""
+        if following <= len(data) or len(data) - position >= wanted:
+            return False
+        self._wanted = wanted
+        return True
+
+    def _note_query(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        if following - position <= WHOLE and self._lacks(following - position, data, position, following):
+            return False
+        if following <= len(data) and self.watching:
+            found = self.mentioned(data[position + 5 : following])
+            if found is not NOTHING:
+                self.attention = reason(found)
+                return False
+        if self.statements:
+            self.statements.pop(b"", None)
+        return self._note_call(kind, data, position, following)
+
+    def _note_call(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        if not self.skipping:
+            self._note_end(kind, data, following)
+        return True
+
+    def _note_sync(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        if not self.copying:
+            self.skipping = False
+            self._note_end(kind, data, following)
+        return True
+
+    def _note_end(self, kind: int, data: bytes, following: int) -> None:
+        alone = self._begin == 0 and following == len(data)
+        self.end_batch(kind, data if alone else data[self._begin : following], whole=following <= len(data))
+
+    def _note_copy(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        """COPY data belong to a COPY that has begun, or may begin, or to nothing."""
+        if kind != m.COPY_DATA:
+            if self.copying:
+                self.copying = False
+            elif self.outstanding or self.batch is not None:
+                batch = self.current_batch()
+                batch.copies.append(batch.sent)
+        if self.batch is not None:
+            self.batch.raw = None  # cannot be repeated
+        return True
+
+    def _note_terminate(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        self.terminated = True
+        return True
+
+    def _note_flush(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        return True
+
+    def _note_unknown(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        raise m.ProtocolViolation(f"invalid frontend message type {kind}")
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -217,10 +239,6 @@ class Traffic(Owed):
             data = framer.take()
         end = len(data)
         position = framer.skip
-        if position > end:
-            framer.skip = position - end
-            return data
-        framer.skip = 0
         received, seen = self.received, self.seen
         last = end - 5
         left = MOST_MESSAGES
@@ -248,42 +266,43 @@ class Traffic(Owed):
             elif following > end:
                 if length < WHOLE:
                     break
-            elif self.requested and kind in _COPY_ENDS:
-                self.attention = Attention.REQUEST_MADE
-                self.requested = False
-                framer.partial = data[position:]
-                data = data[:position]
-                end = position
-                break
-            elif kind == m.READY:
-                self.note_ready(data[position + 5])
-                received = seen = 0
-            elif kind == m.COMMAND_COMPLETE and data[position + 5 : position + 7] == b"SE":
+            elif kind == m.COMMAND_COMPLETE and data[position + 5 : position + 7] == b"SE" and not self.requested:
                 received += 1  # SELECT or SET: says nothing about the transaction
                 seen += 1
+            elif kind == m.READY and not self.requested:
+                self.note_ready(data[position + 5])
+                received = seen = 0
             else:
                 self.received, self.seen = received, seen
-                unwanted = self.read(kind, data[position + 5 : following])
+                instead = self._read_in_passing(kind, data[position + 5 : following])
                 received, seen = self.received, self.seen
-                if self.attention is not None:
-                    framer.partial = data[following:]
-                    data = data[:position]
-                    end = position
-                    break
-                if unwanted:
-                    instead = TOO_LATE if kind == m.ERROR else b""
+                if instead is not None:
                     data = data[:position] + instead + data[following:]
                     following = position + len(instead)
                     end = len(data)
                     last = end - 5
+                if self.attention is not None:
+                    break
             position = following
         self.received, self.seen = received, seen
-        if position > end:
-            framer.skip = position - end
-        elif position < end:
+        framer.skip = max(position - end, 0)
+        if position < end:
             framer.partial = data[position:]
             data = data[:position]
         return data
+
+    def _read_in_passing(self, kind: int, body: bytes) -> bytes | None:
+        """Take note of a message that passes; returns what the client gets in its place, None if it gets the message.
+
+        Where attention is needed afterwards, what the client gets waits until then.
+        """
+        if self.requested and kind in _COPY_ENDS:
+            self.attention = Attention.REQUEST_MADE
+            self.requested = False
+            return None
+        if not self.read(kind, body):
+            return None
+        return TOO_LATE if kind == m.ERROR else b""
 
     def read(self, kind: int, body: bytes) -> bool:
         """Take note of a message that says something about the session.
@@ -362,3 +381,20 @@ class Traffic(Owed):
         self.portals.clear()
         self.rolled_back = False
         self.portals_ended()
+
+
+_Note = Callable[[Traffic, int, bytes, int, int], bool]
+
+# How from_client takes note of a type.
+_NOTES: list[_Note] = [Traffic._note_unknown] * 256
+for _kinds, _note in (
+    (b"PBDEC", Traffic._note_step),
+    (b"Q", Traffic._note_query),
+    (b"F", Traffic._note_call),
+    (b"S", Traffic._note_sync),
+    (b"dcf", Traffic._note_copy),
+    (b"X", Traffic._note_terminate),
+    (b"H", Traffic._note_flush),
+):
+    for _kind in _kinds:
+        _NOTES[_kind] = _note
