@@ -86,7 +86,8 @@ class ReplayInterceptor(ExtendedInterceptor):
         traffic = self.traffic
         head = traffic.oldest()
         ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or traffic.client.skip
-        repeatable = head.raw is not None and not traffic.rows and not ahead
+        in_block = traffic.status != m.IDLE  # what the block has done before cannot be repeated
+        repeatable = head.raw is not None and not traffic.rows and not ahead and not in_block
         seen = traffic.seen
         answers: deque[tuple[int, bytes]] = deque()
         size = 0
@@ -127,6 +128,9 @@ class ReplayInterceptor(ExtendedInterceptor):
                 kept, early = answers.popleft()
                 size -= len(early)
                 await self.give(kept, early)
+        if left is not None and in_block:
+            await self._refuse_left(answers, SqlError(m.REQUEST_LEFT, ""))
+            return
         if left is not None:
             await self._left_behind(answers, repeatable, head.raw, head.simple, seen)
             return
@@ -160,11 +164,7 @@ class ReplayInterceptor(ExtendedInterceptor):
         batch = b"".join(raw or ())
         prepared = frozenset() if simple else await asyncio.to_thread(prepared_again, batch)
         if not repeatable or raw is None or prepared is None:
-            for kind, data in answers:
-                if kind != m.COMMAND_COMPLETE:
-                    await self.give(kind, data)
-            await self.report(_TOO_LATE)
-            await self._ready()
+            await self._refuse_left(answers, _TOO_LATE)
             return
         self.dialogue.suppress = seen
         if simple:
@@ -183,6 +183,15 @@ class ReplayInterceptor(ExtendedInterceptor):
                 return
             self.dialogue.repeat(batch)
             await self.run_batch()
+
+    async def _refuse_left(self, answers: deque[tuple[int, bytes]], error: SqlError) -> None:
+        """Let a batch whose commit has failed over a request fail with an error of ours."""
+        self.dialogue.requested = False
+        for kind, data in answers:
+            if kind != m.COMMAND_COMPLETE:
+                await self.give(kind, data)
+        await self.report(error)
+        await self._ready()
 
     async def _look_up_what_is_older(self, batch: bytes) -> None:
         """Learn, before the batch is run again, what its statements are that it does not parse itself."""

@@ -366,3 +366,22 @@ def test_commit_that_was_sent_before_the_request_was_noticed_says_in_public_term
     requesting.send(m.SYNC_MESSAGE)
     assert requesting.until() == [("Z", b"I")]
     assert engaged.tables() == set()
+
+
+@pytest.mark.parametrize("behind", [statement("commit"), statement("commit") + statement("insert into x values (2)")])
+def test_block_that_was_begun_before_is_committed_whole_or_not_at_all(
+    requesting: Wire, engaged: Engaged, behind: bytes
+) -> None:
+    """A batch can be run again by itself; what the block has done before it cannot."""
+    requesting.send(m.query(b"create table x(i int)"), m.query(b"begin"), m.query(b"insert into x values (1)"))
+    for _ in range(3):
+        requesting.until()
+    requesting.send(statement(MAKE), behind, m.SYNC_MESSAGE)
+    answer = requesting.until()
+    assert answer[-1] == ("Z", b"I")
+    requesting.send(m.query(b"select count(*) from x"))
+    count = int(requesting.until()[1][1][6:])
+    if "E" in [kind for kind, _ in answer]:
+        assert (count, engaged.tables()) == (0, {"x"})
+    else:
+        assert (count, engaged.tables()) == (behind.count(b"E\0\0"), {"x", "t"})
