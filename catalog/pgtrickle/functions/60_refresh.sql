@@ -1,4 +1,4 @@
--- The first bracket of a refresh: what it finds. The other one is in 61_finishing.sql.
+-- The first bracket of a refresh: what it finds. The other one is in 61_finish_refresh.sql.
 
 
 -- A frontier as it is stored: with the system its transaction ids belong to.
