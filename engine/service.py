@@ -56,8 +56,8 @@ SELECT EXISTS (
 IN_TRANSACTION = "inside a transaction block"
 
 
-class Keeper(Protocol):
-    """Keeps the mirrors of one database (`mirror.maintenance`), as the engine sees it."""
+class Maintenance(Protocol):
+    """Maintains the mirrors of one database (`mirror.maintenance`), as the engine sees it."""
 
     worker: BackgroundWorker
 
@@ -82,7 +82,7 @@ class _Database:
     registers: RegisterMaintenance
     workers: list[BackgroundWorker]
     spark: Spark
-    keeper: Keeper | None
+    mirrors: Maintenance | None
     hub: Hub
 
 
@@ -97,8 +97,8 @@ class Engine:
     connect_arguments: Callable[[str], ConnectArguments]
     spark_for: Callable[[DatabasePool], Spark]
     maintenance_database: str = "postgres"
-    keeper_for: Callable[[DatabasePool], Keeper] | None = None
-    """Gives the keeper of a database's mirrors, where there are mirrors."""
+    mirror_maintenance_for: Callable[[DatabasePool], Maintenance] | None = None
+    """Gives what maintains a database's mirrors, where there are mirrors."""
     loader: Loader | None = None
     """Carries out COPY from files; None without Spark."""
     _databases: dict[str, _Database] = field(default_factory=dict)
@@ -186,13 +186,13 @@ class Engine:
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         registers = RegisterMaintenance(pool)
-        keeper = self.keeper_for(pool) if self.keeper_for else None
-        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, keeper)
+        mirrors = self.mirror_maintenance_for(pool) if self.mirror_maintenance_for else None
+        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for each in workers:
             each.start()
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, workers, spark, keeper, hub
+            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub
         )
 
     async def release_database(self, database: str, role: str) -> None:
@@ -205,14 +205,14 @@ class Engine:
         self._released[database] = time.monotonic() + RELEASE_SECONDS
         async with self._opened(database):  # after a connection that is just being made
             entry = await self._let_go(database)
-        self._in_background(self._return_to(database, entry.keeper if entry else None))
+        self._in_background(self._return_to(database, entry.mirrors if entry else None))
 
-    async def _return_to(self, database: str, keeper: Keeper | None) -> None:
+    async def _return_to(self, database: str, mirrors: Maintenance | None) -> None:
         await asyncio.sleep(RELEASE_SECONDS)
         if database not in self._databases and await self._has_catalog(database):
             await self.database_ready(database)
-        elif keeper is not None and not await self._exists(database):
-            await keeper.forget()
+        elif mirrors is not None and not await self._exists(database):
+            await mirrors.forget()
 
     async def _may_take(self, database: str, role: str) -> bool:
         """Whether a role, or one that it is a member of, may drop, rename or copy a database."""
@@ -263,7 +263,7 @@ class Engine:
         return entry
 
     def committed(self, database: str) -> None:
-        """A transaction that changed data has committed: let the scheduler, the clock and the keeper look."""
+        """A transaction that changed data has committed: let the scheduler, the clock and maintenance look."""
         entry = self._databases.get(database)
         if entry is not None:
             entry.scheduler.wake()
@@ -271,8 +271,8 @@ class Engine:
             entry.hub.committed()
             entry.sources.noticed()
             entry.history.committed()
-            if entry.keeper is not None:
-                entry.keeper.wake()
+            if entry.mirrors is not None:
+                entry.mirrors.wake()
 
     def sent(self, database: str) -> None:
         """A session that sends events to queues or makes registers has ended a transaction: let their engines look."""

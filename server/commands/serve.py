@@ -27,7 +27,7 @@ import uvloop
 from engine.compile import pool
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.requests.requests import Loader
-from engine.service import Engine, Keeper
+from engine.service import Engine, Maintenance
 from engine.session.pool import DatabasePool
 from server import __version__
 from server.intercept.engine_interface import Backend
@@ -159,7 +159,11 @@ async def _run(
         compilers.warm_up()
         parts = await stack.enter_async_context(_spark(options, data))
         engine = Engine(
-            storage.login, parts.spark_for, storage.database, loader=parts.loader, keeper_for=parts.keeper_for
+            storage.login,
+            parts.spark_for,
+            storage.database,
+            loader=parts.loader,
+            mirror_maintenance_for=parts.mirror_maintenance_for,
         )
         stack.push_async_callback(engine.stop)
         await engine.start()
@@ -188,7 +192,7 @@ class SparkParts:
 
     spark_for: Callable[[DatabasePool], Spark]
     loader: Loader | None = None
-    keeper_for: Callable[[DatabasePool], Keeper] | None = None
+    mirror_maintenance_for: Callable[[DatabasePool], Maintenance] | None = None
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from tests.engine.mirror.mirror_laboratory import FIVE, Laboratory, contents, ne
 
 
 class Pool:
-    """As much of a pool as a keeper needs."""
+    """As much of a pool as maintenance needs."""
 
     database = "lab"
 
@@ -29,7 +29,7 @@ class Pool:
         self.connect = laboratory.connect
 
 
-def keeper_of(laboratory: Laboratory, mirror: Mirror | None = None) -> MirrorMaintenance:
+def maintenance_of(laboratory: Laboratory, mirror: Mirror | None = None) -> MirrorMaintenance:
     return MirrorMaintenance(mirror or laboratory.mirror, cast(DatabasePool, Pool(laboratory)))
 
 
@@ -53,7 +53,7 @@ async def test_changes_are_shipped_and_then_leave_the_buffer(laboratory: Laborat
     await laboratory.run("UPDATE public.t SET v = 'other' WHERE id = 3")
     await laboratory.set_frontier()
     connection = await laboratory.connect()
-    await keeper_of(laboratory).cycle(connection)
+    await maintenance_of(laboratory).cycle(connection)
     await connection.close()
     assert (await stored(laboratory)).changes.rows == 2
     await laboratory.run("SELECT pgtrickle._cleanup_buffers()")
@@ -65,12 +65,12 @@ async def test_changes_are_shipped_and_then_leave_the_buffer(laboratory: Laborat
 
 async def test_task_ships_what_is_committed_while_it_runs(laboratory: Laboratory) -> None:
     await laboratory.rows("id", "v")
-    keeper = keeper_of(laboratory)
-    task = asyncio.create_task(keeper.worker.run())
+    maintenance = maintenance_of(laboratory)
+    task = asyncio.create_task(maintenance.worker.run())
     try:
         for number in (6, 7):
             await laboratory.run(f"INSERT INTO public.t VALUES ({number}, 'v{number}', 0)")
-            keeper.wake()
+            maintenance.wake()
             async with asyncio.timeout(90):
                 while (await stored(laboratory)).changes.rows < number - 5:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
@@ -80,16 +80,16 @@ async def test_task_ships_what_is_committed_while_it_runs(laboratory: Laboratory
 
 async def test_open_transaction_is_shipped_after_it_has_ended(laboratory: Laboratory) -> None:
     await laboratory.rows("id", "v")
-    keeper, connection, writer = keeper_of(laboratory), await laboratory.connect(), await laboratory.connect()
+    maintenance, connection, writer = maintenance_of(laboratory), await laboratory.connect(), await laboratory.connect()
     transaction = writer.transaction()
     await transaction.start()
     await writer.execute("INSERT INTO public.t VALUES (6, 'late', 0)")
     await laboratory.run("INSERT INTO public.t VALUES (7, 'early', 0)")
-    await keeper.cycle(connection)
+    await maintenance.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 1
     await transaction.commit()
-    await keeper.folded()
-    await keeper.cycle(connection)
+    await maintenance.folded()
+    await maintenance.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 2
     assert await laboratory.rows("id", "v") == [*FIVE, (6, "late"), (7, "early")]
     await writer.close()
@@ -101,10 +101,10 @@ async def test_two_servers_on_one_location_store_nothing_twice(laboratory: Labor
     laboratory.mirror, other = Mirror(shared), Mirror(shared)
     await laboratory.rows("id", "v")
     connections = [await laboratory.connect() for _ in range(2)]
-    keepers = [keeper_of(laboratory), keeper_of(laboratory, other)]
+    both = [maintenance_of(laboratory), maintenance_of(laboratory, other)]
     for number in range(10):
         await laboratory.run(f"INSERT INTO public.t VALUES ({100 + number}, 'new', 0)")
-        await asyncio.gather(*(k.cycle(c) for k, c in zip(keepers, connections, strict=True)))
+        await asyncio.gather(*(k.cycle(c) for k, c in zip(both, connections, strict=True)))
     expected = [*FIVE, *((100 + number, "new") for number in range(10))]
     assert await laboratory.rows("id", "v") == sorted(expected, key=str)
     laboratory.mirror = other
@@ -142,7 +142,7 @@ async def test_mirror_that_nobody_uses_is_not_held(laboratory: Laboratory) -> No
         "UPDATE pgtrickle.pgt_mirrors SET used_at = now() - interval '2 hours'",
     )
     connection = await laboratory.connect()
-    await keeper_of(laboratory).cycle(connection)
+    await maintenance_of(laboratory).cycle(connection)
     await connection.close()
     assert await laboratory.connection.fetchval("SELECT count(*) FROM pgtrickle.pgt_mirrors") == 0
     assert (1, "x") in await laboratory.rows("id", "v")
@@ -152,7 +152,7 @@ async def test_truncated_source_lets_go_of_its_mirror(laboratory: Laboratory) ->
     await laboratory.rows("id", "v")
     await laboratory.run("TRUNCATE public.t", "INSERT INTO public.t VALUES (1, 'x', 0)")
     connection = await laboratory.connect()
-    await keeper_of(laboratory).cycle(connection)
+    await maintenance_of(laboratory).cycle(connection)
     await connection.close()
     assert await laboratory.connection.fetchval("SELECT count(*) FROM pgtrickle.pgt_mirrors") == 0
     assert await laboratory.rows("id", "v") == [(1, "x")]
@@ -162,11 +162,11 @@ async def test_mirror_of_a_source_that_nobody_reads_is_removed(laboratory: Labor
     await laboratory.rows("id", "v")
     place = await place_of(laboratory)
     connection = await laboratory.connect()
-    keeper = keeper_of(laboratory)
-    await keeper.tidy(connection)
+    maintenance = maintenance_of(laboratory)
+    await maintenance.tidy(connection)
     assert place.names()
     await laboratory.run("DROP TABLE public.t CASCADE", "DELETE FROM pgtrickle.pgt_stream_tables")
-    await keeper.tidy(connection)
+    await maintenance.tidy(connection)
     await connection.close()
     assert not place.names()
 
@@ -296,11 +296,11 @@ async def test_long_copy_of_one_source_does_not_hold_up_the_others(laboratory: L
     await laboratory.rows("id", "v")
     await laboratory.run("INSERT INTO public.slow VALUES (1)", "INSERT INTO public.t VALUES (6, 'v6', 0)")
     slow = laboratory.mirror.place("lab", (await laboratory.source("slow")).oid)
-    connection, keeper = await laboratory.connect(), keeper_of(laboratory)
+    connection, maintenance = await laboratory.connect(), maintenance_of(laboratory)
     async with laboratory.mirror.writing(slow):
-        await keeper.cycle(connection)
+        await maintenance.cycle(connection)
         assert (await stored(laboratory)).changes.rows == 1
-    await keeper.cycle(connection)
+    await maintenance.cycle(connection)
     await connection.close()
     state = load(slow)
     assert state is not None
