@@ -69,6 +69,21 @@ BEGIN
 END $$;
 
 
+-- A template of 31_posting_templates.sql with its parts put in.
+CREATE OR REPLACE FUNCTION accum_internal._posting_code(part text, parts jsonb) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    code text := accum_internal._posting_template(part);
+    name text;
+    value text;
+BEGIN
+    FOR name, value IN SELECT * FROM jsonb_each_text(parts) LOOP
+        code := replace(code, '@' || name || '@', value);
+    END LOOP;
+    RETURN code;
+END $$;
+
+
 CREATE OR REPLACE FUNCTION accum_internal._create_posting_functions(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -77,133 +92,44 @@ DECLARE
         || r.resources || jsonb_build_object('recorder', r.recorder_type, 'period', 'timestamptz'));
     texts CONSTANT text[] := ARRAY(SELECT d.key FROM jsonb_each_text(r.dimensions) AS d WHERE accum_internal._is_text(d.value));
     recorders CONSTANT text[] := CASE WHEN accum_internal._is_text(r.recorder_type) THEN '{recorder}' ELSE '{}' END;
-    no_texts CONSTANT text := (
-        SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', t), '') FROM unnest(texts || recorders) AS t);
+    no_texts CONSTANT text := coalesce((
+        SELECT string_agg(format(' OR jsonb_typeof(e.value -> %L) IN (''object'', ''array'')', t), '')
+          FROM unnest(texts || recorders) AS t), '');
     -- What types let through and tables or indexes do not: amounts without an end, and texts that are too long.
     acceptable CONSTANT text := '@.period >= ''4713-01-01 00:00:00+00 BC'' AND @.period < ''infinity''' || (
         SELECT coalesce(string_agg(format(' AND @.%1$I > ''-Infinity'' AND @.%1$I < ''Infinity''', f.key), ''), '')
           FROM jsonb_each_text(r.resources) AS f WHERE f.value NOT IN ('integer', 'bigint')) || (
-        SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', t), ' + ') || ' <= 2000', '') FROM unnest(texts) AS t)
+        SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', t), ' + ') || ' <= 2000', '')
+          FROM unnest(texts) AS t)
         || CASE recorders WHEN '{}' THEN '' ELSE ' AND octet_length(coalesce(@.recorder, '''')) <= 2000' END;
-    -- What makes `_rows` of `p_data`. It is done apart from the INSERT so that what it catches needs no subtransaction
-    -- of the INSERT's.
-    read_rows CONSTANT text := replace(replace('
-    IF jsonb_typeof(p_data) = ''object'' THEN
-        p_data := jsonb_build_array(p_data);
-    ELSIF jsonb_typeof(p_data) IS DISTINCT FROM ''array'' THEN
-        RAISE EXCEPTION ''movements must be a JSON object or an array of JSON objects'' USING ERRCODE = ''22023'';
-    END IF;
-    IF EXISTS (
-        SELECT FROM jsonb_array_elements(p_data) AS e
-         WHERE NOT (e.value ?& ARRAY[@required@]::text[])
-            OR e.value - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
-@no_texts@
-    ) THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
-    END IF;
-    BEGIN
-        SELECT array_agg(m.*), bool_and(m.period IS NOT NULL@recorder@
-                   AND coalesce(m.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
-                   {{resources ~ AND m.%1$I IS NOT NULL}} AND @acceptable@)
-          INTO _rows, _complete
-          FROM jsonb_populate_recordset(NULL::{{movements}}, p_data) AS m;
-    EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
-        RAISE;
-    END;
-    IF NOT _complete THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
-    END IF;', '@no_texts@', coalesce(no_texts, '')), '@acceptable@', replace(acceptable, '@.', 'm.'));
-    insert_rows CONSTANT text := '
-    INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
-    SELECT @recorder@, m.period, coalesce(m.movement_type, @type@), {{hash ~ m.%1$I}}
-           {{dimensions ~ , m.%1$I}}{{resources ~ , m.%1$I}}
-      FROM unnest(_rows) AS m;
-    GET DIAGNOSTICS _posted = ROW_COUNT;';
-    -- The same for one movement, which needs no query but the INSERT.
-    post_one CONSTANT text := '
-    IF jsonb_typeof(p_data) = ''object'' THEN
-        IF NOT p_data ?& ARRAY[''recorder'', ''period''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}]
-           OR p_data - ARRAY[''recorder'', ''period'', ''movement_type''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> ''{}''
-           ' || replace(coalesce(no_texts, ''), 'e.value', 'p_data') || '
-        THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
-        END IF;
-        BEGIN
-            _one := jsonb_populate_record(NULL::{{movements}}, p_data);
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
-            RAISE;
-        END;
-        IF _one.recorder IS NULL OR _one.period IS NULL {{resources ~ OR _one.%1$I IS NULL}}
-           OR NOT (' || replace(acceptable, '@.', '_one.') || ')
-           OR NOT coalesce(_one.movement_type, ''regular'') IN (''regular'', ''adjustment'', ''reversal'')
-        THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, ''{movement_type}'');
-        END IF;
-        INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
-        VALUES (_one.recorder, _one.period, coalesce(_one.movement_type, ''regular''), {{hash ~ _one.%1$I}}
-                {{dimensions ~ , _one.%1$I}}{{resources ~ , _one.%1$I}});
-        RETURN 1;
-    END IF;';
-    locked CONSTANT text := '
-    IF p_recorder IS NULL THEN
-        RAISE EXCEPTION ''recorder must not be null'' USING ERRCODE = ''22004'';
-    END IF;
-    -- One document at a time; what another transaction has left is seen by the next statement.
-    PERFORM accum_internal._call(''lock'', jsonb_build_object(''name'', {{name}}, ''recorder'', hashtextextended(p_recorder::text, 0)));
-    PERFORM set_config(''pg_accumulator.operation'', ''@operation@'', true);';
+    all_fields CONSTANT text := '{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}';
+    -- What both functions read, which differ in where the recorder is from.
+    rows_parts CONSTANT jsonb := jsonb_build_object('no_texts', no_texts, 'acceptable', replace(acceptable, '@.', 'm.'));
+    post CONSTANT text := accum_internal._posting_code('post', jsonb_build_object(
+        'fields', fields,
+        'post_one', accum_internal._posting_code('post_one', jsonb_build_object(
+            'no_texts', replace(no_texts, 'e.value', 'p_data'), 'acceptable', replace(acceptable, '@.', '_one.'))),
+        'read_rows', accum_internal._posting_code('read_rows', rows_parts || jsonb_build_object(
+            'required', '''recorder'', ''period''' || all_fields, 'optional', quote_literal('{movement_type}'),
+            'has_recorder', ' AND m.recorder IS NOT NULL ')),
+        'insert_rows', accum_internal._posting_code('insert_rows', '{"recorder": "m.recorder", "type": "''regular''"}')));
+    unpost CONSTANT text := accum_internal._posting_code('unpost', jsonb_build_object(
+        'lock', accum_internal._posting_code('lock', '{"operation": "unpost"}')));
+    repost CONSTANT text := accum_internal._posting_code('repost', jsonb_build_object(
+        'fields', fields,
+        'read_rows', accum_internal._posting_code('read_rows', rows_parts || jsonb_build_object(
+            'required', '''period''' || all_fields, 'optional', quote_literal('{recorder,movement_type}'),
+            'has_recorder', ' ')),
+        'lock', accum_internal._posting_code('lock', '{"operation": "repost"}'),
+        'insert_rows', accum_internal._posting_code('insert_rows', '{"recorder": "p_recorder", "type": "''adjustment''"}')));
+    header text;
+    code text;
 BEGIN
-    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ post}}(p_data jsonb) RETURNS integer
-        LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(accum_internal._fill(r, '
-#variable_conflict use_variable
-DECLARE
-    _fields CONSTANT jsonb := ' || fields || ';
-    _rows {{movements}}[];
-    _complete boolean;
-    _one {{movements}};
-    _posted integer;
-BEGIN' || post_one || replace(replace(replace(read_rows,
-            '@required@', '''recorder'', ''period''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}'),
-            '@optional@', '''{movement_type}'''),
-            '@recorder@', ' AND m.recorder IS NOT NULL ')
-        || replace(replace(insert_rows, '@recorder@', 'm.recorder'), '@type@', '''regular''') || '
-    RETURN _posted;
-END '));
-    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ unpost}}(p_recorder {{recorder}}) RETURNS integer
-        LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(accum_internal._fill(r, '
-#variable_conflict use_variable
-DECLARE
-    _removed integer;
-BEGIN' || replace(locked, '@operation@', 'unpost') || '
-    DELETE FROM {{movements}} AS m WHERE m.recorder = p_recorder;
-    GET DIAGNOSTICS _removed = ROW_COUNT;
-    PERFORM set_config(''pg_accumulator.operation'', '''', true);
-    RETURN _removed;
-END '));
-    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION {{own ~ repost}}(p_recorder {{recorder}}, p_data jsonb)
-        RETURNS integer LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ')
-        || quote_literal(accum_internal._fill(r, '
-#variable_conflict use_variable
-DECLARE
-    _fields CONSTANT jsonb := ' || fields || ';
-    _rows {{movements}}[];
-    _complete boolean;
-    _posted integer;
-BEGIN' || replace(replace(replace(read_rows,
-            '@required@', '''period''{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}'),
-            '@optional@', '''{recorder,movement_type}'''),
-            '@recorder@', ' ') || '
-    IF EXISTS (SELECT FROM unnest(_rows) AS m WHERE m.recorder <> p_recorder) THEN
-        RAISE EXCEPTION ''movements of another recorder than "%" cannot take its place'', p_recorder USING ERRCODE = ''22023'';
-    END IF;' || replace(locked, '@operation@', 'repost') || '
-    PERFORM set_config(''pg_accumulator.repost'', (SELECT jsonb_agg(jsonb_build_object(''period'', m.period
-        {{dimensions ~ , %1$L, m.%1$I}}))::text FROM unnest(_rows) AS m), true);
-    DELETE FROM {{movements}} AS m WHERE m.recorder = p_recorder;
-    PERFORM set_config(''pg_accumulator.operation'', '''', true), set_config(''pg_accumulator.repost'', '''', true);'
-        || replace(replace(insert_rows, '@recorder@', 'p_recorder'), '@type@', '''adjustment''') || '
-    RETURN _posted;
-END '));
+    FOR header, code IN VALUES ('{{own ~ post}}(p_data jsonb)', post),
+                               ('{{own ~ unpost}}(p_recorder {{recorder}})', unpost),
+                               ('{{own ~ repost}}(p_recorder {{recorder}}, p_data jsonb)', repost)
+    LOOP
+        EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE FUNCTION ' || header || ' RETURNS integer
+            LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS ') || quote_literal(accum_internal._fill(r, code));
+    END LOOP;
 END $$;
