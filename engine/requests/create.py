@@ -103,14 +103,20 @@ async def create(
     fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, mode, engine), engine)
     if not arguments.get("initialize", True):
         return None
-    if fresh and not in_two_steps and target.isolation in ("repeatable read", "serializable"):
+    if fresh and not in_two_steps:
+        _refuse_old_snapshot(target)
+    return int(pgt_id)
+
+
+def _refuse_old_snapshot(target: _Target) -> None:
+    """Raises SqlError 25001 where the transaction's snapshot may be older than the capture of the sources."""
+    if target.isolation in ("repeatable read", "serializable"):
         raise SqlError(
             "25001",
             f"a stream table cannot be created and populated in a {target.isolation.upper()} transaction block",
             detail="The transaction may not see changes that were committed before they were captured.",
             hint="Use a READ COMMITTED transaction, no transaction block, or initialize => false.",
         )
-    return int(pgt_id)
 
 
 async def undo_creation(session: SqlSession, pgt_id: int) -> None:

@@ -154,14 +154,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     output = tuple(column(described) for described in found["columns"])
     dependencies = tuple(_dependency(described) for described in found["dependencies"])
     functions = tuple(FunctionUse(*use) for use in found["functions"])
-    # `SELECT *` over a stream table also names its hidden columns, which are not the user's data.
-    hidden = {
-        c.name
-        for dependency in dependencies
-        if dependency.kind == "STREAM_TABLE"
-        for c in dependency.source.columns
-        if c.name.startswith(HIDDEN_PREFIX)
-    }
+    hidden = _hidden_columns(dependencies)
     visible = [c.name for c in output if c.name not in hidden]
     if len(visible) < len(output):
         if not visible:
@@ -179,6 +172,17 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
     return Definition(query, canonical, output, dependencies, functions, inspected)
+
+
+def _hidden_columns(dependencies: Sequence[Dependency]) -> set[str]:
+    """`SELECT *` over a stream table also names its hidden columns, which are not the user's data."""
+    return {
+        c.name
+        for dependency in dependencies
+        if dependency.kind == "STREAM_TABLE"
+        for c in dependency.source.columns
+        if c.name.startswith(HIDDEN_PREFIX)
+    }
 
 
 async def _refuse_other_operators(session: SqlSession, query: str, search_path: str, canonical: str) -> None:
