@@ -16,7 +16,7 @@ from engine.session.pool import PooledSession
 from engine.session.roles import execute_as_owner, run_as_owner
 from engine.subscribe.preparation import Preparation
 from sql.operators.statement import MOST
-from sql.operators.versions import create_versions, fill_versions, index_versions, timestamps
+from sql.operators.versions.versions import create_versions, fill_versions, index_versions, timestamps
 
 OTHERWISE = "Retain the history of a stream table of this query, and subscribe to that."
 
@@ -41,7 +41,7 @@ class Replay:
         period: Mapping[str, Any],
         engine_role: str,
     ) -> Replay:
-        """Find out what has changed in a period, whose parameters are those of `sql.operators.versions.fill_versions`.
+        """Find out what has changed in a period, whose parameters are those of `versions.fill_versions`.
 
         It takes the rights of whoever the subscription reads as. Raises SqlError.
         """

@@ -16,8 +16,8 @@ from sql.canonical.dialect import generate
 from sql.canonical.from_items import ValuesQuery
 from sql.errors import NotDifferentiable
 from sql.operators import Operator
-from sql.operators.distinct_on import DistinctOn
-from sql.operators.limit import Limit
+from sql.operators.aggregates.distinct_on import DistinctOn
+from sql.operators.aggregates.limit import Limit
 from sql.operators.ordering import SortKey
 
 

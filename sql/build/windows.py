@@ -22,9 +22,9 @@ from sql.build.subqueries.subplan import has_placeholder
 from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import Operator
+from sql.operators.aggregates.window import Frame, Window, WindowCall
 from sql.operators.ordering import SortKey
 from sql.operators.statement import Plan
-from sql.operators.window import Frame, Window, WindowCall
 
 _RESULTS = {
     "row_number": "bigint",

@@ -13,7 +13,7 @@ from sql.compile.compiled import Compiled
 from sql.compile.tick_accumulators import Running, running
 from sql.operators import Aggregate, Operator, Recursion, Scan
 from sql.operators.input import substituted
-from sql.operators.version_scan import VersionScan
+from sql.operators.versions.version_scan import VersionScan
 from sql.optimize.column_pruning import narrowed
 from sql.optimize.semi_join_reduction import bounds
 

@@ -29,11 +29,10 @@ from sql.operators import (
     Recursion,
     Scan,
     Window,
-    row_key,
 )
-from sql.operators.accumulators import rescan_strategy
-from sql.operators.cached_accumulators import memory_name
-from sql.operators.linear_aggregate import addable
+from sql.operators.aggregates.accumulators import rescan_strategy
+from sql.operators.aggregates.cached_accumulators import memory_name
+from sql.operators.aggregates.linear_aggregate import addable
 from sql.operators.pass_through import PassThrough
 from sql.operators.semi_join_reduction import SemiJoinReduction
 from sql.operators.statement import NOTHING
@@ -270,7 +269,7 @@ def root_key(
     root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]
 ) -> tuple[Column, ...] | None:
     """The output columns that hold the primary keys of all tables joined at the root, if there are such."""
-    primary = row_key(root)
+    primary = root.row_key()
     by_origin = {f.origin: column for column, (_, f) in zip(output, fields, strict=True) if f.origin}
     if primary is None or not all(origin in by_origin for origin in primary):
         return None

@@ -11,7 +11,7 @@ from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
 from sql.operators.semi_join_reduction import SemiJoinReduction
 from sql.operators.statement import DATES, MOST, Plan, Stage, delta_name, pending_dates, source_delta
-from sql.operators.versions import changes_at
+from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, report
 
@@ -53,7 +53,7 @@ class RemotePlan:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """An aggregate, made from these sources, whose groups are handed on under a name; see `operators.memory`."""
+    """An aggregate, made from these sources, whose groups are handed on under a name; see `cached_accumulators`."""
 
     name: str
     sources: frozenset[int]
@@ -79,7 +79,7 @@ class Compiled:
     bounds: Mapping[int, Sequence[SemiJoinReduction]] = field(default_factory=dict)
     """What bounds the deltas of operators, see `bounds`."""
     whole: frozenset[int] = frozenset()
-    """Aggregates of which all groups are read, see `operators.addition`."""
+    """Aggregates of which all groups are read, see `linear_aggregate`."""
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
     """Aggregates, by `id`, whose groups a refresh hands on to the next."""
     narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -238,6 +238,6 @@ class Compiled:
         """The sources that are read once, by an operator that nets its changes or below one whose delta is added up."""
         if summed is None:
             return self.netted_later
-        once = [scan.source.oid for scan in summed.streamable()]
+        once = [*summed.streamable()]
         every = [operator.source.oid for operator in summed.walk() if isinstance(operator, Scan)]
         return self.netted_later | {oid for oid in once if every.count(oid) == 1}

@@ -15,11 +15,11 @@ from sql.base.consolidate import W, counted_out
 from sql.base.identity import key_hash, same_key
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.operators import Aggregate
-from sql.operators.accumulators import Maintained, auxiliaries, state
-from sql.operators.linear_aggregate import addable, former, sums
+from sql.operators.aggregates.accumulators import Maintained, auxiliaries, state
+from sql.operators.aggregates.linear_aggregate import addable, former, sums
 from sql.operators.operator import names
 from sql.operators.statement import AT, NOTHING, Plan
-from sql.operators.versions import BUCKET, NOW
+from sql.operators.versions.versions import BUCKET, NOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,5 +45,8 @@ class Filter(Operator):
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.filtered(self.input.old(plan, only))
 
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return self.input.row_key()
+
     def describe(self) -> str:
         return "Filter"

@@ -9,15 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from sql.base.columns import WEIGHT, Field
 from sql.base.identity import key_hash, same_key
 from sql.base.text import all_of, any_of, derived, quote, select, union_all
 from sql.operators.statement import Plan
-
-if TYPE_CHECKING:
-    from sql.operators.scan import Scan
 
 W = quote(WEIGHT)
 
@@ -90,8 +86,26 @@ class Operator(ABC):
         """Whether a source below has changes to be applied."""
         return bool(self.sources & plan.changed)
 
-    def streamable(self) -> Iterator[Scan]:
-        """The scans whose delta goes through nothing but linear operators, each row of it once."""
+    def row_key(self) -> list[tuple[int, str]] | None:
+        """The primary keys of all tables joined here, NULL where padded; None if something there has no key.
+
+        They tell the rows apart. Groups are told apart by their keys as rows of a table are by its key.
+        """
+        return None
+
+    def told_apart(self, fields: Sequence[Field]) -> bool:
+        """Whether no two rows agree in these columns, primary keys being among them."""
+        key = self.row_key()
+        return key is not None and set(key) <= {field.origin for field in fields}
+
+    def telling(self) -> tuple[Field, ...]:
+        """The columns that tell the rows apart: primary keys if they are there, else all columns."""
+        key = set(self.row_key() or ())
+        columns = {field.origin: field for field in self.columns if field.origin in key}
+        return tuple(columns.values()) if key and len(columns) == len(key) else self.columns
+
+    def streamable(self) -> Iterator[int]:
+        """The sources, once a scan, whose delta goes through nothing but linear operators, each row of it once."""
         if self.linear:
             for operator in self.inputs:
                 yield from operator.streamable()

@@ -37,12 +37,6 @@ class SortKey:
         return f"{' DESC' if self.descending else ''} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
-class KeepsRows:
-    """An operator whose rows are rows of its only input, each at most once, possibly with further columns."""
-
-    __slots__ = ()
-
-
 # Equal values look the same and sort fast.
 _SORTED = frozenset(
     {

@@ -60,5 +60,8 @@ class Project(Operator):
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.projected(self.input.old(plan, self._below(only)), W)
 
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return self.input.row_key()
+
     def describe(self) -> str:
         return "Project"

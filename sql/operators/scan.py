@@ -30,8 +30,11 @@ class Scan(Operator):
     def sources(self) -> frozenset[int]:
         return frozenset({self.source.oid})
 
-    def streamable(self) -> Iterator[Scan]:
-        yield self
+    def streamable(self) -> Iterator[int]:
+        yield self.source.oid
+
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return [(self.number, name) for name in self.source.key] or None
 
     @property
     def barrier(self) -> bool:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from sql.base.columns import WEIGHT, Source
 from sql.base.identity import content_groups
 from sql.base.text import quote, select
 from sql.errors import NotDifferentiable
-
-if TYPE_CHECKING:
-    from sql.operators.semi_join_reduction import SemiJoinReduction
 
 MOST = 1_000_000
 """The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
@@ -117,6 +114,13 @@ class Stage:
         return f"$staging:{self.name}$"
 
 
+class Bound(Protocol):
+    """What leaves out rows of a delta that cannot matter; see `semi_join_reduction`."""
+
+    def sql(self, plan: Plan, alias: str) -> str:
+        """The condition that a row with this alias matters."""
+
+
 @dataclass(slots=True)
 class Plan:
     """Collects the common table expressions of one statement, in order.
@@ -133,27 +137,27 @@ class Plan:
     streamed: frozenset[int] = frozenset()
     ctes: list[str] = field(default_factory=list)
     deltas: dict[int, tuple[object, str]] = field(default_factory=dict)
-    """What `operators.shared` has put into common table expressions."""
+    """What `shared` has put into common table expressions."""
     solved: dict[int, str] = field(default_factory=dict)
     """Deltas of operators, by `id`, that a storage shape has found in its own way."""
-    bounds: Mapping[int, Sequence[SemiJoinReduction]] = field(default_factory=dict)
-    """By the `id` of operators, what bounds their deltas, see `operators.bound`."""
+    bounds: Mapping[int, Sequence[Bound]] = field(default_factory=dict)
+    """By the `id` of operators, what bounds their deltas, see `semi_join_reduction`."""
     whole: frozenset[int] = frozenset()
-    """Aggregates, by `id`, of which all groups are read in any case, see `operators.addition`."""
+    """Aggregates, by `id`, of which all groups are read in any case, see `linear_aggregate`."""
     narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
     """By the `id` of joins, the columns that are read, see `narrowing`."""
     touched: dict[int, str] = field(default_factory=dict)
     """For aggregates, by `id`, the common table expressions that hold their touched groups."""
     stored: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """For aggregates, by `id`, what is stored of their groups, see `operators.addition`."""
+    """For aggregates, by `id`, what is stored of their groups, see `linear_aggregate`."""
     running: Mapping[int, str] = field(default_factory=dict)
     """For aggregates, by `id`, queries of what touched groups are made of, and were, see `running`."""
     groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
-    """What `operators.addition` has put into common table expressions."""
+    """What `linear_aggregate` has put into common table expressions."""
     sums: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For aggregates, by `id`, the changes of their input, and the common table expressions that add these up."""
     remembered: Mapping[int, str] = field(default_factory=dict)
-    """For aggregates, by `id`, the names under which their groups are remembered, see `operators.memory`."""
+    """For aggregates, by `id`, the names under which their groups are remembered, see `cached_accumulators`."""
     load_accumulators: dict[int, str] = field(default_factory=dict)
     """For aggregates, by `id`, the common table expressions that hold what is remembered."""
     memory: dict[str, str] = field(default_factory=dict)

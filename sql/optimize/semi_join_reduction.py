@@ -18,10 +18,10 @@ from sqlglot import exp
 from sql.base.columns import Field
 from sql.canonical.row_expressions import conjuncts, equated
 from sql.operators import AntiJoin, Filter, Join, LeftJoin, Operator, Project, Recursion, Scan, SemiJoin
-from sql.operators.match import Match
-from sql.operators.matching import Matching
+from sql.operators.aggregates.recompute_groups import RecomputeGroups
+from sql.operators.joins.match import Match
+from sql.operators.joins.matching import Matching
 from sql.operators.pass_through import PassThrough
-from sql.operators.recompute_groups import RecomputeGroups
 from sql.operators.semi_join_reduction import SemiJoinReduction
 from sql.operators.shared_subplan import SharedSubplan
 

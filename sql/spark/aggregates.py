@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 
 from sql.errors import NotExpressible
-from sql.operators.accumulators import scale_digits
+from sql.operators.aggregates.accumulators import scale_digits
 from sql.spark.numbers import average_of, scale_of, sum_of
+from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
-
-if TYPE_CHECKING:
-    from sql.spark.expressions import Expressions
-
-Rule = Callable[["Expressions", Any], Typed]
 
 
 def _filter(expressions: Expressions, node: exp.Filter) -> Typed:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 
 from sql.errors import NotExpressible
-from sql.operators.enforce_single_row import CHECK
+from sql.operators.subqueries.enforce_single_row import CHECK
 from sql.spark.numbers import failure
+from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BOOLEAN, Typed
 from sql.spark.values import as_type, comparable, kept_scale, unify
-
-if TYPE_CHECKING:
-    from sql.spark.expressions import Expressions
 
 
 def _case(expressions: Expressions, node: exp.Case) -> Typed:
@@ -82,7 +80,7 @@ def _single() -> str:
     return sqlglot.parse_one(CHECK, read="postgres").sql("postgres").replace("pg_catalog.", "")
 
 
-CONDITIONALS: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, ...]]] = {
+CONDITIONALS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
     exp.Case: (_case, ("this", "ifs", "default")),
     exp.Coalesce: (_coalesce, ("this", "expressions")),
     exp.Greatest: (_greatest, ("this", "expressions", "ignore_nulls")),

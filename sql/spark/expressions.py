@@ -35,7 +35,7 @@ _COMPARISONS: dict[type[Any], str] = {
 _EQUALITIES = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ)
 
 
-class Expressions:
+class SparkExpressions:
     """Renders expressions whose columns `resolve` knows.
 
     ``exists`` renders the query of an EXISTS, where one may stand. ``layers`` take what a division needs, where there
@@ -50,13 +50,13 @@ class Expressions:
         self._layers = layers
         self.clause = clause
 
-    def with_clause(self, clause: str) -> Expressions:
+    def with_clause(self, clause: str) -> SparkExpressions:
         """The same with another clause after aggregate calls."""
-        return Expressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
+        return SparkExpressions(self._resolve, exists=self._exists_query, layers=self._layers, clause=clause)
 
-    def with_queries(self, exists: Subquery) -> Expressions:
+    def with_queries(self, exists: Subquery) -> SparkExpressions:
         """The same where EXISTS may stand."""
-        return Expressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
+        return SparkExpressions(self._resolve, exists=exists, layers=self._layers, clause=self.clause)
 
     def layered(self, what: str) -> Layers:
         """Where a division's steps go. Raises NotExpressible where there may be none."""
@@ -304,32 +304,32 @@ _MEANINGLESS = frozenset(("typed", "safe", "big_int", "value_constructor"))
 
 _BINARY = ("this", "expression")
 
-RULES: Mapping[type[Any], tuple[Callable[[Expressions, Any], Typed], tuple[str, ...]]] = {
-    exp.Paren: (Expressions._paren, ("this",)),
-    exp.Dot: (Expressions._qualified, _BINARY),
-    exp.Column: (Expressions._column, ("this", "table")),
-    exp.Null: (Expressions._null, ()),
-    exp.Boolean: (Expressions._boolean, ("this",)),
-    Label: (Expressions._label, ("this", "to")),
-    exp.Literal: (Expressions._literal, ("this", "is_string")),
-    exp.Cast: (Expressions._cast, ("this", "to")),
-    **{kind: (Expressions._comparison, _BINARY) for kind in _COMPARISONS},
-    exp.In: (Expressions._in, ("this", "expressions")),
-    exp.Between: (Expressions._between, ("this", "low", "high")),
-    exp.And: (Expressions._and, _BINARY),
-    exp.Or: (Expressions._or, _BINARY),
-    exp.Not: (Expressions._not, ("this",)),
-    exp.Is: (Expressions._is, (*_BINARY, "negate")),
-    exp.Like: (Expressions._like, (*_BINARY, "negate")),
-    exp.DPipe: (Expressions._dpipe, _BINARY),
-    exp.Neg: (Expressions._neg, ("this",)),
-    exp.Add: (Expressions._add, _BINARY),
-    exp.Sub: (Expressions._sub, _BINARY),
-    exp.Mul: (Expressions._mul, _BINARY),
-    exp.Div: (Expressions._div, _BINARY),
-    exp.Mod: (Expressions._mod, _BINARY),
-    exp.Exists: (Expressions._exists, ("this",)),
-    exp.Collate: (Expressions._collate, _BINARY),
+RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[str, ...]]] = {
+    exp.Paren: (SparkExpressions._paren, ("this",)),
+    exp.Dot: (SparkExpressions._qualified, _BINARY),
+    exp.Column: (SparkExpressions._column, ("this", "table")),
+    exp.Null: (SparkExpressions._null, ()),
+    exp.Boolean: (SparkExpressions._boolean, ("this",)),
+    Label: (SparkExpressions._label, ("this", "to")),
+    exp.Literal: (SparkExpressions._literal, ("this", "is_string")),
+    exp.Cast: (SparkExpressions._cast, ("this", "to")),
+    **{kind: (SparkExpressions._comparison, _BINARY) for kind in _COMPARISONS},
+    exp.In: (SparkExpressions._in, ("this", "expressions")),
+    exp.Between: (SparkExpressions._between, ("this", "low", "high")),
+    exp.And: (SparkExpressions._and, _BINARY),
+    exp.Or: (SparkExpressions._or, _BINARY),
+    exp.Not: (SparkExpressions._not, ("this",)),
+    exp.Is: (SparkExpressions._is, (*_BINARY, "negate")),
+    exp.Like: (SparkExpressions._like, (*_BINARY, "negate")),
+    exp.DPipe: (SparkExpressions._dpipe, _BINARY),
+    exp.Neg: (SparkExpressions._neg, ("this",)),
+    exp.Add: (SparkExpressions._add, _BINARY),
+    exp.Sub: (SparkExpressions._sub, _BINARY),
+    exp.Mul: (SparkExpressions._mul, _BINARY),
+    exp.Div: (SparkExpressions._div, _BINARY),
+    exp.Mod: (SparkExpressions._mod, _BINARY),
+    exp.Exists: (SparkExpressions._exists, ("this",)),
+    exp.Collate: (SparkExpressions._collate, _BINARY),
     **FUNCTIONS,
     **CONDITIONALS,
     **AGGREGATES,

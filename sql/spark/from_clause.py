@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sql.base.columns import WEIGHT, Source
 from sql.errors import NotExpressible
-from sql.spark.expressions import Expressions
+from sql.spark.expressions import SparkExpressions
 from sql.spark.relations import FromClause, Relation, SourceColumn, has_joins, named, reference, refuse_parts, renamed
 from sql.spark.simplify import repeated_by
 from sql.spark.types import BIGINT, Typed
@@ -103,7 +103,7 @@ class FromClauses:
 
     def _values(self, node: exp.Values) -> Relation:
         """VALUES of constants."""
-        nothing = Expressions(lambda column: resolve(column, ()))
+        nothing = SparkExpressions(lambda column: resolve(column, ()))
         rows = [row.expressions if isinstance(row, exp.Tuple) else [row.unnest()] for row in node.expressions]
         values = [[nothing.render(value) for value in row] for row in rows]
         types = [unify([value.type for value in column], "VALUES") for column in zip(*values, strict=True)]
@@ -157,7 +157,7 @@ class FromClauses:
         if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
             raise NotExpressible(f"{side} {kind} JOIN".strip())
         if (copies := repeated_by(join.this)) is not None:
-            expressions = Expressions(lambda column: resolve(column, (clause.bindings,)))
+            expressions = SparkExpressions(lambda column: resolve(column, (clause.bindings,)))
             number = expressions.render(copies).sql
             return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self.alias()} AS x"
         item = self._item(join.this, scope, clause)
@@ -166,7 +166,7 @@ class FromClauses:
         condition = join.args.get("on")
         if condition is None:
             return f" CROSS JOIN {item}"
-        expressions = Expressions(lambda column: resolve(column, (clause.bindings,)))
+        expressions = SparkExpressions(lambda column: resolve(column, (clause.bindings,)))
         return f" {side or 'INNER'} JOIN {item} ON {expressions.boolean(condition)}"
 
 

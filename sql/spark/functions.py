@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import where_finite, years_of
+from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import DATE, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
-
-if TYPE_CHECKING:
-    from sql.spark.expressions import Expressions
-
-Rule = Callable[["Expressions", Any], Typed]
 
 # sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.
 _NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {

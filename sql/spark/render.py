@@ -16,7 +16,7 @@ from sqlglot.errors import SqlglotError
 
 from sql.base.columns import Column, Source
 from sql.errors import NotExpressible
-from sql.spark.expressions import Expressions
+from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
 from sql.spark.numbers import Layers, shown
 from sql.spark.relations import (
@@ -231,7 +231,7 @@ class Renderer:
             if not self._total_orders:
                 raise NotExpressible("window function over an order that may leave ties")
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
-        expressions = Expressions(lambda column: resolve(column, levels), layers=layers)
+        expressions = SparkExpressions(lambda column: resolve(column, levels), layers=layers)
         select = SelectText(clause.sql, layers, grouped)
         names, texts = [], []
         for item in self._items(node, clause):
@@ -250,7 +250,7 @@ class Renderer:
         if group := node.args.get("group"):
             select.keys = self._group_by(group, expressions)
         if having := node.args.get("having"):
-            select.having = Expressions(lambda column: resolve(column, levels)).boolean(having.this)
+            select.having = SparkExpressions(lambda column: resolve(column, levels)).boolean(having.this)
         select.ending = self._ending(
             node,
             expressions,
@@ -276,7 +276,9 @@ class Renderer:
         where = f"WHERE {alias}.c{len(columns)} = 1"
         return Relation(f"SELECT {', '.join(items)} FROM ({relation.sql}) AS {alias} {where}", columns)
 
-    def _ending(self, node: exp.Select, expressions: Expressions, given: Mapping[str, int], select: SelectText) -> str:
+    def _ending(
+        self, node: exp.Select, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText
+    ) -> str:
         """ORDER BY and LIMIT; ``given``: columns by name and by text. Without a limit the order means nothing."""
         limit, offset = (literal_number(node.args.get(part)) for part in ("limit", "offset"))
         if limit is None and offset is None:
@@ -323,7 +325,7 @@ class Renderer:
             ]
         return items
 
-    def _group_by(self, group: exp.Group, expressions: Expressions) -> str:
+    def _group_by(self, group: exp.Group, expressions: SparkExpressions) -> str:
         refuse_parts(group, frozenset(("expressions",)))
         keys: list[str] = []
         values = {node.sql("postgres") for node in group.expressions}

@@ -6,20 +6,16 @@ like have one result. Frames are of rows, or the default one, which both systems
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlglot import exp
 
 from sql.errors import NotExpressible
+from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BIGINT, INTEGER, Display, Typed
 from sql.spark.values import as_type, kept_scale, unify
-
-if TYPE_CHECKING:
-    from sql.spark.expressions import Expressions
-
-Rule = Callable[["Expressions", Any], Typed]
 
 _NUMBERS = {exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"}
 _VALUES = {exp.FirstValue: "first_value", exp.LastValue: "last_value"}

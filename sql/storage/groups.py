@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from sql.base.columns import Column, Field
 from sql.base.text import aliased, any_of, derived, quote, select
 from sql.operators import Aggregate, Filter, Operator
-from sql.operators.accumulators import COUNT, Maintained, auxiliaries, maintained, results
-from sql.operators.accumulators import state as made_of
+from sql.operators.aggregates.accumulators import COUNT, Maintained, auxiliaries, maintained, results
+from sql.operators.aggregates.accumulators import state as made_of
 from sql.operators.operator import names
 from sql.operators.statement import Plan
 from sql.storage.affected_groups import keys_as_stored, staged_keys

@@ -16,8 +16,9 @@ from sql.base.types import ORDERED
 from sql.canonical.row_expressions import equated
 from sql.errors import NotExpressible
 from sql.operators import Join, Operator, Project, Recursion
-from sql.operators.fixpoint import Fixpoint, Stored
 from sql.operators.input import Input, substituted
+from sql.operators.recursion.fixpoint import Fixpoint, Stored
+from sql.operators.recursion.fixpoint_delta import fixpoint_delta
 from sql.operators.statement import Plan
 from sql.storage.bag import Bag
 from sql.storage.recomputed import Recomputed
@@ -61,7 +62,7 @@ class Recursive(Recomputed):
             return substituted(self.root, {id(self.recursion): given}).new(Plan(frozenset()))
 
         stored = Stored(storage, tuple((names[f.name], f) for f in self.recursion.columns), hashed, projected)
-        delta = self.fixpoint.delta(plan, stored)
+        delta = fixpoint_delta(self.fixpoint, plan, stored)
         if delta is None:
             return self.apply_full(plan, storage, self.rows)
         plan.solved[id(self.recursion)] = delta

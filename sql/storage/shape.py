@@ -10,7 +10,7 @@ from sql.base.columns import WEIGHT, Column, Field
 from sql.base.consolidate import consolidated
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.operators import Operator
-from sql.operators.cached_accumulators import memories
+from sql.operators.aggregates.cached_accumulators import memories
 from sql.operators.statement import PENDING, Plan, buffer
 
 ROW_ID = "__pgt_row_id"

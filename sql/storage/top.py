@@ -14,8 +14,8 @@ from sql.base.columns import Field
 from sql.base.identity import content_groups
 from sql.base.text import derived, quote, repeated, select, union_all
 from sql.operators import Aggregate, Limit, Operator, Project
-from sql.operators.accumulators import COUNT
-from sql.operators.linear_aggregate import in_view
+from sql.operators.aggregates.accumulators import COUNT
+from sql.operators.aggregates.linear_aggregate import in_view
 from sql.operators.operator import names
 from sql.operators.ordering import order_by
 from sql.operators.statement import Plan

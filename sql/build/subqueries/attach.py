@@ -30,7 +30,7 @@ from sql.canonical.dialect import generate
 from sql.errors import NotDifferentiable
 from sql.operators import AntiJoin, Constants, Filter, Join, LeftJoin, Operator, Project, SemiJoin, UnionAll
 from sql.operators.consolidate import Consolidate
-from sql.operators.enforce_single_row import EnforceSingleRow
+from sql.operators.subqueries.enforce_single_row import EnforceSingleRow
 
 MOST_OPERATORS = 5000
 """How large a tree may grow, an operator counted wherever it is read. For one of 88 000 PostgreSQL needed 20 GB."""

@@ -14,9 +14,9 @@ from sql.build.scope import Relation
 from sql.build.subqueries.unnest import PRESENT, EveryQuery, Unnesting
 from sql.canonical.null_safe_equal import NullSafeEqual, same
 from sql.operators import LeftJoin, Operator, Project
-from sql.operators.enforce_single_row import EnforceSingleRow
-from sql.operators.outer_domain_union import OuterDomainUnion
 from sql.operators.shared_subplan import SharedSubplan
+from sql.operators.subqueries.enforce_single_row import EnforceSingleRow
+from sql.operators.subqueries.outer_domain_union import OuterDomainUnion
 
 
 def reference(column: Field) -> exp.Column:

@@ -7,7 +7,7 @@ from sqlglot import exp
 from sql.base.columns import Column, Field, Source, field
 from sql.canonical.dialect import parse
 from sql.operators import Scan
-from sql.operators.join_graph import JoinGraph
+from sql.operators.joins.join_graph import JoinGraph
 
 
 def scan(number: int, name: str, columns: str, *key: str) -> Scan:

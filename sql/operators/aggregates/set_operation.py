@@ -1,7 +1,7 @@
 """Set operation: INTERSECT [ALL] and EXCEPT [ALL].
 
-Not linear: a `rescan` whose key is the whole row, over the union of both inputs, each row tagged with its side. With
-``l`` and ``r`` for the copies of a row on the left and on the right the result has
+Not linear: the rule of `recompute_groups`, the key being the whole row, over the union of both inputs, each row tagged
+with its side. With ``l`` and ``r`` for the copies of a row on the left and on the right the result has
 
     INTERSECT: 1 if l > 0 and r > 0     INTERSECT ALL: min(l, r)
     EXCEPT:    1 if l > 0 and r = 0     EXCEPT ALL:    max(l - r, 0)
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from sql.base.columns import Field
 from sql.base.identity import any_alike
 from sql.base.text import derived, quote, repeated, select
+from sql.operators.aggregates.recompute_groups import RecomputeGroups
 from sql.operators.operator import names
-from sql.operators.recompute_groups import RecomputeGroups
 
 _LEFT, _RIGHT = quote("__pgt_left"), quote("__pgt_right")
 _DISTINCT = {"INTERSECT": [f"{_LEFT} > 0", f"{_RIGHT} > 0"], "EXCEPT": [f"{_LEFT} > 0", f"{_RIGHT} = 0"]}

@@ -1,9 +1,4 @@
-"""Aggregate: one row for each group, or one row for everything.
-
-Delta and old state are those of `rescan`: touched groups are aggregated again, as they are and as they were; or the
-delta is that of `addition`, where all that is computed adds up.
-At the root of the tree `storage.groups` has a shorter way: what the groups were is in the stream table.
-"""
+"""An aggregate by the general rule: each touched group is computed again, as it is and as it was."""
 
 from __future__ import annotations
 
@@ -12,17 +7,14 @@ from functools import partial
 
 from sql.base.columns import Field
 from sql.base.identity import any_alike, as_text
-from sql.base.text import derived, quote, select, union_all
-from sql.operators.accumulators import results
-from sql.operators.call import Call
-from sql.operators.linear_aggregate import addable, all_groups, delta_by_addition, known_groups, reads_all
-from sql.operators.operator import Restriction, names, restricted
-from sql.operators.recompute_groups import RecomputeGroups
-from sql.operators.statement import Plan
+from sql.base.text import derived, quote, select
+from sql.operators.aggregates.call import Call
+from sql.operators.aggregates.recompute_groups import RecomputeGroups
+from sql.operators.operator import names
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate(RecomputeGroups):
+class RecomputedAggregate(RecomputeGroups):
     """``grouped`` is False without GROUP BY, when there is always one row.
 
     What PostgreSQL leaves open (the spelling of a key, the last bits of a sum of floats) must be ``reproducible``,
@@ -37,6 +29,10 @@ class Aggregate(RecomputeGroups):
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
         return self.keys + tuple(call.column for call in self.calls)
 
+    def row_key(self) -> list[tuple[int, str]] | None:
+        keys = [field.origin for field in self.keys]
+        return [origin for origin in keys if origin] if keys and None not in keys else None
+
     def computed(self, rows: str) -> str:
         chosen = _Chosen(self.keys)
         columns = [
@@ -50,23 +46,6 @@ class Aggregate(RecomputeGroups):
             columns.append(f"{written} AS {quote(call.column.name)}")
         by = [f"a.{name}" for name in names(self.keys)]
         return select(columns, derived(chosen.added(rows), "a"), group_by=by if self.grouped else None)
-
-    def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        only = only and only.to(self.keys)
-        parts = addable(self)
-        if parts is not None and only is None and reads_all(self, plan):
-            return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
-        if parts is not None and only is not None and id(self) in plan.remembered and reads_all(self, plan):
-            every = results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
-            return restricted(plan, every, names(self.columns), only, self._nullable())
-        known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None
-        if parts is None or known is None:
-            return RecomputeGroups.new(self, plan, only)
-        return union_all([results(self.keys, parts, known[0]), RecomputeGroups.new(self, plan, known[1])])
-
-    def delta(self, plan: Plan) -> str:
-        parts = addable(self)
-        return RecomputeGroups.delta(self, plan) if parts is None else delta_by_addition(self, parts, plan)
 
     def describe(self) -> str:
         return "Aggregate" + (f"({', '.join(c.function for c in self.calls)})" if self.calls else "")

@@ -21,7 +21,7 @@ from sql.base.columns import Field
 from sql.base.text import derived, select
 from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import equated
-from sql.operators.join_chain import delta_by_chains, rows_at, rows_by_chain
+from sql.operators.joins.join_chain import delta_by_chains, rows_at, rows_by_chain
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.statement import Plan
 
@@ -92,5 +92,40 @@ class Join(Operator):
                 pairs.append((mine[right], theirs[left]))
         return [(m, t) for m, t in dict.fromkeys(pairs) if m.type == t.type]
 
+    def row_key(self) -> list[tuple[int, str]] | None:
+        """The keys of as few inputs as determine all the others.
+
+        A table says nothing more about which row it is if its whole primary key is equated with columns of the other
+        tables: each of their rows goes with one row of it at most. So a fact table joined with its dimensions has the
+        fact table's key.
+        """
+        keys = [joined.row_key() for joined in self.joined]
+        known = [key for key in keys if key is not None]
+        if len(known) < len(keys):
+            return None
+        every = set(range(len(keys)))
+        equal = {
+            (i, j, mine.origin) for i in every for j in every - {i} for mine, _ in self.equalities(i, j) if mine.origin
+        }
+        needed = set(every)
+        for i in reversed(range(len(keys))):
+            if _determined(needed - {i}, known, equal) == every:
+                needed -= {i}
+        return [part for i in sorted(needed) for part in known[i]]
+
     def describe(self) -> str:
         return "Join" if self.conditions else "Cross join"
+
+
+def _determined(
+    inputs: set[int], keys: list[list[tuple[int, str]]], equal: set[tuple[int, int, tuple[int, str]]]
+) -> set[int]:
+    """The inputs of which there is one row at most for each row of the given ones."""
+    found = set(inputs)
+    while more := {
+        i
+        for i, key in enumerate(keys)
+        if i not in found and all(any((i, j, part) in equal for j in found) for part in key)
+    }:
+        found |= more
+    return found

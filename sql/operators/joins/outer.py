@@ -14,9 +14,10 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import aliased, derived, quote, select, union_all
-from sql.operators.join import Join
-from sql.operators.match import Match
-from sql.operators.matching import AntiJoin
+from sql.operators.aggregates.aggregate import Aggregate
+from sql.operators.joins.join import Join
+from sql.operators.joins.match import Match
+from sql.operators.joins.matching import AntiJoin
 from sql.operators.operator import Operator, Restriction, W, names, restricted
 from sql.operators.shared import shared_delta
 from sql.operators.statement import Plan
@@ -48,6 +49,11 @@ class Outer(Operator):
         columns = names(self.columns)
         delta = select([*columns, f"-{W} AS {W}"], derived(shared_delta(plan, self), "d"))
         return union_all([select([*columns, f"1::bigint AS {W}"], derived(self.new(plan, only), "n")), delta])
+
+    def _keys(self) -> list[tuple[int, str]] | None:
+        """The keys of both sides: one padded with NULLs has no key of all NULLs besides."""
+        left, right = self.left.row_key(), self.right.row_key()
+        return None if left is None or right is None else left + right
 
     def _joined(self, kind: str, left: str, right: str, *weight: str) -> str:
         columns = [*names(self.left.columns), *names(self.right.columns), *weight]
@@ -92,6 +98,19 @@ class LeftJoin(Outer):
 
     def delta(self, plan: Plan) -> str:
         return self._left_delta(plan)
+
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return self.left.row_key() if self._one_match() else self._keys()
+
+    def _one_match(self) -> bool:
+        """Whether a row on the left has one match at most."""
+        key = self.right.row_key()
+        matched = {
+            pair.right_field.origin
+            for pair in self.match.pairs
+            if pair.left_field and pair.right_field and pair.left_field.type == pair.right_field.type
+        }
+        return key is not None and set(key) <= matched
 
     def describe(self) -> str:
         return "Left join"
@@ -179,5 +198,13 @@ class FullJoin(Outer):
         pairs = tuple((name, replace(key, origin=origins.get(name, key.origin))) for name, key in mine.pairs)
         return restricted(plan, rows, names(self.columns), Restriction(mine.relation, pairs), possibly)
 
+    def row_key(self) -> list[tuple[int, str]] | None:
+        # Either side can have a group of NULLs without a match, and both would look like padding.
+        return None if _grouped(self.left) and _grouped(self.right) else self._keys()
+
     def describe(self) -> str:
         return "Full join"
+
+
+def _grouped(operator: Operator) -> bool:
+    return any(isinstance(part, Aggregate) for part in operator.walk())

@@ -1,8 +1,8 @@
 """Limit: the first rows in an order, of everything or of each group.
 
-The general rule of `rescan`, with one difference where there are no groups. The old first m + n rows are among the new
-first m + n + k ones, where k rows have come since, and among the rows that have gone. So the input is read once, in
-order, and no further than that:
+The general rule of `recompute_groups`, with one difference where there are no groups. The old first m + n rows are
+among the new first m + n + k ones, where k rows have come since, and among the rows that have gone. So the input is
+read once, in order, and no further than that:
 
     members = first m + n + k rows of new(A),     ΔQ(A) = Q(members) - Q(members - ΔA).
 
@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from sql.base.columns import Field
 from sql.base.consolidate import counted_out
 from sql.base.text import derived, quote, select, union_all
+from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import W, names
-from sql.operators.ordering import KeepsRows, SortKey, order_by, total_order
-from sql.operators.recompute_groups import RecomputeGroups
-from sql.operators.row_key import telling, told_apart
+from sql.operators.ordering import SortKey, order_by, total_order
 from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Limit(RecomputeGroups, KeepsRows):
+class Limit(KeepsRows):
     """``count`` and ``offset`` are SQL expressions, None where there is no such clause; ``keys`` are the groups."""
 
     order: tuple[SortKey, ...]
@@ -41,7 +40,7 @@ class Limit(RecomputeGroups, KeepsRows):
     def total(self) -> list[str]:
         """Sort expressions that tell all rows apart."""
         within = [*self.keys, *(key.column for key in self.order)]
-        return total_order(self.keys, self.order, () if told_apart(self.input, within) else telling(self.input))
+        return total_order(self.keys, self.order, () if self.input.told_apart(within) else self.input.telling())
 
     @property
     def peers(self) -> list[str]:
@@ -94,7 +93,7 @@ class Limit(RecomputeGroups, KeepsRows):
 
     def delta(self, plan: Plan) -> str:
         if self.keys:
-            return RecomputeGroups.delta(self, plan)
+            return KeepsRows.delta(self, plan)
         changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
         come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
         first = self.input.new(plan)

@@ -205,9 +205,7 @@ def _disjuncts(node: exp.Expr) -> list[exp.Expr]:
 
 def _key(operator: Operator) -> frozenset[str] | None:
     """The columns that tell the rows of an operator apart, by primary keys; None if they are not all given out."""
-    from sql.operators.row_key import row_key
-
-    origins = row_key(operator)
+    origins = operator.row_key()
     by_origin = {f.origin: f.name for f in operator.columns if f.origin}
     if origins is None or not all(origin in by_origin for origin in origins):
         return None

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from sql.base.columns import Column, Field
 from sql.base.text import quote, select
 from sql.operators.filter import Filter
-from sql.operators.fixpoint_delta import FixpointDelta, NestedError
-from sql.operators.join import Join
-from sql.operators.matching import AntiJoin, SemiJoin
+from sql.operators.joins.join import Join
+from sql.operators.joins.matching import AntiJoin, SemiJoin
+from sql.operators.joins.outer import LeftJoin
 from sql.operators.operator import Operator, Restriction
-from sql.operators.outer import LeftJoin
 from sql.operators.project import Project
 from sql.operators.project_set import ProjectSet
 from sql.operators.scan import Scan
@@ -125,14 +124,3 @@ class Fixpoint:
         again = sorted({f"{source.schema}.{source.name}" for source in scans})
         changes = f"; computed again when {' or '.join(again)} changes" if again else ""
         return f"semi-naive for inserts, {way}{changes}"
-
-    def delta(self, plan: Plan, stored: Stored) -> str | None:
-        """The recursion's changes; None where the term is not monotone in what has changed."""
-        sides = self.sides()
-        if sides is None or not self.monotone(plan):
-            return None
-        delta = FixpointDelta(self, plan, stored, sides)
-        try:
-            return delta.query() if delta.changes or delta.base else None
-        except NestedError:
-            return None

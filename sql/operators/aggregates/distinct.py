@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sql.operators.aggregate import Aggregate
+from sql.operators.aggregates.aggregate import Aggregate
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select, text, union_all
-from sql.operators.accumulators import COUNT, Accumulator, Maintained, auxiliaries, state
+from sql.operators.aggregates.accumulators import COUNT, Accumulator, Maintained, auxiliaries, state
+from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
 from sql.operators.operator import names
 from sql.operators.statement import Plan
-
-if TYPE_CHECKING:
-    from sql.operators.aggregate import Aggregate
 
 MOST = 10_000
 """So many groups are remembered of an aggregate at most."""
@@ -32,7 +29,7 @@ _KEYS = frozenset({"smallint", "integer", "bigint", "date", "uuid", "boolean"})
 _VALUES = frozenset({"smallint", "integer", "bigint", "numeric", "date"})
 
 
-def memory_name(aggregate: Aggregate, parts: Sequence[Maintained]) -> str | None:
+def memory_name(aggregate: RecomputedAggregate, parts: Sequence[Maintained]) -> str | None:
     """Under which name an aggregate's groups are remembered, which tells what they are; None if they cannot be.
 
     A collation would not travel with a text.
@@ -66,7 +63,13 @@ def save_accumulators(every: str, keys: Sequence[Field], made_of: Sequence[Accum
 
 
 def advance_accumulators(
-    plan: Plan, name: str, before: str, summed: str | None, aggregate: Aggregate, parts: Sequence[Maintained], rows: str
+    plan: Plan,
+    name: str,
+    before: str,
+    summed: str | None,
+    aggregate: RecomputedAggregate,
+    parts: Sequence[Maintained],
+    rows: str,
 ) -> str:
     """All groups as they are now, from those ``before`` and what the delta adds up to, if there is one.
 

@@ -1,4 +1,4 @@
-"""Rescan: the general rule for operators whose rows of one group depend on nothing but the input's rows of that group.
+"""Recompute groups: the rule for operators whose rows of a group depend on nothing but the input's rows of it.
 
 Not linear. The touched keys are those of the input's delta, and
 
@@ -123,3 +123,11 @@ class RecomputeGroups(Operator):
                 ),
             ]
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeepsRows(RecomputeGroups):
+    """An operator whose rows are rows of its only input, each at most once, possibly with further columns."""
+
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return self.input.row_key()

@@ -24,8 +24,8 @@ from sql.base.consolidate import consolidated
 from sql.base.identity import content_partition
 from sql.base.text import all_of, derived, quote, select, union_all
 from sql.canonical.row_expressions import equated
-from sql.operators.aggregate import Aggregate
-from sql.operators.match import Match
+from sql.operators.aggregates.aggregate import Aggregate
+from sql.operators.joins.match import Match
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.pass_through import PassThrough
 from sql.operators.project import Project
@@ -55,6 +55,9 @@ class Matching(Operator):
     @property
     def inputs(self) -> tuple[Operator, ...]:
         return (self.left, self.right)
+
+    def row_key(self) -> list[tuple[int, str]] | None:
+        return self.left.row_key()
 
     @property
     def match(self) -> Match:

@@ -16,11 +16,11 @@ from sql.base.columns import Field, Source
 from sql.base.consolidate import consolidated, counted_out
 from sql.base.text import derived, quote, select, union_all
 from sql.canonical.dialect import generate
-from sql.operators.fixpoint import Fixpoint
 from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.recursion.fixpoint import Fixpoint
 from sql.operators.scan import Scan
 from sql.operators.statement import Plan, delta_name
-from sql.operators.version_scan import VersionScan
+from sql.operators.versions.version_scan import VersionScan
 
 
 @dataclass(frozen=True, slots=True)

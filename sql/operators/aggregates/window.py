@@ -1,7 +1,7 @@
 """Window: window functions of one PARTITION BY list, in any orders and frames.
 
-Delta and old state are those of `rescan`, the key being the partition: the functions are computed again over the
-partitions that changed, as they are and as they were.
+Delta and old state are those of `recompute_groups`, the key being the partition: the functions are computed again over
+the partitions that changed, as they are and as they were.
 
 What SQL leaves open among peers is decided by key or content (see `ordering`), and peers stay peers where they count:
 
@@ -24,10 +24,9 @@ from sql.base.columns import Field
 from sql.base.consolidate import consolidated
 from sql.base.text import aliased, derived, quote, select
 from sql.canonical.dialect import generate
+from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import Restriction, names, restricted
-from sql.operators.ordering import KeepsRows, SortKey, order_by, tie_break
-from sql.operators.recompute_groups import RecomputeGroups
-from sql.operators.row_key import telling, told_apart
+from sql.operators.ordering import SortKey, order_by, tie_break
 from sql.operators.statement import Plan
 
 POSITION = quote("__pgt_position")
@@ -128,7 +127,7 @@ class WindowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Window(RecomputeGroups, KeepsRows):
+class Window(KeepsRows):
     """Adds the ``calls`` to each row; ``keys`` are the partition, none of them being one partition of everything."""
 
     calls: tuple[WindowCall, ...]
@@ -138,9 +137,9 @@ class Window(RecomputeGroups, KeepsRows):
         return self.input.columns + tuple(call.column for call in self.calls)
 
     def computed(self, rows: str) -> str:
-        ties = tie_break(telling(self.input), self.keys)
+        ties = tie_break(self.input.telling(), self.keys)
         sorts = {(call.order, self._total_frame(call)) for call in self.calls if self._tied(call)}
-        if len(sorts) > 1 and not told_apart(self.input, self.input.columns):
+        if len(sorts) > 1 and not self.input.told_apart(self.input.columns):
             # Rows that look the same are in the same order for all calls.
             by = f"PARTITION BY {', '.join(names(self.keys))}" if self.keys else ""
             position = f"pg_catalog.row_number() OVER ({by}{order_by(ties)}) AS {POSITION}"
@@ -170,15 +169,15 @@ class Window(RecomputeGroups, KeepsRows):
             rows = restricted(plan, self.input.new(plan, some), names(self.input.columns), some, nullable)
             partitions = select(names(self.keys), derived(rows, "r"), distinct=True)
             only = self.at(plan.cte(plan.fresh("partitions"), partitions))
-        return RecomputeGroups.input_new(self, plan, only, rare=rare)
+        return KeepsRows.input_new(self, plan, only, rare=rare)
 
     def delta(self, plan: Plan) -> str:
         """Rows of a partition that stay as they are do not reach the operators above."""
-        return consolidated(RecomputeGroups.delta(self, plan), self.columns)
+        return consolidated(KeepsRows.delta(self, plan), self.columns)
 
     def _tied(self, call: WindowCall) -> bool:
         """Whether SQL leaves the call's result open."""
-        return call.orderly and not told_apart(self.input, [*self.keys, *(key.column for key in call.order)])
+        return call.orderly and not self.input.told_apart([*self.keys, *(key.column for key in call.order)])
 
     def _total_frame(self, call: WindowCall) -> Frame | None:
         """The frame of a call whose ORDER BY becomes a total order, None if peers must stay peers."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sql.operators import cached_accumulators
+from sql.operators.aggregates import cached_accumulators
 from tests.sql.conftest import Workspace
 from tests.sql.harness import Connection, StreamTable, one
 from tests.sql.random_changes import examples, statements

@@ -1,7 +1,7 @@
 """Distinct on: of the rows that agree in the keys the first one.
 
-Delta and old state are those of `rescan`. Which row is first is decided by the order, among peers by content (see
-`ordering`), so it is the same row whenever the group is computed again.
+Delta and old state are those of `recompute_groups`. Which row is first is decided by the order, among peers by content
+(see `ordering`), so it is the same row whenever the group is computed again.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field
 from sql.base.text import derived, select
+from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import names
-from sql.operators.ordering import KeepsRows, SortKey, order_by, total_order
-from sql.operators.recompute_groups import RecomputeGroups
-from sql.operators.row_key import telling, told_apart
+from sql.operators.ordering import SortKey, order_by, total_order
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctOn(RecomputeGroups, KeepsRows):
+class DistinctOn(KeepsRows):
     """``keys`` are what DISTINCT ON names; ``order`` the ORDER BY, which may name them, too."""
 
     order: tuple[SortKey, ...]
@@ -28,8 +27,8 @@ class DistinctOn(RecomputeGroups, KeepsRows):
 
     def computed(self, rows: str) -> str:
         within = tuple(key for key in self.order if key.column not in self.keys)
-        ties = not told_apart(self.input, [*self.keys, *(key.column for key in within)])
-        order = total_order(self.keys, within, telling(self.input) if ties else ())
+        ties = not self.input.told_apart([*self.keys, *(key.column for key in within)])
+        order = total_order(self.keys, within, self.input.telling() if ties else ())
         keys = names(self.keys)
         if not keys:
             return f"{select(['*'], derived(rows, 'd'))}{order_by(order)} LIMIT 1"

@@ -1,35 +1,45 @@
-"""Addition: the delta of an aggregate inside the tree, where nothing is stored, from what adds up.
+"""Linear aggregate: the delta of an aggregate inside the tree, where nothing is stored, from what adds up.
 
 For the touched groups the parts that the aggregates are made of (counts, sums, extrema) are computed from the rows of
 now, once. What they were before is that less what the delta adds up to, so
 
     ΔQ(A) = result(parts(new(A))) - result(parts(new(A)) - parts(ΔA))
 
-without putting together the old rows, which the general rule of `rescan` does. Where all groups are read in any case
-(the only one; those under a maximum of all) they are computed once, for the delta and for the new state. Groups that
-are stored, as the first ones of a query are, need not be read at all, and those that the delta has computed not again
-where somebody asks for the new state. A group goes back to the general rule where a
-difference is not exact: with NaN or infinity among what is added, or if what has come is the extremum now.
+without putting together the old rows, which the general rule of `recompute_groups` does. Where all groups are read in
+any case (the only one; those under a maximum of all) they are computed once, for the delta and for the new state.
+Groups that are stored, as the first ones of a query are, need not be read at all, and those that the delta has computed
+not again where somebody asks for the new state. A group goes back to the general rule where a difference is not exact:
+with NaN or infinity among what is added, or if what has come is the extremum now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sql.base.columns import Field
 from sql.base.text import all_of, any_of, derived, quote, select, union_all
-from sql.operators.accumulators import COUNT, Accumulator, Maintained, auxiliaries, maintained, results, state
-from sql.operators.cached_accumulators import advance_accumulators, known, load_accumulators, save_accumulators
+from sql.operators.aggregates.accumulators import (
+    COUNT,
+    Accumulator,
+    Maintained,
+    auxiliaries,
+    maintained,
+    results,
+    state,
+)
+from sql.operators.aggregates.cached_accumulators import (
+    advance_accumulators,
+    known,
+    load_accumulators,
+    save_accumulators,
+)
+from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
 from sql.operators.operator import Restriction, W, names, restricted
 from sql.operators.semi_join_reduction import bounded
 from sql.operators.statement import Plan
 
-if TYPE_CHECKING:
-    from sql.operators.aggregate import Aggregate
 
-
-def addable(aggregate: Aggregate) -> tuple[Maintained, ...] | None:
+def addable(aggregate: RecomputedAggregate) -> tuple[Maintained, ...] | None:
     """What the aggregate's calls are made of, if all of it adds up exactly; else None."""
     parts = [maintained(call, i) for i, call in enumerate(aggregate.calls, 1)]
     known = tuple(part for part in parts if part is not None)
@@ -38,7 +48,7 @@ def addable(aggregate: Aggregate) -> tuple[Maintained, ...] | None:
     return known if exact else None
 
 
-def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> str:
+def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> str:
     """The aggregate's delta; ``parts`` are what `addable` says."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
     if id(aggregate) in plan.running:
@@ -82,7 +92,7 @@ def delta_by_addition(aggregate: Aggregate, parts: Sequence[Maintained], plan: P
     return union_all(branches)
 
 
-def _touched_groups(aggregate: Aggregate, plan: Plan, groups: str) -> str:
+def _touched_groups(aggregate: RecomputedAggregate, plan: Plan, groups: str) -> str:
     """A CTE of touched groups: what they are made of, and were, and whether the latter is in doubt."""
     both = plan.cte(plan.fresh("groups"), groups)
     keys = aggregate.keys
@@ -91,7 +101,7 @@ def _touched_groups(aggregate: Aggregate, plan: Plan, groups: str) -> str:
     return both
 
 
-def _difference(aggregate: Aggregate, parts: Sequence[Maintained], both: str) -> list[str]:
+def _difference(aggregate: RecomputedAggregate, parts: Sequence[Maintained], both: str) -> list[str]:
     """The rows of touched groups that are not in doubt: those of now, and those of before."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
     sure = ["NOT __pgt_doubt"]
@@ -106,7 +116,7 @@ def _difference(aggregate: Aggregate, parts: Sequence[Maintained], both: str) ->
 
 
 def known_groups(
-    aggregate: Aggregate, parts: Sequence[Maintained], only: Restriction, plan: Plan
+    aggregate: RecomputedAggregate, parts: Sequence[Maintained], only: Restriction, plan: Plan
 ) -> tuple[str, Restriction] | None:
     """The groups of a restriction that the delta has computed already, as they are now, and the restriction to others.
 
@@ -123,7 +133,7 @@ def known_groups(
     return restricted(plan, groups, columns, only), Restriction(plan.cte(plan.fresh("others"), others), only.pairs)
 
 
-def in_view(aggregate: Aggregate) -> Field | None:
+def in_view(aggregate: RecomputedAggregate) -> Field | None:
     """The column that says all that a group is made of: a count of its rows, if nothing else is computed."""
     parts = addable(aggregate)
     sure = all(key.not_null for key in aggregate.keys) and bool(aggregate.keys)
@@ -133,7 +143,7 @@ def in_view(aggregate: Aggregate) -> Field | None:
 
 
 def _added(
-    aggregate: Aggregate, made_of: Sequence[Accumulator], summed: str, groups: str, complete: str, plan: Plan
+    aggregate: RecomputedAggregate, made_of: Sequence[Accumulator], summed: str, groups: str, complete: str, plan: Plan
 ) -> tuple[str, str]:
     """What touched groups are made of now, of those whose former state is stored; and a CTE of the others' keys.
 
@@ -156,7 +166,7 @@ def _added(
     return select([*keys, *(quote(a.name) for a in made_of)], known, where=["__pgt_known"]), others
 
 
-def reads_all(aggregate: Aggregate, plan: Plan) -> bool:
+def reads_all(aggregate: RecomputedAggregate, plan: Plan) -> bool:
     """Whether a refresh needs all groups as they are now: the only one, or those that the only one above is made of.
 
     Without a change only what is remembered is needed to know them.
@@ -166,7 +176,7 @@ def reads_all(aggregate: Aggregate, plan: Plan) -> bool:
     return needed and (known_before or aggregate.changed(plan)) and not (plan.remote_plan or plan.stages)
 
 
-def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:
+def all_groups(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:
     """What all groups are made of now, computed once in a statement: a CTE. And the input's rows, if it is cheap."""
     done = plan.groups.get(id(aggregate))
     if done is None:
@@ -189,7 +199,7 @@ def all_groups(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) ->
     return done
 
 
-def sums(aggregate: Aggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
+def sums(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
     """The changes of the input, a query that is cheap to repeat, and a CTE of what they add up to by group."""
     done = plan.sums.get(id(aggregate))
     if done is None:

@@ -22,29 +22,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sql.base.consolidate import consolidated
 from sql.base.identity import content_hash, same_content
 from sql.base.text import derived, quote, repeated, select, union_all
 from sql.operators.input import Input, substituted
 from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.recursion.fixpoint import Fixpoint, Stored, Term
 from sql.operators.scan import Scan
 from sql.operators.statement import Plan
-
-if TYPE_CHECKING:
-    from sql.operators.fixpoint import Fixpoint, Stored, Term
 
 HASH = quote("__pgt_hash")
 _WORKING = -1
 """In place of a source's oid: the rows that the recursion has come to."""
 
 
-class NestedError(Exception):
+def fixpoint_delta(fixpoint: Fixpoint, plan: Plan, stored: Stored) -> str | None:
+    """The recursion's changes; None where the term is not monotone in what has changed."""
+    sides = fixpoint.sides()
+    if sides is None or not fixpoint.monotone(plan):
+        return None
+    delta = _FixpointDelta(fixpoint, plan, stored, sides)
+    try:
+        return delta.query() if delta.changes or delta.base else None
+    except _NestedError:
+        return None
+
+
+class _NestedError(Exception):
     """An operator of the term needs a common table expression where there can be none."""
 
 
-class FixpointDelta:
+class _FixpointDelta:
     """The statement's common table expressions for one delta."""
 
     def __init__(self, fixpoint: Fixpoint, plan: Plan, stored: Stored, sides: Sequence[Operator]):
@@ -102,7 +111,7 @@ class FixpointDelta:
         plan = Plan(frozenset({_WORKING}))
         query = render(plan)
         if plan.ctes:
-            raise NestedError
+            raise _NestedError
         return query
 
     def _side(self, i: int, rows: str, changes: str = "") -> Input:

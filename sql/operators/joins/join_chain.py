@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select, union_all
-from sql.operators.join_graph import JoinGraph
+from sql.operators.joins.join_graph import JoinGraph
 from sql.operators.operator import Operator, Restriction, W, restricted
 from sql.operators.shared import shared_delta
 from sql.operators.statement import Plan

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from sql.base.columns import WEIGHT, Field
 from sql.base.text import derived, quote, select
 from sql.base.types import ORDERED, POWERS
-from sql.operators.call import EXACT, Call
-from sql.operators.variance import deviation, variance
+from sql.operators.aggregates.call import EXACT, Call
+from sql.operators.aggregates.variance import deviation, variance
 
 COUNT = "__pgt_count"
 W = quote(WEIGHT)

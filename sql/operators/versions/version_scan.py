@@ -9,7 +9,7 @@ from sql.base.text import derived, quote, select, union_all
 from sql.operators.operator import Restriction, W, names, restricted
 from sql.operators.scan import Scan
 from sql.operators.statement import Plan, delta_name
-from sql.operators.versions import unchanged, versions_at
+from sql.operators.versions.versions import unchanged, versions_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class VersionScan(Scan):
         # PostgreSQL does not look things up along an index in a union of which a part is filtered.
         return True
 
-    def streamable(self) -> Iterator[Scan]:
+    def streamable(self) -> Iterator[int]:
         return iter(())
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

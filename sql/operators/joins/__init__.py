@@ -1,0 +1,1 @@
+"""Operators that put rows of several inputs together."""

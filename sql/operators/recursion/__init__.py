@@ -1,0 +1,1 @@
+"""WITH RECURSIVE, and how its changes follow from those of its sources."""

@@ -1,0 +1,1 @@
+"""What unnested subqueries need besides joins."""

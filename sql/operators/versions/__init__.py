@@ -1,0 +1,1 @@
+"""What the sources held at a timestamp in the past."""

@@ -1,0 +1,32 @@
+"""What the rule of a construct asks of the rendering that it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from sql.spark.numbers import Layers
+from sql.spark.types import Typed
+
+
+class Expressions(Protocol):
+    """Renders expressions."""
+
+    clause: str
+    """What follows an aggregate call: FILTER, OVER."""
+
+    def with_clause(self, clause: str) -> Expressions:
+        """The same with another clause after aggregate calls."""
+
+    def layered(self, what: str) -> Layers:
+        """Where a division's steps go. Raises NotExpressible where there may be none."""
+
+    def render(self, node: Any) -> Typed:
+        """The expression in Spark SQL. Raises NotExpressible."""
+
+    def boolean(self, node: Any) -> str:
+        """A condition."""
+
+
+Rule = Callable[[Expressions, Any], Typed]
+"""How a construct is rendered."""
