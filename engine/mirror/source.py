@@ -15,6 +15,7 @@ from engine.mirror.arrow_copy import copy_query, padded
 from engine.mirror.as_of_sql import CHANGE_ID, WEIGHT, XID
 from engine.mirror.state import CHANGE_FIELDS, arrow_schema
 from engine.session.snapshots import PgSnapshot
+from sql.base.frontier import unseen
 from sql.base.text import quote
 
 Connect = Callable[[], Awaitable[asyncpg.Connection]]
@@ -153,14 +154,11 @@ async def read_changes(
     xid = f"{quote(XID)}::pg_catalog.text::pg_catalog.int8"
     items = [xid, quote(CHANGE_ID), quote(WEIGHT)]
     items += [quote(name) for name in columns] or ["true"]
-    condition = f"NOT pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{after}')"
+    condition = _unseen(after)
     if before is not None:
-        condition += (
-            f" OR (NOT pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{before[0]}')"
-            f" AND pg_catalog.pg_visible_in_snapshot({quote(XID)}, '{before[1]}'))"
-        )
+        condition += f" OR ({_unseen(before[0])}) AND NOT ({_unseen(before[1])})"
     query = (
-        f"SELECT {', '.join(items)} FROM {quote('pgtrickle_changes', f'changes_{source}')} WHERE {condition}"
+        f"SELECT {', '.join(items)} FROM {quote('pgtrickle_changes', f'changes_{source}')} AS c WHERE {condition}"
         f" LIMIT {MOST_CHANGES + 1}"
     )
 
@@ -175,3 +173,7 @@ def truncations(changes: pa.Table) -> list[int]:
     """The transactions that truncated the source, among changes."""
     markers = changes.filter(pc.equal(changes[WEIGHT], 0))
     return [int(xid) for xid in markers[XID].to_pylist()]
+
+
+def _unseen(snapshot: PgSnapshot) -> str:
+    return unseen(f"'{snapshot}'::pg_catalog.pg_snapshot")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sql.base.columns import WEIGHT, Source
+from sql.base.frontier import unseen
 from sql.base.identity import content_groups
 from sql.base.text import quote, select
 from sql.errors import NotDifferentiable
@@ -23,19 +24,8 @@ AT = "__pgt_at"
 FRONTIER = "($1->>'snapshot')::pg_catalog.pg_snapshot"
 """The snapshot of the frontier, in statements."""
 
-_OWN = "($1->>'xid')::pg_catalog.xid8"
-PENDING = (
-    f'CASE WHEN c."__pgt_xid" > GREATEST({_OWN}, pg_catalog.pg_snapshot_xmax({FRONTIER})) THEN TRUE'
-    f' WHEN c."__pgt_xid" = {_OWN} THEN c."__pgt_change_id" > coalesce(($1->>\'change_id\')::bigint, 0)'
-    f' ELSE NOT pg_catalog.pg_visible_in_snapshot(c."__pgt_xid", {FRONTIER}) END',
-)
-"""A change (alias c) is pending for the frontier $1: its transaction was not visible to the frontier's snapshot. Of the
-frontier's own transaction that says nothing, since no snapshot lists its own transaction as running, and it may look as
-if it was over: there the changes count that were made after the frontier's last. Of most changes one comparison tells:
-their transactions are younger than both.
-
-One expression: of a comparison of its own PostgreSQL would believe, by statistics of transactions long gone, that
-hardly any row satisfies it. Of this it assumes that every second row does."""
+PENDING = (unseen(FRONTIER, "($1->>'xid')::pg_catalog.xid8", "coalesce(($1->>'change_id')::bigint, 0)"),)
+"""A change (alias c) is pending for the frontier $1."""
 
 
 def buffer(oid: int) -> str:

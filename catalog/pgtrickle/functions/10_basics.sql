@@ -257,3 +257,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                 ELSE substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END || '.' ||
            (SELECT oid FROM pg_database WHERE datname = current_database())
 $$;
+
+
+-- A condition on a change (alias c, a row of a buffer) that holds if a frontier has not seen it. The arguments are SQL:
+-- the frontier's snapshot, its own transaction, NULL where it had written nothing, and the last change that was seen of
+-- that one. Why it is so sql/base/frontier.py says, which gives the same text.
+CREATE OR REPLACE FUNCTION pgtrickle._unseen(
+    snapshot text, own text DEFAULT 'NULL::pg_catalog.xid8', last text DEFAULT '0'
+) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('CASE WHEN c."__pgt_xid" > GREATEST(%2$s, pg_catalog.pg_snapshot_xmax(%1$s)) THEN TRUE'
+                  ' WHEN c."__pgt_xid" = %2$s THEN c."__pgt_change_id" > %3$s'
+                  ' ELSE NOT pg_catalog.pg_visible_in_snapshot(c."__pgt_xid", %1$s) END', snapshot, own, last)
+$$;

@@ -50,11 +50,8 @@ BEGIN
     END IF;
     EXECUTE format($q$
         SELECT count(*), coalesce(bool_or(w = 0), false)
-        FROM (SELECT c."__pgt_w" AS w FROM %s c
-              WHERE CASE WHEN c."__pgt_xid" > greatest($2, pg_snapshot_xmax($1)) THEN true
-                         WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
-                         ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END
-              LIMIT %s) AS pending$q$, buffer::regclass, most)
+        FROM (SELECT c."__pgt_w" AS w FROM %s c WHERE %s LIMIT %s) AS pending$q$,
+        buffer::regclass, pgtrickle._unseen('$1', '$2', '$3'), most)
     INTO pending, truncated
     USING snapshot, xid, change_id;
 END $$;

@@ -38,8 +38,8 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
         RETURN NULL;
     END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c '
-                   'WHERE NOT pg_visible_in_snapshot(c."__pgt_xid", $1))', 'changes_' || source)
+    EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
+                   'changes_' || source, pgtrickle._unseen('$1'))
     INTO changed USING snapshot::pg_snapshot;
     RETURN changed;
 END $$;
@@ -71,7 +71,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._cleanup_buffers() RETURNS int
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     c record;
-    seen text;
+    unseen text;
     found boolean;
     emptied boolean;
     removed bigint;
@@ -90,13 +90,11 @@ BEGIN
         END;
         CONTINUE WHEN NOT found;
         CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);
-        -- With the lock held: no consumer is being added, so these are all. Whether the changes of a frontier's own
-        -- transaction were seen its snapshot does not tell (it may look as if it was over), their numbers do.
-        SELECT CASE WHEN bool_and(f.snapshot IS NOT NULL) THEN
-                   string_agg(DISTINCT format('CASE WHEN c."__pgt_xid" = %L THEN c."__pgt_change_id" <= %L '
-                                              'ELSE pg_visible_in_snapshot(c."__pgt_xid", %L) END',
-                                              f.xid, coalesce(f.change_id, '0'), f.snapshot), ' AND ')
-               END INTO seen
+        -- With the lock held: no consumer is being added, so these are all.
+        SELECT CASE WHEN bool_and(f.snapshot IS NOT NULL) THEN string_agg(DISTINCT pgtrickle._unseen(
+                   format('%L::pg_snapshot', f.snapshot), format('%L::xid8', f.xid),
+                   format('%L::bigint', coalesce(f.change_id, '0'))
+               ), ' OR ') END INTO unseen
         FROM (SELECT s.frontier->>'snapshot' AS snapshot, s.frontier->>'xid' AS xid, s.frontier->>'change_id' AS change_id
               FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
               WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
@@ -106,18 +104,19 @@ BEGIN
               JOIN pgtrickle.pgt_subscriptions b USING (subscription_id)
               JOIN pgtrickle.pgt_subscription_servers v USING (server)
               WHERE u.source_relid = c.source_relid AND u.capture_generation IS NOT NULL) AS f;
-        CONTINUE WHEN seen IS NULL;
-        SELECT concat_ws(' AND ', seen, string_agg(format('pg_visible_in_snapshot(c."__pgt_xid", %L)', m.frontier), ' AND '))
-        INTO seen
+        CONTINUE WHEN unseen IS NULL;
+        SELECT concat_ws(' OR ', unseen, string_agg(pgtrickle._unseen(format('%L::pg_snapshot', m.frontier)), ' OR '))
+        INTO unseen
         FROM pgtrickle.pgt_mirrors m WHERE m.source_relid = c.source_relid;
         emptied := false;
         IF use_truncate THEN
-            EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen) INTO emptied;
+            EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)', c.buffer, unseen)
+            INTO emptied;
             IF emptied THEN
                 BEGIN  -- its locks are given back where it does not come to that
                     EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS EXCLUSIVE MODE NOWAIT', c.buffer);
                     -- Writers are gone and kept out: look again before all is thrown away.
-                    EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE NOT (%s))', c.buffer, seen)
+                    EXECUTE format('SELECT NOT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)', c.buffer, unseen)
                     INTO emptied;
                     IF emptied THEN
                         EXECUTE format('TRUNCATE pgtrickle_changes.%I', c.buffer);
@@ -129,7 +128,7 @@ BEGIN
         END IF;
         BEGIN
             IF NOT emptied THEN
-                EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE %s', c.buffer, seen);
+                EXECUTE format('DELETE FROM pgtrickle_changes.%I c WHERE NOT (%s)', c.buffer, unseen);
                 GET DIAGNOSTICS removed = ROW_COUNT;
                 CONTINUE WHEN removed = 0;
             END IF;

@@ -47,10 +47,8 @@ BEGIN
        OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
         RETURN NULL;
     END IF;
-    EXECUTE format($q$SELECT count(*) FROM pgtrickle_changes.%I c
-                      WHERE CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
-                                 ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END$q$,
-                   'changes_' || source)
+    EXECUTE format('SELECT count(*) FROM pgtrickle_changes.%I c WHERE %s',
+                   'changes_' || source, pgtrickle._unseen('$1', '$2', '$3'))
     INTO pending
     USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0);
     RETURN pending;
@@ -88,11 +86,8 @@ BEGIN
     ELSIF frontier->>'snapshot' IS NULL OR NOT EXISTS (SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source) THEN
         RETURN true;
     END IF;
-    EXECUTE format($q$SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c
-                      WHERE c."__pgt_change_id" <= $4
-                        AND CASE WHEN c."__pgt_xid" = $2 THEN c."__pgt_change_id" > $3
-                                 ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)$q$,
-                   'changes_' || source)
+    EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE c."__pgt_change_id" <= $4 AND %s)',
+                   'changes_' || source, pgtrickle._unseen('$1', '$2', '$3'))
     INTO unseen
     USING (frontier->>'snapshot')::pg_snapshot, (frontier->>'xid')::xid8, coalesce((frontier->>'change_id')::bigint, 0), most;
     RETURN unseen;

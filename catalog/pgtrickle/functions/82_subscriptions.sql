@@ -333,9 +333,9 @@ BEGIN
         is_locked := false;
         BEGIN
             EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS SHARE MODE NOWAIT', 'changes_' || source);
-            EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE CASE WHEN c."__pgt_xid" > $2 THEN true '
-                           'ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)', 'changes_' || source)
-            INTO found USING seen, pg_snapshot_xmax(seen);
+            EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
+                           'changes_' || source, pgtrickle._unseen('$1'))
+            INTO found USING seen;
         EXCEPTION WHEN lock_not_available THEN
             is_locked := true;
         WHEN undefined_table THEN
@@ -385,9 +385,9 @@ BEGIN
             thorough := true;
             CONTINUE;
         END IF;
-        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE CASE WHEN c."__pgt_xid" > $2 THEN true '
-                       'ELSE NOT pg_visible_in_snapshot(c."__pgt_xid", $1) END)', 'changes_' || source)
-        INTO found USING seen, pg_snapshot_xmax(seen);
+        EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
+                       'changes_' || source, pgtrickle._unseen('$1'))
+        INTO found USING seen;
         IF found THEN
             pending := pending || source;
         END IF;
