@@ -8,7 +8,7 @@ because Python's part in a short statement's way is about as long as all system 
 from __future__ import annotations
 
 from server.protocol import messages as m
-from server.protocol.keyword_scan import sends
+from server.protocol.keyword_scan import CURSOR_WORDS, ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, sends
 from server.protocol.traffic import Traffic
 
 _unpack = m.HEADER.unpack_from
@@ -27,6 +27,7 @@ _PLAIN = [False] * 256
 for _kind in b"D123TntIs":
     _PLAIN[_kind] = True
 
+_IN_PREPARED = (*ELSEWHERE, *CURSOR_WORDS)
 _READING_AND_WRITING = (b"select", b"insert", b"update", b"delete", b"with", b"begin", b"commit")
 
 
@@ -48,17 +49,16 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     scanned = False  # whether all of the chunk has been looked at for words of the server's own statements
     if kind in (_QUERY, _PARSE):
         text = data.lower()
-        if b"tab" in text and (b"stream_table" in text or b"database" in text):  # "tab" is common to both
-            return False
+        if IN_EVERYWHERE in text:
+            for word in EVERYWHERE:
+                if word in text:
+                    return False
         start = 5 if kind == _QUERY else text.find(0, 5) + 1
         scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
         if scanned:  # what reads and writes is none of the server's own statements
-            if b"://" in text or b"extension" in text or b"source" in text or b"retain" in text or b"stdin" in text:
-                return False
-            if b"subscribe" in text:
-                return False
-            if kind == _PARSE and (b"fetch" in text or b"close" in text or b"move" in text):
-                return False
+            for word in _IN_PREPARED if kind == _PARSE else ELSEWHERE:
+                if word in text:
+                    return False
         if not traffic.sending:
             traffic.sending = sends(text)
     if kind == _QUERY:

@@ -15,7 +15,7 @@ from server.protocol import startup, values
 from server.protocol.fast_path import is_answer, is_batch
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, Framer
 from server.protocol.header_cache import HeaderCache, Rows
-from server.protocol.keyword_scan import Keyword, mentions
+from server.protocol.keyword_scan import ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, LONG, Keyword, mentions
 from server.protocol.lexer import Kind, kind_of, split
 from server.protocol.state import TRANSITIONS, Event, ImpossibleTransition, State, after
 from server.protocol.statement_registry import Attention
@@ -345,6 +345,38 @@ def test_mentions() -> None:
     assert mentions(b"SELECT pgtrickle.CREATE_STREAM_TABLE_IF_NOT_EXISTS('x')") is Keyword.REQUEST
     assert mentions(b"select * from pgtrickle.pgt_stream_tables") is Keyword.NOTHING
     assert mentions(b"DROP /* a */ DATABASE x") is Keyword.DATABASE
+
+
+STATEMENTS = {
+    "create database d": Keyword.DATABASE,
+    "select dblink_exec('drop database d')": Keyword.DATABASE,
+    "select pgtrickle.drop_stream_table('x')": Keyword.REQUEST,
+    "call retain_history('x')": Keyword.REQUEST,
+    "copy t from 's3://lake/t.csv'": Keyword.LOAD,
+    "alter extension pgque update": Keyword.LOAD,
+    "create source s from load generator counter": Keyword.LOAD,
+    "alter table t set (retain history for '1d')": Keyword.LOAD,
+    "subscribe t": Keyword.SUBSCRIBE,
+    "declare c cursor for subscribe t": Keyword.SUBSCRIBE,
+    "copy t from stdin": Keyword.COPY_IN,
+}
+"""One of each form, and what it mentions."""
+
+
+@pytest.mark.parametrize("statement", STATEMENTS)
+@pytest.mark.parametrize("before", ["", "select 1; ", "/* select */ "])
+@pytest.mark.parametrize("behind", ["", " -- " + "x" * LONG])
+def test_what_is_mentioned_does_not_pass_by_the_fast_path(before: str, statement: str, behind: str) -> None:
+    text = (before + statement + behind).upper().encode()
+    assert STATEMENTS[statement] in mentions(text)
+    assert not is_batch(traffic(), m.query(text))
+    assert not is_batch(traffic(), m.parse(b"", text) + m.bind(b"", b"") + m.execute(b"") + m.SYNC_MESSAGE)
+
+
+def test_every_form_is_looked_for_by_the_fast_path() -> None:
+    tried = " ".join(STATEMENTS).encode()
+    assert all(word in tried for word in (*EVERYWHERE, *ELSEWHERE))
+    assert all(IN_EVERYWHERE in word for word in EVERYWHERE)
 
 
 def test_mentions_takes_time_in_proportion_to_the_text() -> None:
