@@ -16,7 +16,7 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import RefreshOutcome
 from engine.refresh.refresh import refresh
-from engine.requests.create import create, drop_storage, undo_creation
+from engine.requests.create import create, drop_storage
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -33,14 +33,6 @@ ABOVE_READ_COMMITTED = "in a transaction above READ COMMITTED"
 
 POLLED = "in the transaction that has polled its foreign tables"
 """For the same reason."""
-
-
-_TEXTS = {
-    RequestKind.CREATE: ("name", "query"),
-    RequestKind.COPY: ("statement",),
-    RequestKind.STATEMENT: ("statement",),
-}
-"""Arguments that must be texts; of all other kinds the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +53,53 @@ class Request:
         request_id, kind, arguments, search_path, requested_by, *session = row
         try:
             arguments = json.loads(arguments)
-        except (ValueError, RecursionError):  # more digits, or deeper, than Python reads: `check` refuses it
+        except (ValueError, RecursionError):  # more digits, or deeper, than Python reads: `checked` refuses it
             arguments = {}
         return cls(int(request_id), RequestKind(kind), arguments, str(search_path), str(requested_by), *session)
 
-    def check(self) -> None:
-        """Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
-        needed = _TEXTS.get(self.kind, ("name",))
-        if not isinstance(self.arguments, dict) or not all(isinstance(self.arguments.get(key), str) for key in needed):
+    def checked(self) -> RequestHandling:
+        """Its kind. Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
+        kind = KINDS[self.kind]
+        if not isinstance(self.arguments, dict) or not all(
+            isinstance(self.arguments.get(key), str) for key in kind.texts
+        ):
             raise SqlError("22023", f"malformed {self.kind} request")
-        if self.kind in (RequestKind.CREATE, RequestKind.ALTER):
-            for key, value in self.arguments.items():
-                if not isinstance(value, str | bool | None):
-                    raise SqlError("22023", f'malformed argument "{key}" of a {self.kind} request')
+        for key, value in self.arguments.items():
+            if kind.plain and not isinstance(value, str | bool | None):
+                raise SqlError("22023", f'malformed argument "{key}" of a {self.kind} request')
+        return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What requests are carried out with, and how."""
+
+    spark: Spark
+    loader: Loader | None = None
+    installer: Installer | None = None
+    in_two_steps: bool = False
+    """Whether a stream table is populated in a transaction of its own."""
+    alone: bool = False
+    """Whether the transaction does nothing but this request."""
+
+
+Change = Callable[[Any, Request, Means], Awaitable[int | None]]
+"""Carries out a request in a session; gives the id of a stream table that is still to be populated. Raises SqlError."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHandling:
+    """What the engine knows of one kind of request."""
+
+    change: Change
+    refusal: str = ""
+    """What is said in a session that is no client's, where it takes a `RequestSession`."""
+    texts: tuple[str, ...] = ("name",)
+    """The arguments that must be texts."""
+    plain: bool = False
+    """Whether all arguments are texts, Booleans or null."""
+    expects: bool = False
+    """Whether there may be a new source, or a new history, once the transaction commits."""
 
 
 async def take(session: SqlSession) -> list[Request]:
@@ -97,45 +123,24 @@ async def carry_out(
     Returns the id of a stream table that is still to be populated, where `in_two_steps`: the caller commits first, so
     that capture's lock on the sources is not held while the table is filled. Raises SqlError.
     """
-    request.check()
-    created: int | None = None
-    if request.kind == RequestKind.CREATE:
-        created = await create(
-            session, request.arguments, request.search_path, request.requested_by, in_two_steps=in_two_steps
-        )
-    else:
-        # What was asked for past the server is carried out in a session of the engine's own.
-        async with set_role(session, request.requested_by, current=request.session_role):
-            await _change(session, request, spark, alone=alone)
+    kind = request.checked()
+    if kind.refusal:
+        raise SqlError("0A000", kind.refusal)
+    created = await kind.change(session, request, Means(spark, in_two_steps=in_two_steps, alone=alone))
     if created is not None and not in_two_steps:
         await refresh_now(session, created, Initiator.INITIAL, spark)
         return None
     return created
 
 
-async def _change(session: SqlSession, request: Request, spark: Spark, *, alone: bool) -> None:
-    match request.kind:
-        case RequestKind.DROP:
-            await drop(session, request)
-        case RequestKind.REFRESH:
-            context = may_be_refreshed(await lock_requested(session, request))
-            if context.one_snapshot:
-                spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
-            await refresh_locked(session, context, Initiator.MANUAL, spark, alone=alone)
-        case RequestKind.ALTER:
-            await alter(session, request, spark)
-        case RequestKind.RESUME:
-            await resume(session, request)
-        case RequestKind.RETAIN:
-            await retain(session, request)
-        case RequestKind.COPY:
-            raise SqlError("0A000", "COPY from a file works on connections through the server only")
-        case RequestKind.EXTENSION:
-            raise SqlError("0A000", "extensions are created and dropped on connections through the server only")
-        case RequestKind.STATEMENT:
-            raise SqlError("0A000", "this statement works on connections through the server only")
-        case _:
-            raise SqlError("0A000", f'engine request "{request.kind}" is not supported')
+def _as_requester(change: Change) -> Change:
+    """What was asked for past the server is carried out in a session of the engine's own."""
+
+    async def changed(session: SqlSession, request: Request, means: Means) -> int | None:
+        async with set_role(session, request.requested_by, current=request.session_role):
+            return await change(session, request, means)
+
+    return changed
 
 
 async def lock_requested(session: SqlSession, request: Request) -> RefreshContext:
@@ -210,7 +215,20 @@ async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None
     await polled(session, await begin(session, pgt_id, wait=False), spark.lake)
 
 
-async def drop(session: SqlSession, request: Request) -> None:
+async def _create(session: SqlSession, request: Request, means: Means) -> int | None:
+    return await create(
+        session, request.arguments, request.search_path, request.requested_by, in_two_steps=means.in_two_steps
+    )
+
+
+async def _refresh(session: SqlSession, request: Request, means: Means) -> None:
+    context, spark = may_be_refreshed(await lock_requested(session, request)), means.spark
+    if context.one_snapshot:
+        spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
+    await refresh_locked(session, context, Initiator.MANUAL, spark, alone=means.alone)
+
+
+async def drop(session: SqlSession, request: Request, _: Means | None = None) -> None:
     """Drop a stream table: storage, catalog entries, and capture that nobody else needs."""
     context = await lock_requested(session, request)
     pgt_id = context.pgt_id
@@ -219,7 +237,7 @@ async def drop(session: SqlSession, request: Request) -> None:
         await drop_storage(session, context.relid)
 
 
-async def resume(session: SqlSession, request: Request) -> None:
+async def resume(session: SqlSession, request: Request, _: Means) -> None:
     """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
     context = await lock_requested(session, request)
     pgt_id = context.pgt_id
@@ -234,7 +252,7 @@ async def resume(session: SqlSession, request: Request) -> None:
     await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
 
 
-async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
+async def alter(session: SqlSession, request: Request, _: Means) -> None:
     """Change schedule, refresh mode or status; arguments that are null stay as they are."""
     context = await lock_requested(session, request)
     if context.outdated:
@@ -255,7 +273,7 @@ async def alter(session: SqlSession, request: Request, spark: Spark) -> None:
             await set_refresh_mode(session, context, requested)
 
 
-async def retain(session: SqlSession, request: Request) -> None:
+async def retain(session: SqlSession, request: Request, _: Means) -> None:
     """Retain the history of a relation for a period, or no longer. Raises SqlError."""
     period = request.arguments.get("period")
     name = request.arguments["name"]
@@ -286,12 +304,11 @@ def check_session(request: Request) -> None:
         )
 
 
-async def copy(session: RequestSession, request: Request, loader: Loader | None) -> None:
+async def _copy(session: RequestSession, request: Request, means: Means) -> None:
     """Carry out a COPY from files. Triggers and defaults run with it."""
-    request.check()
-    if loader is None:
+    if means.loader is None:
         raise SqlError("58000", "COPY from a file needs Spark", hint="Start the server with --spark sail or local[*].")
-    rows = await loader.load(session, request.arguments["statement"], request.search_path)
+    rows = await means.loader.load(session, request.arguments["statement"], request.search_path)
     session.tag = f"COPY {rows}"
 
 
@@ -311,8 +328,9 @@ async def carry_out_all(
     second fails (`undo_creation`). A statement that drops stream tables, too, is carried out in one: it may be these.
     """
     requests = await take(session)
-    if any(request.kind == RequestKind.RETAIN for request in requests):
-        expect()
+    for request in requests:
+        check_session(request)
+    kinds = [request.checked() for request in requests]
     two_steps = (
         session.autocommit
         and any(
@@ -321,25 +339,44 @@ async def carry_out_all(
         and all(request.kind != RequestKind.DROP for request in requests)
     )
     alone = session.autocommit and len(requests) == 1
+    means = Means(spark, loader, installer, two_steps, alone)
     created = []
-    for request in requests:
-        check_session(request)
-        if request.kind == RequestKind.COPY:
-            await copy(session, request, loader)
-            continue
-        if request.kind == RequestKind.STATEMENT:
-            request.check()
-            await carry_out_statement(session, request.arguments["statement"], request.search_path)
-            expect()
-            continue
-        if request.kind == RequestKind.EXTENSION:
-            request.check()
-            await carry_out_extension(session, request.arguments, installer)
-            continue
-        pgt_id = await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)
-        if pgt_id is not None:
+    for request, kind in zip(requests, kinds, strict=True):
+        if kind.refusal:
+            await kind.change(session, request, means)
+        elif (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)) is not None:
             created.append(pgt_id)
+        if kind.expects:
+            expect()
     return created if two_steps else []
 
 
-__all__ = ["Request", "carry_out", "carry_out_all", "refresh_now", "take", "undo_creation"]
+async def _statement(session: RequestSession, request: Request, _: Means) -> None:
+    await carry_out_statement(session, request.arguments["statement"], request.search_path)
+
+
+async def _extension(session: RequestSession, request: Request, means: Means) -> None:
+    await carry_out_extension(session, request.arguments, means.installer)
+
+
+KINDS: dict[RequestKind, RequestHandling] = {
+    RequestKind.CREATE: RequestHandling(_create, texts=("name", "query"), plain=True),
+    RequestKind.ALTER: RequestHandling(_as_requester(alter), plain=True),
+    RequestKind.DROP: RequestHandling(_as_requester(drop)),
+    RequestKind.REFRESH: RequestHandling(_as_requester(_refresh)),
+    RequestKind.RESUME: RequestHandling(_as_requester(resume)),
+    RequestKind.RETAIN: RequestHandling(_as_requester(retain), expects=True),
+    RequestKind.COPY: RequestHandling(
+        _copy, "COPY from a file works on connections through the server only", texts=("statement",)
+    ),
+    RequestKind.EXTENSION: RequestHandling(
+        _extension, "extensions are created and dropped on connections through the server only"
+    ),
+    RequestKind.STATEMENT: RequestHandling(
+        _statement,
+        "this statement works on connections through the server only",
+        texts=("statement",),
+        expects=True,
+    ),
+}
+"""All kinds; the catalog allows no others (`pgt_requests.kind`)."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
 import pytest
 
+from engine.requests.requests import KINDS
 from tests.catalog.conftest import Connect, Connection, Engine, sqlstate
 
 CREATE = "SELECT pgtrickle.create_stream_table({})"
@@ -223,3 +225,11 @@ def test_settings_of_the_database_are_seen_by_older_sessions(engine: Engine, dat
     assert sqlstate(engine.connection, CREATE.format("'x', 'SELECT 1', '30s'")) == "22023"
     engine.connection.execute("SET pg_trickle.min_schedule_seconds = 5")
     assert engine.value(setting) == "5"
+
+
+def test_engine_knows_the_kinds_that_the_catalog_allows(engine: Engine) -> None:
+    definition = engine.value(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE conrelid = 'pgtrickle.pgt_requests'::regclass AND conname = 'pgt_requests_kind_check'"
+    )
+    assert set(re.findall("'([a-z]+)'", definition)) == set(KINDS)
