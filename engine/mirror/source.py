@@ -27,6 +27,9 @@ MOST_CHANGES = 4_000_000
 HOLD_SECONDS = 600.0
 """How long a buffer is kept for a mirror after its server has last been heard of."""
 
+_SETTINGS_SQL = set_local({**VALUES_AS_TEXT, "row_security": "off", "TimeZone": "UTC"})
+"""Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings."""
+
 _HAS_SQL = "SELECT pgtrickle._mirror_has($1::text::uuid, $2::text::pg_snapshot, $3::bigint, $4::float8, $5::boolean)"
 
 
@@ -103,8 +106,7 @@ async def snapshot_of(connection: asyncpg.Connection, snapshot: Snapshot | None)
     try:
         if snapshot is not None:
             await connection.fetch(f"SET TRANSACTION SNAPSHOT '{snapshot.exported}'")
-        # Rows hidden by a policy must not silently be missing, and text must not depend on anybody's settings.
-        await connection.execute(set_local({**VALUES_AS_TEXT, "row_security": "off", "TimeZone": "UTC"}))
+        await connection.execute(_SETTINGS_SQL)
         yield PgSnapshot.parse(await connection.fetchval("SELECT pg_catalog.pg_current_snapshot()::text"))
         await connection.execute("COMMIT")
     except BaseException:
