@@ -1,9 +1,9 @@
 """Canonical form: what PostgreSQL's own analysis says about a defining query.
 
-A temporary view of the query validates it with PostgreSQL's own errors; `pg_get_viewdef` under an empty search path
-returns it fully resolved; `pg_depend` names its tables and columns; the functions and operators in the view's rewrite
-rule give its volatility. Creating a view analyses the query and does not plan it, but reads the constants in it, which
-can run code of users: it is done with the rights of the role that acts, and no others.
+A view of the query, which is undone at once, validates it with PostgreSQL's own errors; `pg_get_viewdef` under an empty
+search path returns it fully resolved; `pg_depend` names its tables and columns; the functions and operators in the
+view's rewrite rule give its volatility. Creating a view analyses the query and does not plan it, but reads the
+constants in it, which can run code of users: it is done with the rights of the role that acts, and no others.
 """
 
 from __future__ import annotations

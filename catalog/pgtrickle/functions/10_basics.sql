@@ -54,9 +54,20 @@ BEGIN
 END $$;
 
 
--- Raises 42501 unless the session itself has called (_is_top_level). What runs in the expression of an index while ANALYZE
--- or autovacuum computes it, or in a materialized view that is refreshed, has the rights of the owner, and must not act
--- for the session: there PostgreSQL forbids UNLISTEN (here of a channel that nobody uses).
+-- Raises 42501 where PostgreSQL protects the session from what it runs: in the expression of an index that ANALYZE or autovacuum
+-- computes, in a materialized view that is refreshed. It forbids DEALLOCATE there, here of a statement that nobody prepares.
+-- (LISTEN and UNLISTEN are forbidden, too, but after them a transaction may not be prepared for a commit in two phases.)
+CREATE OR REPLACE FUNCTION pgtrickle._check_unrestricted() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    DEALLOCATE __pgt_top_level;
+EXCEPTION WHEN invalid_sql_statement_name THEN
+    NULL;  -- it is not forbidden
+END $$;
+
+
+-- Raises 42501 unless the session itself has called (_is_top_level). What runs where PostgreSQL protects the session from it
+-- (_check_unrestricted) has the rights of the owner, and must not act for the session.
 CREATE OR REPLACE FUNCTION pgtrickle._check_top_level() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -64,7 +75,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '42501',
             MESSAGE = 'functions of the server must not be called by other functions or by maintenance commands';
     END IF;
-    UNLISTEN __pgt_top_level;
+    PERFORM pgtrickle._check_unrestricted();
 END $$;
 
 

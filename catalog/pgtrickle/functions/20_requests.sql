@@ -11,8 +11,7 @@
 -- comes from outside. It raises 42501 unless the session itself asks. Elsewhere PostgreSQL works with another role's
 -- rights, to protect the session from that role's code: in a function with SECURITY DEFINER, in the expression of an index
 -- that ANALYZE or autovacuum computes, in a materialized view that is refreshed. A request made there would be carried out
--- with the session's rights or the server's. (PostgreSQL forbids UNLISTEN, here of a channel that nobody uses, where it
--- protects the session from what it runs.)
+-- with the session's rights or the server's.
 CREATE OR REPLACE FUNCTION pgtrickle._request_made() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -24,7 +23,7 @@ BEGIN
                              left(NEW.arguments->>'name', 200), current_user, pgtrickle._caller()::regrole),
             HINT = 'Requests are made by the session itself, not by functions with SECURITY DEFINER or maintenance commands.';
     END IF;
-    UNLISTEN __pgt_top_level;
+    PERFORM pgtrickle._check_unrestricted();
     IF octet_length(NEW.arguments::text) + octet_length(NEW.search_path) > 1048576 THEN
         RAISE EXCEPTION USING ERRCODE = '54000', MESSAGE = format('request "%s" is too long', NEW.kind),
             DETAIL = 'It has more than 1 MB.';  -- the server reads it as a whole

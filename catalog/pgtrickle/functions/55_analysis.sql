@@ -1,10 +1,43 @@
 -- What PostgreSQL's own analysis says about a query: its canonical text, its columns, what it reads and calls.
 --
--- The query becomes a temporary view, is looked at, and the view is undone: that costs less than to drop it, and needs
--- no name that is free.
+-- The query becomes a view, is looked at, and the view is undone: that costs less than to drop it. It is no temporary view
+-- where it need not be: a transaction that has touched anything temporary can't be prepared for a commit in two phases.
 
 
 DROP FUNCTION IF EXISTS pgtrickle._analyse(text, text, text);  -- what an earlier version did with it
+
+
+-- A schema in which the calling role may create a view, the first one; NULL if there is none.
+CREATE OR REPLACE FUNCTION pgtrickle._schema_for_views() RETURNS oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT n.oid FROM pg_namespace n
+    WHERE n.nspname !~ '^pg_' AND n.oid <> 'information_schema'::regnamespace
+      AND has_schema_privilege(pgtrickle._caller(), n.oid, 'CREATE')
+    ORDER BY n.oid LIMIT 1
+$$;
+
+
+-- Have the calling role make a view of a query, under a name that nobody can know before; the view's OID. `temporary`: for a
+-- query that reads something temporary, and for a role that may create nothing else.
+--
+-- Analysing can run code of users: the text of a constant whose type contains a domain goes through the domain's CHECK. So it
+-- is done inside _run, with the role's rights. Dates are read in the session's own order, times in its zone.
+CREATE OR REPLACE FUNCTION pgtrickle._make_view(query text, path text, schema oid, temporary boolean) RETURNS oid
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text := '__pgt_definition_' || replace(gen_random_uuid()::text, '-', '');
+    view CONSTANT jsonb := jsonb_build_object(
+        'name', name, 'query', query, 'path', path, 'temporary', temporary,
+        'schema', (SELECT n.nspname FROM pg_namespace n WHERE n.oid = schema),
+        'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone'));
+    relid oid;
+BEGIN
+    PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view, making => temporary);
+    SELECT c.oid INTO STRICT relid FROM pg_class c
+    WHERE c.relname = name AND c.relkind = 'v'
+      AND c.relnamespace = CASE WHEN temporary THEN pg_my_temp_schema() ELSE schema END;
+    RETURN relid;
+END $$;
 
 
 -- The parts that are asked for of {"definition" (pg_get_viewdef under an empty search_path), "columns" (as in
@@ -15,54 +48,54 @@ CREATE OR REPLACE FUNCTION pgtrickle._analysed(query text, path text, parts text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     result jsonb := '{}';
+    schema CONSTANT oid := pgtrickle._schema_for_views();
+    temporary boolean := schema IS NULL;
     relid oid;
     finished boolean := false;
-    view jsonb;
 BEGIN
-    -- The session's schema for temporary objects is part of every search_path here: if it came and went with the view,
-    -- every plan in the session would be made anew, twice.
-    IF pg_my_temp_schema() = 0 THEN
-        CREATE TEMPORARY VIEW __pgt_definition AS SELECT 1 AS one;
-        DROP VIEW pg_temp.__pgt_definition;
-    END IF;
-    BEGIN
-        -- Analysing can run code of users: the text of a constant whose type contains a domain goes through the domain's
-        -- CHECK. So it is done inside _run, with the role's rights. Dates are read in the session's own order, times
-        -- in its zone.
-        view := jsonb_build_object(
-            'name', '__pgt_definition', 'query', query, 'path', path,
-            'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone'));
-        PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view, making => true);
-        relid := 'pg_temp.__pgt_definition'::regclass::oid;
-        IF 'definition' = ANY (parts) THEN
-            result := result || jsonb_build_object('definition', rtrim(btrim(pg_get_viewdef(relid)), ';'));
+    LOOP
+        -- The session's schema for temporary objects is part of every search_path here: if it came and went with the view,
+        -- every plan in the session would be made anew, twice.
+        IF temporary AND pg_my_temp_schema() = 0 THEN
+            CREATE TEMPORARY VIEW __pgt_definition AS SELECT 1 AS one;
+            DROP VIEW pg_temp.__pgt_definition;
         END IF;
-        IF 'columns' = ANY (parts) THEN
-            result := result || jsonb_build_object('columns', pgtrickle._columns(relid));
-        END IF;
-        IF 'dependencies' = ANY (parts) THEN
-            result := result || jsonb_build_object('dependencies', pgtrickle._view_sources(relid));
-        END IF;
-        IF 'functions' = ANY (parts) THEN
-            result := result || jsonb_build_object('functions', pgtrickle._view_functions(relid));
-        END IF;
-        IF 'types' = ANY (parts) THEN
-            result := result || jsonb_build_object('types', pgtrickle._column_types(relid));
-        END IF;
-        IF 'operators' = ANY (parts) THEN
-            result := result || jsonb_build_object('operators', pgtrickle._view_operators(relid));
-        END IF;
-        finished := true;
-        RAISE SQLSTATE 'HW004';
-    EXCEPTION WHEN OTHERS THEN
-        IF NOT finished THEN
+        BEGIN
+            relid := pgtrickle._make_view(query, path, schema, temporary);
+            IF 'definition' = ANY (parts) THEN
+                result := result || jsonb_build_object('definition', rtrim(btrim(pg_get_viewdef(relid)), ';'));
+            END IF;
+            IF 'columns' = ANY (parts) THEN
+                result := result || jsonb_build_object('columns', pgtrickle._columns(relid));
+            END IF;
+            IF 'dependencies' = ANY (parts) THEN
+                result := result || jsonb_build_object('dependencies', pgtrickle._view_sources(relid));
+            END IF;
+            IF 'functions' = ANY (parts) THEN
+                result := result || jsonb_build_object('functions', pgtrickle._view_functions(relid));
+            END IF;
+            IF 'types' = ANY (parts) THEN
+                result := result || jsonb_build_object('types', pgtrickle._column_types(relid));
+            END IF;
+            IF 'operators' = ANY (parts) THEN
+                result := result || jsonb_build_object('operators', pgtrickle._view_operators(relid));
+            END IF;
+            finished := true;
+            RAISE SQLSTATE 'HW004';
+        EXCEPTION WHEN OTHERS THEN
+            EXIT WHEN finished;
+            IF SQLSTATE = '42P16' AND NOT temporary THEN
+                -- It reads a temporary relation, perhaps: then the view can only be a temporary one.
+                temporary := true;
+                CONTINUE;
+            END IF;
             -- Not: what has nothing to do with the query, such as a deadlock, a full disk, a server that is shut down.
             IF NOT errors_told OR substr(SQLSTATE, 1, 2) IN ('08', '40', '53', '55', '57', '58', 'XX') THEN
                 RAISE;
             END IF;
-            result := jsonb_build_object('failed', SQLSTATE, 'message', SQLERRM);
-        END IF;
-    END;
+            RETURN jsonb_build_object('failed', SQLSTATE, 'message', SQLERRM);
+        END;
+    END LOOP;
     RETURN result;
 END $$;
 
@@ -89,11 +122,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- For use inside _run: the temporary view of a query.
+-- For use inside _run: the view of a query, {"name", "query", "path", "schema", "temporary", "datestyle", "timezone"}.
 CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
 DECLARE
     query text := definition->>'query';
+    temporary boolean := (definition->>'temporary')::boolean;
 BEGIN
     PERFORM set_config('DateStyle', definition->>'datestyle', true);
     PERFORM set_config('TimeZone', definition->>'timezone', true);
@@ -101,7 +135,11 @@ BEGIN
     -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
     EXECUTE pg_catalog.concat(E'PREPARE __pgt_definition AS\nWITH query AS (', query, E'\n) SELECT * FROM query');
     DEALLOCATE __pgt_definition;
-    EXECUTE pg_catalog.concat(E'CREATE TEMPORARY VIEW __pgt_definition AS\n', query, E'\n');
+    -- Or else PostgreSQL gives notice of a view that can only be a temporary one. This is undone with the view.
+    PERFORM pg_catalog.set_config('client_min_messages', 'error', true);
+    EXECUTE pg_catalog.concat(
+        CASE WHEN temporary THEN 'CREATE TEMPORARY VIEW ' ELSE pg_catalog.format('CREATE VIEW %I.', definition->>'schema') END,
+        pg_catalog.quote_ident(definition->>'name'), E' AS\n', query, E'\n');
 END $$;
 
 

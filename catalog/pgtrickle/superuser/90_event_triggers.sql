@@ -13,11 +13,11 @@ DECLARE
     altered oid[];
 BEGIN
     -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
-    -- have partitions or children, which could be.
+    -- have partitions or children, which could be; nor is a new view a source.
     IF NOT EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() e
         WHERE e.schema_name IS DISTINCT FROM 'pg_temp'
-          AND (e.command_tag <> 'ALTER TABLE' OR e.classid <> 'pg_class'::regclass
+          AND (e.command_tag NOT IN ('ALTER TABLE', 'CREATE VIEW') OR e.classid <> 'pg_class'::regclass
                OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = e.objid)
                OR EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE e.objid = ANY (k.relations))
                OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = e.objid)

@@ -283,12 +283,3 @@ def test_prepared_transaction_is_waited_for_by_nobody_and_seen_when_it_commits(d
     db.run("COMMIT PREPARED 'two_phase_test'")
     db.assert_refreshed("sums")
     assert db.value("SELECT sum(n) FROM sums") == 11
-
-
-def test_prepare_transaction_with_an_engine_request_inside(db: Any) -> None:
-    connection = db.connect()
-    connection.execute("BEGIN")
-    connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", ["sums", SUMS])
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="operated on temporary objects"):
-        connection.execute("PREPARE TRANSACTION 'with_request'")
-    assert db.value("SELECT to_regclass('sums')") is None
