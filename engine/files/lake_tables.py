@@ -1,4 +1,4 @@
-"""Lake tables: files that Spark reads, brought into a temporary table as the texts of their values.
+"""Lake tables: files that Spark reads, brought into a table as the texts of their values.
 
 The texts become values by a statement that runs with the rights of the stream table's owner, since a domain's CHECK is
 code of a user's.
@@ -27,7 +27,7 @@ from catalog.session import SqlError, SqlSession
 from engine.files.copy_from_files import json_object, json_value, value_texts
 from engine.files.listing import LINE, DataFile, lines_of, list_files, read_file, read_parquet, stepwise
 from engine.foreign_tables.lake_options import LakeTable
-from engine.foreign_tables.lake_polling import FILE, ROW
+from engine.foreign_tables.lake_polling import FILE, ROW, STAGING
 from engine.object_store import storage_message
 from engine.spark.result_loading import csv_chunks
 from engine.spark.sessions import SparkSessions
@@ -82,7 +82,7 @@ class Lake:
         found: LakeFiles,
         name: str,
     ) -> None:
-        """Copy the rows of the files into a temporary table of texts with the columns `columns`, FILE and ROW.
+        """Copy the rows of the files into a table of texts in `STAGING` with the columns `columns`, FILE and ROW.
 
         `columns` are names, and whether an array is wanted. ROW is null where the rows are not in the file's order.
         Raises SqlError: 42703 for a file without a column, 22P04 for a line that is no JSON object or has no such
@@ -93,7 +93,7 @@ class Lake:
             reading = _Reading(file, number, [column for column, _ in columns], _first_row(table))
             tables = self._tables(table, file, columns, given, name)
             try:
-                await session.copy_in("pg_temp", staging, [*reading.names, FILE, ROW], reading.chunks(tables))
+                await session.copy_in(STAGING, staging, [*reading.names, FILE, ROW], reading.chunks(tables))
             except SqlError as error:
                 if reading.failure is not None:
                     raise reading.failure from error

@@ -1,9 +1,8 @@
-"""Polls of lake tables: files into a temporary table of texts, texts into values, and the difference into the copy."""
+"""Polls of lake tables: files into a table of texts, texts into one of values, and the difference into the copy."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -16,9 +15,10 @@ from sql.base.text import quote
 from sql.base.text import text as literal
 
 FILE, ROW = "__pgt_file", "__pgt_row"
-"""Columns of the temporary table of texts: the number of the file, and that of the row in it."""
+"""Columns of the table of texts: the number of the file, and that of the row in it."""
 
-_numbers = itertools.count(1)
+STAGING = "pgtrickle_staging"
+"""The schema of both tables, which exist for the time of a poll, in its transaction (`pgtrickle._begin_lake_poll`)."""
 
 Poll = dict[str, Any]
 """An element of what `pgtrickle._polls` returns."""
@@ -53,7 +53,7 @@ class LakeReader(Protocol):
         found: Any,
         name: str,
     ) -> None:
-        """Copy the rows into a temporary table with these columns (name, whether an array), FILE and ROW."""
+        """Copy the rows into a table in `STAGING` with these columns (name, whether an array), FILE and ROW."""
         ...
 
 
@@ -76,18 +76,16 @@ async def poll_lake(
     found = await asyncio.to_thread(reader.look, table)
     if found.state is not None and found.state == poll["files"]:
         return {"gone": 0, "come": 0}
-    number = next(_numbers)
-    texts, values = f"__headwater_lake_texts_{number}", f"__headwater_lake_{number}"
     copy = f"{CHANGES}.{quote(poll['copy'])}"
-    declared = ", ".join(f"{quote(column)} pg_catalog.text" for column in (*poll["columns"], FILE, ROW))
     async with set_role(session, context.owner, current=context.caller):
-        await session.execute(f"CREATE TEMPORARY TABLE {quote(texts)} ({declared}) ON COMMIT DROP")
-        await session.execute(f"CREATE TEMPORARY TABLE {quote(values)} (LIKE {copy}) ON COMMIT DROP")
+        beginning = "SELECT pgtrickle._begin_lake_poll($1::bigint, $2::text)"
+        ((number,),) = await session.fetch(beginning, context.pgt_id, poll["copy"])
+        texts, values = (f"{STAGING}.{quote(f'{number}_{kind}')}" for kind in ("texts", "values"))
         arrays = [(column, type_["array"]) for column, type_ in _typed(poll)]
-        await reader.fill(session, texts, arrays, table, found, name)
-        await _convert(session, poll, f"pg_temp.{quote(texts)}", f"pg_temp.{quote(values)}", found)
-        counts = await run_poll(session, difference(f"pg_temp.{quote(values)}", copy, poll["columns"]))
-        await session.execute(f"DROP TABLE pg_temp.{quote(texts)}, pg_temp.{quote(values)}")
+        await reader.fill(session, f"{number}_texts", arrays, table, found, name)
+        await _convert(session, poll, texts, values, found)
+        counts = await run_poll(session, difference(values, copy, poll["columns"]))
+        await session.fetch("SELECT pgtrickle._end_lake_poll($1::int4)", number)
     await session.fetch(
         "SELECT pgtrickle._set_poll_files($1::bigint, $2::text, $3::text, $4::text)",
         context.pgt_id,

@@ -107,6 +107,51 @@ BEGIN
 END $$;
 
 
+-- Make the tables through which the files of a lake table come into its copy: pgtrickle_staging."<number>_texts", with every
+-- column as text and two more, __pgt_file and __pgt_row, and "<number>_values", like the copy. Returns the number. They are to be
+-- dropped in the same transaction (_end_lake_poll); those that are left go as those of dead servers do. They are not temporary
+-- ones, or else the transaction could not be prepared for a commit in two phases. Raises 42P01.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_lake_poll(pgt_id bigint, copy text) RETURNS int
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET default_tablespace = '' SET default_table_access_method = 'heap' AS $$
+DECLARE
+    owner name := (SELECT r.rolname FROM pg_roles r WHERE r.oid = pgtrickle._owner_of(pgt_id));
+    columns text[] := (SELECT p.copied_columns FROM pgtrickle.pgt_polls p
+                       WHERE p.pgt_id = _begin_lake_poll.pgt_id AND p.copy_name = copy);
+    number int := 1 + abs(hashtext(gen_random_uuid()::text)::bigint) % 999999999;
+    texts text := format('pgtrickle_staging.%I', number || '_texts');
+    values text := format('pgtrickle_staging.%I', number || '_values');
+BEGIN
+    IF columns IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table %s has no copy "%s"', pgt_id, copy);
+    END IF;
+    EXECUTE format('CREATE UNLOGGED TABLE %s (%s)', texts, (
+        SELECT string_agg(format('%I text', c), ', ') FROM unnest(columns || '{__pgt_file, __pgt_row}'::text[]) AS c));
+    EXECUTE format('CREATE UNLOGGED TABLE %s (LIKE pgtrickle_changes.%I)', values, copy);
+    PERFORM pgtrickle._keep_out_of_statistics(to_regclass(values)::oid);
+    EXECUTE format('GRANT SELECT, INSERT ON %s, %s TO %I', texts, values, owner);
+    RETURN number;
+END $$;
+
+
+-- Drop the tables of _begin_lake_poll, of a role that may put rows into them.
+CREATE OR REPLACE FUNCTION pgtrickle._end_lake_poll(number int) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    staging text;
+BEGIN
+    PERFORM pgtrickle._check_top_level();
+    FOR staging IN
+        SELECT format('pgtrickle_staging.%I', c.relname) FROM pg_class c
+        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r'
+          AND c.relname IN (number || '_texts', number || '_values')
+          AND has_table_privilege(pgtrickle._caller(), c.oid, 'INSERT')
+    LOOP
+        EXECUTE format('DROP TABLE %s', staging);
+    END LOOP;
+END $$;
+
+
 -- What is to be polled for a stream table that is locked: an array of {"schema", "name", "relid", "copy", "columns",
 -- "files", "server_options", "table_options", "wrapper"}. Two transactions that poll for one stream table do so one after
 -- the other, or the second one fails (40001). Raises 42P01 if a foreign table is gone, 0A000 if it has other columns, 42501

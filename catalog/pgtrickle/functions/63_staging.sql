@@ -122,7 +122,7 @@ BEGIN
     FOR leftover IN
         SELECT split_part(c.relname, '_', 1) AS number, format('DROP TABLE IF EXISTS pgtrickle_staging.%I', c.relname) AS drop_it
         FROM pg_class c
-        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_([0-9a-f]+|like)$'
+        WHERE c.relnamespace = 'pgtrickle_staging'::regnamespace AND c.relkind = 'r' AND c.relname ~ '^[0-9]{1,10}_([0-9a-f]+|like|texts|values)$'
         UNION ALL
         SELECT substring(r.rolname FROM own_writers),
                format('SELECT pgtrickle._drop_staging_writer(%s)', substring(r.rolname FROM own_writers))

@@ -89,6 +89,24 @@ def test_parquet_files_that_come_change_and_go(db: Database, tmp_path: Path, val
     assert db.rows("SELECT id, kind FROM everything") == [(2, "b")]
 
 
+def test_poll_in_a_transaction_that_is_prepared(db: Database, tmp_path: Path) -> None:
+    polling(db, "on")
+    parquet(tmp_path / "1.parquet", [1], ["a"])
+    foreign_table(db, "id int, kind text", "*.parquet", "parquet")
+    other = db.connect()
+    other.execute("SET pg_trickle.foreign_table_polling = on")
+    with other.transaction():
+        other.execute(f"SELECT pgtrickle.create_stream_table('sums', '{SUMS}')".encode())
+    parquet(tmp_path / "2.parquet", [2, 3], ["a", "b"])
+    for statement in ("BEGIN", "SELECT pgtrickle.refresh_stream_table('sums')", "PREPARE TRANSACTION 'polled'"):
+        other.execute(statement.encode())
+    db.run("COMMIT PREPARED 'polled'")
+    assert db.rows("SELECT kind, n, total FROM sums ORDER BY kind") == [("a", 2, 3), ("b", 1, 3)]
+    assert refreshed(db, "sums")[0] == "NO_DATA"
+    staged = "SELECT count(*) FROM pg_class WHERE relnamespace = 'pgtrickle_staging'::regnamespace"
+    assert db.value(staged) == 0
+
+
 def test_files_that_have_not_changed_are_not_read(db: Database, tmp_path: Path) -> None:
     polling(db, "on")
     parquet(tmp_path / "1.parquet", [1], ["a"])
