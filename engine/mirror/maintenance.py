@@ -8,7 +8,9 @@ twice if two should do it at once does not hang on the election (`delta_table`).
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
+from contextlib import nullcontext
 
 import asyncpg
 import structlog
@@ -21,6 +23,7 @@ from engine.mirror.source import has
 from engine.mirror.state import base_of, changes_of, folder, load
 from engine.object_store import storage_message
 from engine.session.background_worker import BackgroundWorker, WakeUp
+from engine.session.leader_election import Rival, beating, elected
 from engine.session.pool import DatabasePool
 from engine.session.snapshots import Frontier
 from sql.errors import NotExpressible
@@ -64,6 +67,8 @@ class MirrorMaintenance:
         self._mirror = mirror
         self._pool = pool
         self.worker = BackgroundWorker("maintenance of mirrors", pool.database, self._lead, ELECTION_RETRY)
+        location = hashlib.md5(mirror.root.uri.encode(), usedforsecurity=False).hexdigest()
+        self._rival = Rival(f"mirrors of {location}")
         self._woken = WakeUp()
         self._position: int | None = None
         self._listed = -RENEW_SECONDS
@@ -81,18 +86,25 @@ class MirrorMaintenance:
         await self._mirror.forget(self._pool.database)
 
     async def _lead(self) -> None:
+        """Work as long as there is a connection; where others may, too, while elected. Raises as `run` catches."""
+        if self._mirror.root.private:
+            await self._follow_all(None)
+            return
+        async with elected(self._pool, self._rival.lease, rival=self._rival) as lease:
+            if lease is not None:
+                await self._follow_all(lease)
+
+    async def _follow_all(self, lease: asyncpg.Connection | None) -> None:
         connection = await self._pool.connect()
         try:
-            if not self._mirror.root.private and not await connection.fetchval(
-                "SELECT pgtrickle._take_lease('mirrors of ' || pg_catalog.md5($1::text))", self._mirror.root.uri
-            ):
-                return
-            self._position = None
-            while not connection.is_closed():
-                self._woken.clear()
-                await self.cycle(connection)
-                await asyncio.sleep(REST)
-                await self._woken.within(LOOK_INTERVAL - REST)
+            # To write into the store takes as long as it takes. Meanwhile the session that works is idle.
+            async with nullcontext() if lease is None else beating(lease, connection):
+                self._position = None
+                while not connection.is_closed():
+                    self._woken.clear()
+                    await self.cycle(connection)
+                    await asyncio.sleep(REST)
+                    await self._woken.within(LOOK_INTERVAL - REST)
         finally:
             for task in self._folding.values():
                 task.cancel()

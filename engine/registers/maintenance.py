@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.systems import REGISTERS
 from engine.session.backoff import Backoff
 from engine.session.leader_election import BEAT_SECONDS, DISCOVERY_SECONDS, Candidate, beat
-from engine.session.pool import PooledSession
+from engine.session.pool import SERVER, PooledSession
 from engine.session.roles import run_as_owner
 from sql.base.text import quote as identifier
 
@@ -36,7 +36,7 @@ LEASE = "register maintenance"
 """What the server holds whose workers are elected; `_maintenance_status()` looks for it."""
 
 WORKER = "pg_accumulator maintenance"
-"""What a worker's session is called, followed by its number, and by what it does if that is not merging."""
+"""What a worker's session is called, followed by its number, by what it does, and by which server it is of."""
 
 LOCK_TIMEOUT = "2s"
 """A worker gives up what somebody holds locked for longer, and comes back to it."""
@@ -67,17 +67,21 @@ _PARTITIONS = (
     "SELECT pg_catalog.jsonb_build_object('made', "
     "accum_internal._maintain_partitions($1->>'register', ($1->>'ahead')::pg_catalog.int4))"
 )
-_AT_PARTITIONS = "SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text || ': partitions', false)"
+_SET_TITLE = "SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false)"
 _NOTE = (
     "SELECT accum_internal._note_maintenance('partitions', $1::pg_catalog.text::pg_catalog.timestamptz)"
     "::pg_catalog.text"
 )
 
 
+def _title(number: int, task: str = "delta merge") -> str:
+    return f"{WORKER} {number}: {task}: {SERVER}"
+
+
 def _worker(number: int) -> dict[str, str]:
     """The settings of a worker's session."""
     return {
-        "application_name": f"{WORKER} {number}",
+        "application_name": _title(number),
         "lock_timeout": LOCK_TIMEOUT,
         "statement_timeout": f"{STATEMENT_SECONDS}s",
     }
@@ -215,7 +219,21 @@ class RegisterMaintenance(Candidate):
             while due:
                 await self._merge_one(session, due.pop(0))
 
-        outcomes = await asyncio.gather(*(work(session) for session in workers[: len(due)]), return_exceptions=True)
+        await self._together([work(session) for session in workers[: len(due)]], workers[0])
+
+    async def _together(self, turns: Sequence[Coroutine[Any, Any, None]], leader: PooledSession) -> None:
+        """Wait for all turns. The first, which is the leader's, may be over long before: it lives all the same."""
+        tasks = [asyncio.ensure_future(turn) for turn in turns]
+        pending = set(tasks)
+        try:
+            while pending:
+                _, pending = await asyncio.wait(pending, timeout=BEAT_SECONDS)
+                if pending and tasks[0] not in pending:
+                    await beat(leader)
+        finally:
+            for task in pending:
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -257,7 +275,7 @@ class RegisterMaintenance(Candidate):
             if self._troubles.waits(_partitions_of(register.name), self.clock()):
                 continue
             parameters = {"register": register.name, "ahead": self._settings["partitions_ahead"]}
-            await session.fetch(_AT_PARTITIONS, _worker(0)["application_name"])
+            await session.fetch(_SET_TITLE, _title(0, "partitions"))
             try:
                 await self._turn(session, register, _PARTITIONS, parameters)
             except SqlError as error:

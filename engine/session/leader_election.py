@@ -12,6 +12,7 @@ done in it any more, whatever becomes of that process, and what it had not commi
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from typing import ClassVar
 import asyncpg
 import structlog
 
-from catalog.session import SqlSession
+from catalog.session import SqlError, SqlSession
 from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.pool import DatabasePool, PooledSession
 
@@ -51,7 +52,10 @@ JOIN pg_catalog.pg_stat_get_activity(NULL) a
 WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND a.state LIKE 'idle%'
 """
 
-_END = """
+# Before a title, or behind one.
+_SERVER = "pg_catalog.substring({}.application_name, '(?:^headwater engine |: )([0-9a-f]{{8}})(?::|$)')"
+
+_END = f"""
 SELECT pg_catalog.count(pg_catalog.pg_terminate_backend(a.pid))
 FROM pgtrickle.pgt_leases l
 JOIN pg_catalog.pg_stat_get_activity(NULL) h
@@ -59,10 +63,7 @@ JOIN pg_catalog.pg_stat_get_activity(NULL) h
  AND h.backend_start OPERATOR(pg_catalog.=) l.backend_start
 JOIN pg_catalog.pg_stat_get_activity(NULL) a
   ON a.usesysid OPERATOR(pg_catalog.=) h.usesysid AND a.datid OPERATOR(pg_catalog.=) h.datid
- AND (a.pid OPERATOR(pg_catalog.=) h.pid
-      OR pg_catalog.split_part(a.application_name, ':', 1)
-         OPERATOR(pg_catalog.=) pg_catalog.split_part(h.application_name, ':', 1)
-         AND h.application_name LIKE 'headwater engine %')
+ AND (a.pid OPERATOR(pg_catalog.=) h.pid OR {_SERVER.format("a")} OPERATOR(pg_catalog.=) {_SERVER.format("h")})
 WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text
   AND pg_catalog.concat_ws(' ', h.pid, h.backend_start, h.state_change) OPERATOR(pg_catalog.=) $2::pg_catalog.text
 """
@@ -76,6 +77,30 @@ _TAKEN = "SELECT pgtrickle._lease_holder($1::text) IS NOT NULL"
 async def beat(session: SqlSession) -> None:
     """Show that who holds the session's lease lives. Raises SqlError where it does not hold it any more."""
     await session.fetch("SELECT")
+
+
+@asynccontextmanager
+async def beating(lease: asyncpg.Connection, worker: asyncpg.Connection) -> AsyncIterator[None]:
+    """Show in the session that holds a lease that its holder lives, while the block works over another session.
+
+    That one, `worker`, ends as soon as the lease is lost.
+    """
+
+    async def beat_on() -> None:
+        try:
+            while True:
+                await asyncio.sleep(BEAT_SECONDS)
+                await beat(PooledSession(lease))
+        except SqlError as error:
+            logger.warning("lease lost", error=error.message)
+            worker.terminate()
+
+    task = asyncio.create_task(beat_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @dataclass(slots=True)

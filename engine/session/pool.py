@@ -20,8 +20,10 @@ T = TypeVar("T")
 ConnectArguments = Mapping[str, Any]
 """Keyword arguments of `asyncpg.connect` that log the engine in."""
 
-APPLICATION_NAME = f"headwater engine {secrets.token_hex(4)}"
-"""Of all sessions of this server: whoever takes over from it, where it hangs, can tell which they are."""
+SERVER = secrets.token_hex(4)
+"""Stands in `application_name` of all sessions of this server: who takes over from it, if it hangs, can tell them."""
+
+APPLICATION_NAME = f"headwater engine {SERVER}"
 
 # Statements are never kept under a name: a function in a defining query could put its own under that name.
 STATEMENT_CACHE_SIZE = 0

@@ -50,3 +50,57 @@ def test_stopped_server_is_replaced_and_does_no_harm_when_it_goes_on(
         own_db.assert_current("counted")
     finally:
         second.stop()
+
+
+MERGED = "SELECT page, n FROM accum.{}_balance_cache_stored"
+SLEEPING = """
+SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pg_accumulator maintenance 1%' AND wait_event = 'PgSleep'
+"""
+
+
+@pytest.mark.long
+def test_workers_of_a_stopped_server_keep_no_register_locked(
+    own_server: Headwater, own_db: Database, tmp_path: Path, eventually: Eventually
+) -> None:
+    """The second worker, which has no lease of its own, is stopped in the middle of a merge."""
+    login = psycopg.conninfo.conninfo_to_dict(own_server.direct_dsn())
+    url = f"postgresql://{login['user']}:{login['password']}@/postgres?host={login['host']}&port={login['port']}"
+    own_db.run("ALTER DATABASE postgres SET pg_accumulator.background_workers = 2")
+    own_db.run("ALTER DATABASE postgres SET pg_accumulator.delta_merge_delay = 0")
+    own_db.run(
+        "CREATE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF current_setting('application_name') LIKE 'pg_accumulator maintenance 1%' THEN PERFORM pg_sleep(4); END IF;"
+        " RETURN NEW; END $$"
+    )
+    for name in ("a", "b"):
+        create = """SELECT accum.register_create(%s, '{"page": "text"}', '{"n": "int"}', high_write := true)"""
+        own_db.run(create, name)
+        own_db.run(
+            f"CREATE TRIGGER be_slow AFTER INSERT OR UPDATE ON accum.{name}_balance_cache_stored"
+            " FOR EACH ROW EXECUTE FUNCTION be_slow()"
+        )
+    with psycopg.connect(own_server.direct_dsn(), autocommit=True) as past:
+
+        def post() -> None:
+            with past.transaction():
+                for name in ("a", "b"):
+                    posted = """{"recorder": "r", "period": "2026-04-18", "page": "p", "n": 1}"""
+                    past.execute("SELECT accum.register_post(%s, %s)", [name, posted])
+
+        post()
+        ((worker,),) = eventually(lambda: past.execute(SLEEPING.encode()).fetchall())
+        (tmp_path / "second").mkdir()
+        assert own_server.process is not None
+        os.kill(own_server.process.pid, signal.SIGSTOP)
+        try:
+            second = Headwater(tmp_path / "second" / "data", "--postgres", url).start()
+            try:
+                left = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND state LIKE 'idle in transaction%%'"
+                eventually(lambda: past.execute(left, [worker]).fetchall(), what="a worker that keeps its locks")
+                post()
+                for name in ("a", "b"):
+                    eventually(lambda name=name: past.execute(MERGED.format(name).encode()).fetchall() == [("p", 2)])
+            finally:
+                second.stop()
+        finally:
+            os.kill(own_server.process.pid, signal.SIGCONT)

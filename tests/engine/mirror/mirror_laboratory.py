@@ -27,14 +27,14 @@ class Laboratory:
     """A database with the catalog, a captured table `t`, and a mirror."""
 
     def __init__(self, options: dict[str, Any], root: Path):
-        self._options = options
+        self.options = options
         self.root = root
         self.mirror = Mirror(root)
         self.captures = 0
         self.connection: asyncpg.Connection
 
     async def connect(self) -> asyncpg.Connection:
-        return await asyncpg.connect(**self._options, server_settings=SESSION_SETTINGS)
+        return await asyncpg.connect(**self.options, server_settings=SESSION_SETTINGS)
 
     async def run(self, *statements: str) -> None:
         for statement in statements:

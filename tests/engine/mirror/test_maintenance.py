@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -305,3 +306,33 @@ async def test_long_copy_of_one_source_does_not_hold_up_the_others(laboratory: L
     state = load(slow)
     assert state is not None
     assert state.changes.rows == 1
+
+
+async def test_shared_mirrors_of_a_server_that_hangs_are_followed_by_another(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.mirror.maintenance.ELECTION_RETRY", 0.05)
+    mirror = Mirror(replace(laboratory.mirror.root, private=False))
+    login = {key: value for key, value in laboratory.options.items() if key != "database"}
+    pool = DatabasePool(laboratory.options["database"], lambda _: login)
+    keeper = MirrorMaintenance(mirror, pool)
+    keeper._rival.patience = 0.5
+    hanging = await laboratory.connect()
+    await hanging.execute("SET application_name = 'headwater engine 0123abcd'")
+    assert await hanging.fetchval("SELECT pgtrickle._take_lease($1::text)", keeper._rival.lease)
+    followed = asyncio.Event()
+
+    async def cycle(connection: asyncpg.Connection) -> None:
+        followed.set()
+
+    monkeypatch.setattr(keeper, "cycle", cycle)
+    task = asyncio.create_task(keeper.run())
+    try:
+        async with asyncio.timeout(60):
+            await followed.wait()
+        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+            await hanging.execute("SELECT")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await pool.close()

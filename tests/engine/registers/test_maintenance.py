@@ -1,16 +1,20 @@
-"""When the engine looks whether a database has registers to work for."""
+"""When the engine looks whether a database has registers to work for, and how its workers work together."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 
 from engine.refresh.executor_choice import NoSpark
+from engine.registers import maintenance
+from engine.registers.maintenance import RegisterMaintenance
 from engine.service import Engine
+from engine.session.pool import DatabasePool, PooledSession
 from server.intercept.engine_interface import Backend
 from server.postgres.cluster import EmbeddedPostgres
 from tests.server.conftest import RunningRelay
@@ -52,3 +56,36 @@ def test_the_first_register_in_high_write_mode_is_merged_by_the_settings(served:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert served.execute("SELECT accum.views_balance()").fetchone() == ({"n": 3},)
+
+
+class Session:
+    """Of the leader: it notes when something is asked in it."""
+
+    asked = 0
+
+    async def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        self.asked += 1
+        return []
+
+
+async def test_leader_shows_that_it_lives_while_other_workers_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.01)
+    workers, leader = RegisterMaintenance(cast(DatabasePool, None)), Session()
+
+    async def short() -> None:
+        pass
+
+    async def long() -> None:
+        while leader.asked < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+    async with asyncio.timeout(DEADLINE):
+        await workers._together([short(), long()], cast(PooledSession, leader))
+    assert leader.asked >= 3
+
+
+async def test_leader_that_works_itself_is_asked_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.01)
+    workers, leader = RegisterMaintenance(cast(DatabasePool, None)), Session()
+    await workers._together([asyncio.sleep(0.1), asyncio.sleep(0)], cast(PooledSession, leader))
+    assert leader.asked == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import psycopg
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from catalog.install import install
 from catalog.session import SqlError
 from engine.session import leader_election
-from engine.session.leader_election import Rival, elected
+from engine.session.leader_election import Rival, beating, elected
 from engine.session.pool import DatabasePool, PooledSession
 from server.postgres.cluster import EmbeddedPostgres
 
@@ -60,6 +61,49 @@ async def test_leader_that_hangs_loses_all_its_sessions_and_is_replaced(pool: Da
         with pytest.raises(SqlError) as raised:
             await leader_election.beat(PooledSession(leader))
         assert raised.value.is_of_connection
+
+
+@pytest.mark.parametrize("place", ["headwater engine {}", "headwater engine {}: scheduler", "worker 0: merge: {}"])
+async def test_all_sessions_of_a_server_that_hangs_are_ended(pool: DatabasePool, place: str) -> None:
+    names = ("headwater engine {}", "headwater engine {}: scheduler", "worker 1: merge: {}")
+    clock = Clock()
+    rival = Rival("work", clock=clock)
+    async with AsyncExitStack() as opened:
+        of_server = []
+        for server in ("aaaaaaaa", "bbbbbbbb"):
+            of_server.append([await pool.connect({"application_name": name.format(server)}) for name in names])
+            for connection in of_server[-1]:
+                opened.callback(connection.terminate)
+        async with elected(pool, "work", {"application_name": place.format("aaaaaaaa")}) as leader:
+            assert leader is not None
+            for clock.now in (0.0, leader_election.HANGING_SECONDS):
+                await rival.look(PooledSession(of_server[1][0]))
+            for connection in (leader, *of_server[0]):
+                assert await _has_ended(PooledSession(connection), expected=True)
+        for connection in of_server[1]:
+            assert not await _has_ended(PooledSession(connection), expected=False)
+
+
+async def test_leader_whose_work_is_elsewhere_beats_and_ends_it_with_the_lease(
+    pool: DatabasePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_election, "BEAT_SECONDS", 0.02)
+    clock = Clock()
+    rival = Rival("work", clock=clock)
+    worker = await pool.connect()
+    async with asyncio.timeout(DEADLINE), pool.session() as session, elected(pool, "work") as leader:
+        assert leader is not None
+        async with beating(leader, worker):
+            signs = set()
+            while len(signs) < 3:
+                signs |= set(await session.fetch(leader_election._SIGN, "work"))
+            for clock.now in (0.0, 100.0):
+                await rival.look(session)
+                await asyncio.sleep(0.1)
+            assert not worker.is_closed()
+            await session.fetch("SELECT pg_catalog.pg_terminate_backend($1::int)", leader.get_server_pid())
+            while not worker.is_closed():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
 
 async def test_leader_that_lives_is_left_alone(pool: DatabasePool) -> None:
