@@ -12,6 +12,7 @@ from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import stream_tables
 from catalog.values import RefreshMode
+from engine.capture.lock_retry import LOCK_PATIENCE
 from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.create import explanation, notice
@@ -76,8 +77,11 @@ def reasons(context: RefreshContext) -> tuple[str, ...]:
     return (*context.capture.broken, OUTDATED) if context.outdated else context.capture.broken
 
 
-async def prepare(session: SqlSession, context: RefreshContext) -> None:
-    """The part of a repair that must be committed, or seen, before the snapshot of the recomputation."""
+async def prepare(session: SqlSession, context: RefreshContext, *, patience: float = LOCK_PATIENCE) -> None:
+    """The part of a repair that must be committed, or seen, before the snapshot of the recomputation.
+
+    Raises SqlError as `repair` does, and 55P03 if a source stays locked for `patience` seconds (`track`).
+    """
     if not context.storage:
         raise SqlError(
             "55P03",
@@ -114,7 +118,7 @@ async def prepare(session: SqlSession, context: RefreshContext) -> None:
     columns = await captured_columns(inputs, tracked, mode, context.engine)
     explained = await explanation(inputs, definition, context.storage)
     # As late as possible: what is locked here stays so until the transaction ends.
-    await track(session, context.pgt_id, columns, context.engine)
+    await track(session, context.pgt_id, columns, context.engine, patience)
     await session.fetch(
         "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
         context.pgt_id,

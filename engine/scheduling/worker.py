@@ -70,8 +70,8 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
                     )
                 break
             except CaptureBroken as broken:
-                logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
                 await _repair(session, pgt_id)
+                logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
                 repaired = True
             except NotPolled:
                 async with session.transaction("read_committed", impatient=True):
@@ -94,15 +94,18 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
 async def _repair(session: PooledSession, pgt_id: int) -> None:
     """Have the sources captured anew, committed before a snapshot is taken. Raises SqlError.
 
+    A source that is being written to, or a table that is being read, is not waited for: 55P03, to be tried again later.
+    Meanwhile the worker does other work.
+
     Where the query has lost what it needs, its sources are let go: the triggers on a table that has lost a column
     would stand in the way of its writers.
     """
     try:
-        async with session.transaction("read_committed"):
-            await prepare(session, await begin(session, pgt_id, wait=False))
+        async with session.transaction("read_committed", impatient=True):
+            await prepare(session, await begin(session, pgt_id, wait=False), patience=0)
     except SqlError as error:
         if error.sqlstate in PERMANENT:
-            async with session.transaction("read_committed"):
+            async with session.transaction("read_committed", impatient=True):
                 await session.fetch("SELECT pgtrickle._set_dependencies($1::bigint, '[]'::jsonb)", pgt_id)
                 await session.fetch("SELECT pgtrickle._untrack_sources()")
         raise

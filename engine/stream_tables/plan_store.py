@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Engine, RefreshMode
-from engine.capture.lock_retry import with_lock_retry
+from engine.capture.lock_retry import LOCK_PATIENCE, with_lock_retry
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns
 from engine.stream_tables.refresh_state import RefreshContext
 
@@ -67,13 +67,20 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     )
 
 
-async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, ...]], engine: Engine) -> bool:
+async def track(
+    session: SqlSession,
+    pgt_id: int,
+    columns: dict[int, tuple[str, ...]],
+    engine: Engine,
+    patience: float = LOCK_PATIENCE,
+) -> bool:
     """Have changes of these columns of these sources captured for a stream table; true if any were not yet.
 
     Unless `engine` keeps it in PostgreSQL the keys of the sources are captured, too: mirrors tell rows apart by them.
 
     Installing triggers waits for the writers of a source, and new writers would queue up behind it: so each attempt
-    gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked.
+    gives up soon, lets go of all sources, and lets them pass. Raises SqlError 55P03 if a source stays locked for
+    `patience` seconds; 0 is one attempt.
     """
     sources = json.dumps(
         [
@@ -82,6 +89,10 @@ async def track(session: SqlSession, pgt_id: int, columns: dict[int, tuple[str, 
         ]
     )
     answer = await with_lock_retry(
-        session, "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text", pgt_id, sources
+        session,
+        "SELECT pgtrickle._try_track_sources($1::bigint, $2::text::jsonb)::text",
+        pgt_id,
+        sources,
+        patience=patience,
     )
     return bool(answer["fresh"])

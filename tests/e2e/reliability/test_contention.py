@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import psycopg
 import pytest
+
+from tests.e2e.conftest import Database, Headwater
 
 EXPECTED = {"40001", "40P01", "55P03"}
 
@@ -189,3 +192,32 @@ def test_second_server_shares_the_database(
         assert second.stop() == 0
     live_db.run("INSERT INTO t VALUES (7001, 1, 1000)")
     eventually(lambda: live_db.value("SELECT s FROM sums") == 20100 + 2000)
+
+
+def test_repair_that_waits_for_a_writer_holds_up_neither_other_stream_tables_nor_shutdown(
+    own_server: Headwater, own_db: Database, eventually: Callable[..., Any]
+) -> None:
+    for setting in ("enabled = off", "max_concurrent_refreshes = 2"):
+        own_db.run(f"ALTER DATABASE postgres SET pg_trickle.{setting}")
+    own_db.run("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+    own_db.create("over_a", "SELECT count(*) AS n FROM a", schedule="1s")
+    own_db.create("over_b", "SELECT count(*) AS n FROM b", schedule="1s")
+    own_db.run("ALTER TABLE a DISABLE TRIGGER USER; INSERT INTO a VALUES (1); ALTER TABLE a ENABLE TRIGGER USER")
+    with closing(psycopg.connect(own_server.direct_dsn())) as writer:
+        writer.execute("INSERT INTO a VALUES (2)")
+        own_db.run("ALTER DATABASE postgres RESET pg_trickle.enabled")
+        waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'a'::regclass"
+        eventually(lambda: own_db.rows(waits), what="a repair that waits")
+        longest = 0.0
+        for number in range(1, 9):
+            began = time.monotonic()
+            own_db.run("INSERT INTO b VALUES (%s)", number)
+            eventually(lambda number=number: own_db.value("SELECT n FROM over_b") == number)
+            longest = max(longest, time.monotonic() - began)
+        assert longest < 8, longest
+        assert own_db.state("over_a")["consecutive_errors"] == 0
+        eventually(lambda: own_db.rows(waits), what="a repair that waits")
+        own_db.close()
+        began = time.monotonic()
+        assert own_server.stop() == 0
+        assert time.monotonic() - began < 20
