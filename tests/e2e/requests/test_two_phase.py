@@ -192,3 +192,45 @@ def test_role_that_may_create_nothing_can_have_a_query_explained(
     call = "SELECT pgtrickle._analysed('SELECT k FROM t', 'public', '{definition}', false)->>'definition'"
     assert reader.execute(call).fetchall() == [(" SELECT k\n   FROM public.t".strip(),)]
     assert quiet.value("SELECT count(*) FROM pg_class WHERE relname LIKE '\\_\\_pgt\\_definition%%'") == 0
+
+
+@pytest.mark.parametrize("extended", [False, True])
+def test_in_either_protocol(quiet: Database, extended: bool) -> None:
+    connection = quiet.connect()
+    for statement in ("BEGIN", CREATE, "PREPARE TRANSACTION 'both'"):
+        connection.execute(statement.encode(), prepare=extended, binary=extended)
+    quiet.run("COMMIT PREPARED 'both'")
+    quiet.assert_current("sums")
+
+
+def test_in_one_string_or_pipeline(quiet: Database) -> None:
+    connection = quiet.connect()
+    connection.execute(f"BEGIN; {CREATE}; PREPARE TRANSACTION 'both'".encode())
+    connection.execute("COMMIT PREPARED 'both'")
+    quiet.assert_current("sums")
+    with connection.pipeline():
+        for statement in (
+            "BEGIN",
+            "INSERT INTO t VALUES (10, 0, 100)",
+            "SELECT pgtrickle.refresh_stream_table('sums')",
+            "PREPARE TRANSACTION 'both'",
+        ):
+            connection.execute(statement.encode())
+    connection.execute("COMMIT PREPARED 'both'")
+    quiet.assert_current("sums")
+    assert quiet.value("SELECT total FROM sums WHERE k = 0") == 118
+
+
+def test_what_others_write_while_it_is_prepared_is_not_lost(
+    busy: Database, role: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    """The role may not lock the table: its changes are captured from before, so nobody waits."""
+    reader = role("reader")
+    busy.run(f"GRANT SELECT ON t TO {reader.info.user}")
+    prepare(reader, CREATE)
+    busy.run("INSERT INTO t VALUES (10, 0, 100)")
+    busy.run("SELECT pg_sleep(3)")  # for what ends captures that nobody needs
+    busy.run("INSERT INTO t VALUES (11, 0, 100)")
+    busy.run("COMMIT PREPARED 'both'")
+    busy.assert_differential("sums")
+    assert busy.value("SELECT total FROM sums WHERE k = 0") == 218
