@@ -126,20 +126,22 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
 DECLARE
-    query text := definition->>'query';
-    temporary boolean := (definition->>'temporary')::boolean;
+    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
+    preparing CONSTANT text := concat(
+        E'PREPARE __pgt_definition AS\nWITH query AS (', definition->>'query', E'\n) SELECT * FROM query');
+    creating CONSTANT text := concat(
+        CASE WHEN (definition->>'temporary')::boolean THEN 'CREATE TEMPORARY VIEW ' ELSE format('CREATE VIEW %I.', definition->>'schema') END,
+        quote_ident(definition->>'name'), E' AS\n', definition->>'query', E'\n');
 BEGIN
     PERFORM set_config('DateStyle', definition->>'datestyle', true);
     PERFORM set_config('TimeZone', definition->>'timezone', true);
     PERFORM set_config('search_path', definition->>'path', true);
-    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
-    EXECUTE pg_catalog.concat(E'PREPARE __pgt_definition AS\nWITH query AS (', query, E'\n) SELECT * FROM query');
+    -- From here on no name or operator must be looked up along the role's path but those of the query.
+    EXECUTE preparing;
     DEALLOCATE __pgt_definition;
     -- Or else PostgreSQL gives notice of a view that can only be a temporary one. This is undone with the view.
     PERFORM pg_catalog.set_config('client_min_messages', 'error', true);
-    EXECUTE pg_catalog.concat(
-        CASE WHEN temporary THEN 'CREATE TEMPORARY VIEW ' ELSE pg_catalog.format('CREATE VIEW %I.', definition->>'schema') END,
-        pg_catalog.quote_ident(definition->>'name'), E' AS\n', query, E'\n');
+    EXECUTE creating;
 END $$;
 
 
