@@ -31,7 +31,11 @@ DECLARE
         'schema', (SELECT n.nspname FROM pg_namespace n WHERE n.oid = schema),
         'datestyle', current_setting('DateStyle'), 'timezone', current_setting('TimeZone'));
     relid oid;
+    forgotten text;
 BEGIN
+    FOR forgotten IN SELECT p.name FROM pg_prepared_statements p WHERE p.name ~ '^__pgt_definition_[0-9a-f]{32}$' LOOP
+        EXECUTE format('DEALLOCATE %I', forgotten);  -- of an analysis that was cancelled
+    END LOOP;
     PERFORM pgtrickle._run('SELECT pg_catalog.to_jsonb(pgtrickle._create_view($1)::pg_catalog.text)', view, making => temporary);
     SELECT c.oid INTO STRICT relid FROM pg_class c
     WHERE c.relname = name AND c.relkind = 'v'
@@ -126,19 +130,21 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._create_view(definition jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET timezone = 'UTC' AS $$
 DECLARE
-    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of.
-    preparing CONSTANT text := concat(
-        E'PREPARE __pgt_definition AS\nWITH query AS (', definition->>'query', E'\n) SELECT * FROM query');
+    name CONSTANT text := quote_ident(definition->>'name');
+    -- In parentheses, only one statement is one; in these a word that begins no statement is the one complained of. No rollback
+    -- takes it back where a cancel comes between: under one name for all it would stand in the way of the next.
+    preparing CONSTANT text := concat('PREPARE ', name, E' AS\nWITH query AS (', definition->>'query', E'\n) SELECT * FROM query');
+    forgetting CONSTANT text := concat('DEALLOCATE ', name);
     creating CONSTANT text := concat(
         CASE WHEN (definition->>'temporary')::boolean THEN 'CREATE TEMPORARY VIEW ' ELSE format('CREATE VIEW %I.', definition->>'schema') END,
-        quote_ident(definition->>'name'), E' AS\n', definition->>'query', E'\n');
+        name, E' AS\n', definition->>'query', E'\n');
 BEGIN
     PERFORM set_config('DateStyle', definition->>'datestyle', true);
     PERFORM set_config('TimeZone', definition->>'timezone', true);
     PERFORM set_config('search_path', definition->>'path', true);
     -- From here on no name or operator must be looked up along the role's path but those of the query.
     EXECUTE preparing;
-    DEALLOCATE __pgt_definition;
+    EXECUTE forgetting;
     -- Or else PostgreSQL gives notice of a view that can only be a temporary one. This is undone with the view.
     PERFORM pg_catalog.set_config('client_min_messages', 'error', true);
     EXECUTE creating;

@@ -80,3 +80,21 @@ def test_stream_table_that_is_read_in_the_block_that_makes_it_says_how_to_split_
     with pytest.raises(psycopg.errors.UndefinedTable) as raised:
         db.run("SELECT * FROM nowhere")
     assert raised.value.diag.message_hint is None
+
+
+def test_analysis_that_is_cancelled_leaves_nothing_that_stands_in_the_way_of_the_next(db: Database) -> None:
+    """Wherever the cancel comes: the query is prepared, among other things, which no rollback takes back."""
+    db.run("CREATE TABLE wide (id int PRIMARY KEY, v int)")
+    columns = ", ".join(f"id + {n} + v * {n} AS c{n}" for n in range(1500))
+    analyse = "SELECT pgtrickle._analysed(%s, 'public', '{definition}', false)->>'definition'"
+    cancelled = 0
+    for milliseconds in range(1, 60):
+        db.run(f"SET statement_timeout = {milliseconds}")
+        try:
+            db.run(analyse, f"SELECT {columns} FROM wide")
+        except psycopg.errors.QueryCanceled:
+            cancelled += 1
+        db.run("SET statement_timeout = 0")
+        assert db.value(analyse, "SELECT id FROM wide") == " SELECT id\n   FROM public.wide".strip()
+    assert cancelled > 5
+    assert db.rows("SELECT name FROM pg_prepared_statements WHERE name LIKE '\\_\\_pgt%%'") == []
