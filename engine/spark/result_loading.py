@@ -3,6 +3,9 @@
 Few rows come through this process and one connection, into a temporary table of the refreshing session. Many are
 written by Spark's executors, each partition by a COPY of its own, where they have been told how to reach PostgreSQL
 and so many are expected; else by this process over several connections.
+
+Spark computes nothing in a client's transaction block, which could be prepared for a commit in two phases, if there
+were nothing temporary in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Preparing a subscription: what it reads, who may, how it is evaluated, and which columns come out.
 
 The query is analysed on a connection of the engine's, with the role and the names of the client's session: on the
-client's own a temporary view could not be made in a READ ONLY transaction, and would hold on to its transaction id.
+client's own a view could not be made in a READ ONLY transaction, and would hold on to its transaction id.
 """
 
 from __future__ import annotations
