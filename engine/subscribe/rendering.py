@@ -18,7 +18,7 @@ from engine.subscribe.preparation import ORDER, OutputColumn, Preparation
 from sql import literal
 from sql.base.text import quote
 from sql.changes.change_query import KIND
-from sql.operators.statement import AT
+from sql.operators.captured_changes import AT
 
 TEXTS = frozenset({25, 1042, 1043, 19, 114, 18})
 """The types whose binary form is their text: text, bpchar, varchar, name, json, "char"."""

@@ -25,7 +25,7 @@ from sql.canonical.row_expressions import aggregate_name
 from sql.errors import NotDifferentiable
 from sql.operators import Aggregate, Call, Expand, Operator, Scan
 from sql.operators.ordering import SortKey
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 _WRAPPERS = (exp.Filter, exp.WithinGroup)
 _SIMPLE = (exp.Count, exp.Sum, exp.Avg, exp.Min, exp.Max)

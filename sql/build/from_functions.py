@@ -18,8 +18,8 @@ from sql.canonical.from_items import RowSource
 from sql.canonical.local_nodes import output_names
 from sql.errors import NotDifferentiable
 from sql.operators import Constants, Join, Operator, SetReturning
+from sql.operators.plan import NOTHING
 from sql.operators.set_returning import ROW
-from sql.operators.statement import NOTHING
 
 ARGUMENTS = "__pgt_arguments"
 

@@ -18,7 +18,7 @@ from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import returns_set
 from sql.errors import NotDifferentiable
 from sql.operators import Distinct, Operator, Project, ProjectSet
-from sql.operators.statement import NOTHING
+from sql.operators.plan import NOTHING
 
 
 def projected(

@@ -17,8 +17,8 @@ from sql.canonical.local_nodes import output_names
 from sql.canonical.row_expressions import aggregate_name
 from sql.errors import NotDifferentiable
 from sql.operators import Recursion, Scan
+from sql.operators.plan import NOTHING
 from sql.operators.recursion.fixpoint import Fixpoint, Term, WorkingTable
-from sql.operators.statement import NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sql.canonical.from_items import ValuesQuery
 from sql.canonical.row_expressions import check
 from sql.errors import NotDifferentiable
 from sql.operators import Constants, Operator, Project, SetOperation, UnionAll
-from sql.operators.statement import NOTHING
+from sql.operators.plan import NOTHING
 
 
 def build_union(builder: Builder, query: exp.Union, scope: Scope, output: Sequence[Column] | None) -> Relation:

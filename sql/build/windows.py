@@ -24,7 +24,7 @@ from sql.errors import NotDifferentiable
 from sql.operators import Operator
 from sql.operators.aggregates.window import Frame, Window, WindowCall
 from sql.operators.ordering import SortKey
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 _RESULTS = {
     "row_number": "bigint",

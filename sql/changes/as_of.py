@@ -13,6 +13,7 @@ from sql.compile.compiled import Compiled
 from sql.compile.tick_accumulators import Running, running
 from sql.operators import Aggregate, Operator, Recursion, Scan
 from sql.operators.input import substituted
+from sql.operators.plan import TreeFacts
 from sql.operators.versions.version_scan import VersionScan
 from sql.optimize.column_pruning import narrowed
 from sql.optimize.semi_join_reduction import bounds
@@ -34,40 +35,41 @@ def versioned(compiled: Compiled, keys: Mapping[int, Sequence[str]]) -> Compiled
     }
     made: dict[int, Operator] = {}
     root = _versioned(compiled.root, used, made)
-    bounding, whole = bounds(root), frozenset(id(made[known]) for known in compiled.whole)
+    bounding, whole = bounds(root), frozenset(made[known].node for known in compiled.facts.whole)
+    carried = _carried(compiled.root, made, whole | bounding.keys())
     return replace(
         compiled,
         used_columns=used,
         root=root,
-        bounds=bounding,
-        whole=whole,
-        narrowed=narrowed(root),
+        facts=TreeFacts(
+            bounding, whole, narrowed(root), running={kept.aggregate.node: kept.groups for kept in carried}
+        ),
         netted_later=frozenset(),
         versioned=True,
-        running=_running(compiled.root, made, whole | bounding.keys()),
+        running=carried,
         _cache={},
     )
 
 
-def _running(root: Operator, made: Mapping[int, Operator], others: Set[int]) -> tuple[Running, ...]:
+def _carried(root: Operator, made: Mapping[int, Operator], others: Set[int]) -> tuple[Running, ...]:
     """The aggregates whose groups are kept, each after those that it reads; not ``others``, which know only some."""
     if any(isinstance(operator, Recursion) for operator in root.walk()):
         return ()
     pairs: dict[int, tuple[Aggregate, Aggregate]] = {}
     for original in reversed(list(root.walk())):
-        aggregate = made[id(original)]
-        if isinstance(original, Aggregate) and isinstance(aggregate, Aggregate) and id(aggregate) not in others:
-            pairs.setdefault(id(aggregate), (aggregate, original))
+        aggregate = made[original.node]
+        if isinstance(original, Aggregate) and isinstance(aggregate, Aggregate) and aggregate.node not in others:
+            pairs.setdefault(aggregate.node, (aggregate, original))
     return running([*pairs.values()])
 
 
 def _versioned(operator: Operator, used: Mapping[int, tuple[str, ...]], made: dict[int, Operator]) -> Operator:
     """An operator over version scans; what is in several places of the tree stays one operator."""
-    if id(operator) not in made:
+    if operator.node not in made:
         if isinstance(operator, Scan):
             source = operator.source
-            made[id(operator)] = VersionScan(source, operator.number, operator.columns, used[source.oid])
+            made[operator.node] = VersionScan(source, operator.number, operator.columns, used[source.oid])
         else:
-            others = {id(below): _versioned(below, used, made) for below in operator.inputs}
-            made[id(operator)] = substituted(operator, others)
-    return made[id(operator)]
+            others = {below.node: _versioned(below, used, made) for below in operator.inputs}
+            made[operator.node] = substituted(operator, others)
+    return made[operator.node]

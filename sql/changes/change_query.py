@@ -20,8 +20,10 @@ from sql.changes.timestamped import TIMESTAMP, with_timestamp
 from sql.compile.compiled import Compiled
 from sql.errors import NotDifferentiable
 from sql.operators import Operator, Restriction
+from sql.operators.captured_changes import AT
 from sql.operators.operator import names, restricted
-from sql.operators.statement import AT, MOST, Plan
+from sql.operators.plan import Plan
+from sql.operators.statement import MOST
 from sql.storage import KeyedRows, Recomputed, Shape
 from sql.storage.keyed import Keyed
 
@@ -77,7 +79,9 @@ class Followed:
         plan = self.compiled.following(changed, streamed=frozenset())
         if not self._root.changed(plan):
             return self.snapshot()
-        return plan.statement(self._as_new(consolidated(self._root.old(plan), self._root_columns, self._internals)))
+        return plan.statement.text(
+            self._as_new(consolidated(self._root.old(plan), self._root_columns, self._internals))
+        )
 
     def changes(self, changed: frozenset[int], *, most: int | None = None) -> str:
         """What has happened since the frontier, after which these sources, and no others, have changed.
@@ -87,11 +91,11 @@ class Followed:
         plan = self.compiled.following(changed, streamed=self.compiled.streamed(self._root), most=most)
         delta = consolidated(self._root.delta(plan), self._root_columns, self._internals)
         if not self.keys:
-            return plan.statement(self._weighted(delta))
+            return plan.statement.text(self._weighted(delta))
         changes = plan.cte("__pgt_changes", delta)
         if self._unique:
-            return plan.statement(self._by_key(self._counted(f"{changes} AS d")))
-        return plan.statement(self._by_key(self._beside(plan, changes)))
+            return plan.statement.text(self._by_key(self._counted(f"{changes} AS d")))
+        return plan.statement.text(self._by_key(self._beside(plan, changes)))
 
     def history(self, changed: frozenset[int]) -> str | None:
         """What has happened since the frontier, after which these sources have changed, each timestamp's changes apart.
@@ -105,8 +109,8 @@ class Followed:
         plan = self.compiled.following(changed, streamed=frozenset(), dated=True)
         delta = consolidated(root.delta(plan), [*self._root_columns, TIMESTAMP], [*self._internals, AT])
         if not self.keys:
-            return plan.statement(self._weighted(delta, dated=True))
-        return plan.statement(self._by_key(self._counted(derived(delta, "d")), dated=True))
+            return plan.statement.text(self._weighted(delta, dated=True))
+        return plan.statement.text(self._by_key(self._counted(derived(delta, "d")), dated=True))
 
     # -- at timestamps in the past ----------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.operators import Filter, Operator, Project, ProjectSet, Scan, SetReturning, UnionAll
-from sql.operators.statement import AT
+from sql.operators.captured_changes import AT
 
 TIMESTAMP = Field(AT, "bigint", not_null=True)
 """In milliseconds since the epoch."""

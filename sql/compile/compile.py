@@ -34,8 +34,8 @@ from sql.operators.aggregates.accumulators import rescan_strategy
 from sql.operators.aggregates.cached_accumulators import memory_name
 from sql.operators.aggregates.linear_aggregate import addable
 from sql.operators.pass_through import PassThrough
+from sql.operators.plan import NOTHING, TreeFacts
 from sql.operators.semi_join_reduction import SemiJoinReduction
-from sql.operators.statement import NOTHING
 from sql.optimize.column_pruning import narrowed
 from sql.optimize.predicate_pushdown import pushed_conditions
 from sql.optimize.semi_join_reduction import bounds
@@ -171,10 +171,8 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         core,
         staged,
         pushed_conditions(root),
-        bounding,
-        whole,
+        TreeFacts(bounding, whole, narrowed(root)),
         remembered(root, shape, whole, bounding),
-        narrowed(root),
         netted_later(root),
         root,
         fields,
@@ -188,7 +186,7 @@ def _staged(names: Sequence[str], types: Mapping[str, str]) -> str:
 
 
 def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
-    """The aggregates, by `id`, that one over all of their groups is made of, which reads them all."""
+    """The aggregates, by node, that one over all of their groups is made of, which reads them all."""
     found = set()
     for operator in root.walk():
         stored = isinstance(shape, Groups) and operator is shape.aggregate
@@ -196,24 +194,24 @@ def read_whole(root: Operator, shape: Shape) -> frozenset[int]:
             below = operator.input
             while isinstance(below, Project | Filter | PassThrough):
                 below = below.input
-            found.add(id(below))
+            found.add(below.node)
     return frozenset(found)
 
 
 def remembered(
     root: Operator, shape: Shape, whole: frozenset[int], bounding: Mapping[int, Sequence[SemiJoinReduction]]
 ) -> Mapping[int, Remembered]:
-    """By `id`, the aggregates whose groups are handed on from one refresh to the next: it needs all of them."""
+    """By node, the aggregates whose groups are handed on from one refresh to the next: it needs all of them."""
     found: dict[int, Remembered] = {}
     if any(isinstance(operator, Recursion) for operator in root.walk()):
         return found
     for operator in root.walk():
         if not isinstance(operator, Aggregate) or (isinstance(shape, Groups) and operator is shape.aggregate):
             continue
-        parts = addable(operator) if not operator.keys or id(operator) in whole else None
-        name = memory_name(operator, parts) if parts is not None and not bounding.get(id(operator)) else None
+        parts = addable(operator) if not operator.keys or operator.node in whole else None
+        name = memory_name(operator, parts) if parts is not None and not bounding.get(operator.node) else None
         if name is not None:
-            found[id(operator)] = Remembered(name, operator.sources)
+            found[operator.node] = Remembered(name, operator.sources)
     return found
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sql.base.columns import Column, Field, Source
 from sql.base.text import quote
 from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
-from sql.operators.semi_join_reduction import SemiJoinReduction
-from sql.operators.statement import DATES, MOST, Plan, Stage, delta_name, pending_dates, source_delta
+from sql.operators.captured_changes import DATES, delta_name, pending_dates, source_delta
+from sql.operators.plan import Plan, TreeFacts
+from sql.operators.statement import MOST, Stage, Statement
 from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, report
@@ -76,14 +77,9 @@ class Compiled:
     _staged: str = ""
     conditions: Mapping[int, str] = field(default_factory=dict)
     """Conditions on the pending changes of sources, see `pushdown`."""
-    bounds: Mapping[int, Sequence[SemiJoinReduction]] = field(default_factory=dict)
-    """What bounds the deltas of operators, see `bounds`."""
-    whole: frozenset[int] = frozenset()
-    """Aggregates of which all groups are read, see `linear_aggregate`."""
+    facts: TreeFacts = field(default_factory=TreeFacts)
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
-    """Aggregates, by `id`, whose groups a refresh hands on to the next."""
-    narrowed: Mapping[int, frozenset[str]] = field(default_factory=dict)
-    """The columns of joins that are read, see `narrowing`."""
+    """Aggregates, by node, whose groups a refresh hands on to the next."""
     netted_later: frozenset[int] = frozenset()
     """Sources whose changes are consolidated by whoever reads them, see `streaming`."""
     root: Operator | None = None
@@ -145,7 +141,7 @@ class Compiled:
 
     def _finished(self, plan: Plan, done: Mapping[str, str], uncaptured: frozenset[int]) -> str:
         captured = [source.oid for source in self.sources if source.oid not in uncaptured]
-        return plan.statement(report(plan, done, captured, changes=False))
+        return plan.statement.text(report(plan, done, captured, changes=False))
 
     def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
         """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.
@@ -174,46 +170,35 @@ class Compiled:
 
         Raises NotExpressible if it cannot be.
         """
-        plan = Plan(changed, narrowed=self.narrowed, remote_plan=True)
+        plan = Plan(changed, facts=TreeFacts(narrowed=self.facts.narrowed), statement=Statement(remote=True))
         done = self.shape.apply_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
-        statement = plan.statement(report(plan, done, used, changes=True))
-        return RemotePlan(tuple(plan.views), tuple(plan.stages), statement)
+        statement = plan.statement.text(report(plan, done, used, changes=True))
+        return RemotePlan(tuple(plan.statement.views), tuple(plan.statement.stages), statement)
 
     def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
         plan = Plan(
             changed,
             self.streamed(self.shape.summed),
-            bounds=self.bounds,
-            whole=self.whole,
-            narrowed=self.narrowed,
-            remembered={known: aggregate.name for known, aggregate in self.remembered.items()},
+            replace(self.facts, remembered={known: each.name for known, each in self.remembered.items()}),
+            Statement(most=most),
             usual=usual,
-            most=most,
         )
         used = self._with_changes(plan)
         done = self.shape.apply_delta(plan, storage) if used else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
         same = [a.name for a in self.remembered.values() if not a.sources & changed]
         read = [source.oid for source in used]
-        return plan.statement(report(plan, done, read, changes=True, unread=unread, same=same))
+        return plan.statement.text(report(plan, done, read, changes=True, unread=unread, same=same))
 
     def following(
         self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False, most: int | None = None
     ) -> Plan:
         """A plan to which the changes of sources since the frontier ``$1`` are known, for what stores nothing.
 
-        If they are ``dated`` it has each with its timestamp. ``most``: see `Plan`.
+        If they are ``dated`` it has each with its timestamp. ``most``: see `Statement`.
         """
-        plan = Plan(
-            changed,
-            streamed,
-            bounds=self.bounds,
-            whole=self.whole,
-            narrowed=self.narrowed,
-            running={id(kept.aggregate): kept.groups for kept in self.running},
-            most=most,
-        )
+        plan = Plan(changed, streamed, self.facts, Statement(most=most))
         self._with_changes(plan, dated=dated)
         return plan
 

@@ -17,8 +17,9 @@ from sql.base.text import any_of, derived, quote, select, union_all
 from sql.operators import Aggregate
 from sql.operators.aggregates.accumulators import Maintained, auxiliaries, state
 from sql.operators.aggregates.linear_aggregate import addable, former, sums
+from sql.operators.captured_changes import AT
 from sql.operators.operator import names
-from sql.operators.statement import AT, NOTHING, Plan
+from sql.operators.plan import NOTHING, Plan
 from sql.operators.versions.versions import BUCKET, NOW
 
 
@@ -65,7 +66,9 @@ class Running:
             where=["m.__pgt_sure"],
         )
         self._add(plan, sure)
-        return plan.statement(select(["pg_catalog.to_jsonb(pg_catalog.count(*))"], merged, where=["NOT __pgt_sure"]))
+        return plan.statement.text(
+            select(["pg_catalog.to_jsonb(pg_catalog.count(*))"], merged, where=["NOT __pgt_sure"])
+        )
 
     def complete(self, plan: Plan) -> str:
         """Add those that `advance` has left, from their rows."""
@@ -95,7 +98,7 @@ class Running:
             where=["NOT m.__pgt_sure"],
         )
         added = self._add(plan, rows)
-        return plan.statement(select(["pg_catalog.to_jsonb(pg_catalog.count(*))"], added))
+        return plan.statement.text(select(["pg_catalog.to_jsonb(pg_catalog.count(*))"], added))
 
     def _merged(self, plan: Plan) -> tuple[str, str]:
         """A CTE of the touched groups, as far as addition says what they are made of; and the input's changes.
@@ -120,7 +123,9 @@ class Running:
     def _add(self, plan: Plan, rows: str) -> str:
         here, were = self._columns
         targets = [quote(BUCKET), quote(AT), *names(self.aggregate.keys), *here, *were]
-        return plan.modification("__pgt_added", f"INSERT INTO {self.table} ({', '.join(targets)}) {rows} RETURNING 1")
+        return plan.statement.modification(
+            "__pgt_added", f"INSERT INTO {self.table} ({', '.join(targets)}) {rows} RETURNING 1"
+        )
 
     @property
     def _columns(self) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sql.base.consolidate import consolidated
 from sql.operators.pass_through import PassThrough
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

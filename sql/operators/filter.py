@@ -13,7 +13,7 @@ from sql.base.columns import Field
 from sql.base.text import derived, select
 from sql.canonical.dialect import generate
 from sql.operators.operator import Operator, Restriction
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from sql.base.columns import Field
 from sql.base.text import derived, select, union_all
 from sql.operators.operator import Operator, Restriction, W, names
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,14 @@ class Input(Operator):
 
 
 def substituted(operator: Operator, others: Mapping[int, Operator]) -> Operator:
-    """A tree in which some operators, found by their `id`, are replaced."""
-    if id(operator) in others:
-        return others[id(operator)]
-    changed: dict[str, object] = {}
-    for field in fields(operator):  # type: ignore[arg-type]
+    """A tree in which some operators, found by their node, are replaced."""
+    if operator.node in others:
+        return others[operator.node]
+    changed: dict[str, Any] = {}
+    for field in fields(operator):
         value = getattr(operator, field.name)
         if isinstance(value, Operator):
             changed[field.name] = substituted(value, others)
         elif isinstance(value, tuple) and value and all(isinstance(item, Operator) for item in value):
             changed[field.name] = tuple(substituted(item, others) for item in value)
-    return replace(operator, **changed) if changed else operator  # type: ignore[type-var]
+    return replace(operator, **changed) if changed else operator

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 from sql.base.columns import WEIGHT, Field
 from sql.base.identity import key_hash, same_key
 from sql.base.text import all_of, any_of, derived, quote, select, union_all
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 W = quote(WEIGHT)
 
@@ -46,8 +47,19 @@ class Restriction:
         return Restriction(f"({distinct})", pairs)
 
 
-class Operator(ABC):
-    """A node of the operator tree."""
+_NODES = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of a tree, told apart from others that look the same by its number."""
+
+    node: int = field(init=False, compare=False, repr=False, default_factory=_NODES.__next__)
+    """Unlike an `id` it is never another node's, even when this one is gone."""
+
+
+class Operator(Node, ABC):
+    """An operator over Z-sets."""
 
     columns: tuple[Field, ...]
 
@@ -149,7 +161,7 @@ def restricted(
     ``rare`` should be quick to plan instead, and a key of computed values has no index: all rows are found by hash.
     """
     pairs = only.pairs
-    if plan.remote_plan:
+    if plan.statement.remote:
         agree = [f"r.{quote(c)} IS NOT DISTINCT FROM k.{quote(f.name)}" for c, f in pairs]
         source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON {all_of(agree)}"
         return select([f"r.{c}" for c in columns], source)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field
 from sql.operators.operator import Operator, Restriction
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field
 from sql.operators.operator import Operator, Restriction
+from sql.operators.plan import Plan
 from sql.operators.project import Project
-from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

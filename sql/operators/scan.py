@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field, Source
 from sql.base.text import aliased, quote, select, union_all
+from sql.operators.captured_changes import delta_name, pending_changes, recorded
 from sql.operators.operator import Operator, Restriction, W
-from sql.operators.statement import Plan, delta_name, pending_changes, recorded
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

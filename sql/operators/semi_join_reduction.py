@@ -14,7 +14,7 @@ from sqlglot import exp
 from sql.base.text import all_of, derived, quote, select, union_all
 from sql.canonical.dialect import generate
 from sql.operators.operator import Operator
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +47,5 @@ class SemiJoinReduction:
 
 def bounded(plan: Plan, operator: Operator, changes: str) -> str:
     """Those changes of an operator's input that can matter to whoever reads the operator."""
-    bounds = plan.bounds.get(id(operator), ())
+    bounds = plan.facts.bounds.get(operator.node, ())
     return select(["d.*"], derived(changes, "d"), where=[b.sql(plan, "d") for b in bounds]) if bounds else changes

@@ -15,7 +15,7 @@ from sql.base.columns import Field
 from sql.base.text import aliased, derived, quote, select
 from sql.canonical.dialect import generate
 from sql.operators.operator import Operator, Restriction, W, names, restricted
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 ROW = "__pgt_row"
 """The name of the input's row in ``source``."""
@@ -81,7 +81,7 @@ class SetReturning(Operator):
         before it calls the function. So the input's rows are restricted here, each once, and OFFSET keeps the planner
         from joining further before the function has been called.
         """
-        if only is None or plan.remote_plan or (inner is not None and len(inner.pairs) == len(only.pairs)):
+        if only is None or plan.statement.remote or (inner is not None and len(inner.pairs) == len(only.pairs)):
             return self._expanded(query, *weight)
         if inner is not None:
             nullable = [column.name for column in self.input.columns if not column.not_null]

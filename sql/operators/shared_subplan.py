@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sql.operators.pass_through import PassThrough
+from sql.operators.plan import Plan
 from sql.operators.shared import shared_delta
-from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select, union_all
 from sql.operators.operator import Operator, Restriction, W
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

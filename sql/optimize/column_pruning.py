@@ -17,19 +17,19 @@ from sql.operators import Filter, Join, Operator, Project
 
 def narrowed(root: Operator) -> Mapping[int, frozenset[str]]:
     """By the `id` of joins, the names of the columns that are read."""
-    operators = {id(operator): operator for operator in root.walk()}
-    readers = Counter(id(below) for operator in operators.values() for below in operator.inputs)
+    operators = {operator.node: operator for operator in root.walk()}
+    readers = Counter(below.node for operator in operators.values() for below in operator.inputs)
     found = {}
     for operator in operators.values():
         if not isinstance(operator, Project):
             continue
         read = [*operator.expressions]
         below = operator.input
-        while isinstance(below, Filter) and readers[id(below)] == 1:
+        while isinstance(below, Filter) and readers[below.node] == 1:
             read.append(below.condition)
             below = below.input
-        if isinstance(below, Join) and readers[id(below)] == 1:
+        if isinstance(below, Join) and readers[below.node] == 1:
             used = {column.name for expression in read for column in expression.find_all(exp.Column)}
             # A relation has one column at least, whoever executes it.
-            found[id(below)] = frozenset(used or {below.columns[0].name})
+            found[below.node] = frozenset(used or {below.columns[0].name})
     return found

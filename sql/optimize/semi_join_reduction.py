@@ -33,7 +33,7 @@ def bounds(root: Operator) -> Mapping[int, tuple[SemiJoinReduction, ...]]:
     above: dict[int, set[int]] = {}
     for operator in root.walk():
         for below in operator.inputs:
-            above.setdefault(id(below), set()).add(id(operator))
+            above.setdefault(below.node, set()).add(operator.node)
     search = _Search(frozenset(known for known, readers in above.items() if len(readers) > 1))
     search.visit(root, ())
     return {known: tuple(found) for known, found in search.found.items()}
@@ -47,16 +47,16 @@ class _Search:
 
     def visit(self, operator: Operator, given: Sequence[SemiJoinReduction]) -> None:
         """Pass bounds of an operator's rows on to everything below it."""
-        if id(operator) in self.seen or not operator.barrier:
+        if operator.node in self.seen or not operator.barrier:
             return
-        if id(operator) in self.shared:
-            self.seen.add(id(operator))
+        if operator.node in self.shared:
+            self.seen.add(operator.node)
             given = ()
         if isinstance(operator, RecomputeGroups):
             own = {key.name: key.name for key in operator.keys}
             given = _passed(given, own)
             if given:
-                self.found.setdefault(id(operator), []).extend(given)
+                self.found.setdefault(operator.node, []).extend(given)
             self.visit(operator.input, given)
         elif isinstance(operator, Join):
             for below in operator.joined:

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from sql.base.columns import Source
 from sql.compile.compiled import RemotePlan
-from sql.operators.statement import Stage, delta_name
+from sql.operators.captured_changes import delta_name
+from sql.operators.statement import Stage
 from sql.spark.relations import Relation
 from sql.spark.render import NotExpressible, Renderer, SparkQuery, delta_view_name, understood
 

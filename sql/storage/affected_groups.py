@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sql.base.columns import Column, Field
 from sql.base.text import aliased, derived, quote, select
 from sql.operators import Operator, RecomputeGroups
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.keyed import Keyed
 from sql.storage.root import above, hidden_keys
 from sql.storage.shape import output_columns
@@ -41,10 +41,10 @@ class AffectedGroups(Keyed):
         if not self.key:
             rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
         keys = keys_as_stored(decisive.keys, self.key, touched)
-        if plan.remote_plan:
+        if plan.statement.remote:
             keys = staged_keys(plan, self.key, keys)
             types = {column.name: column.type for column in (*self.key, *self.output)}
-            rows = select(["*"], plan.stage("__pgt_rows", rows, {name: types[name] for name in self.names}))
+            rows = select(["*"], plan.statement.stage("__pgt_rows", rows, {name: types[name] for name in self.names}))
         scope = plan.cte("__pgt_scope", self.identified(keys))
         return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), scope)
 
@@ -59,8 +59,8 @@ def staged_keys(plan: Plan, stored: Sequence[Column], keys: str) -> str:
     """Touched keys that another executor computes. A staging table has at least one column."""
     if not stored:
         some = select(["1::bigint AS n"], derived(keys, "k"))
-        return select([], plan.stage("__pgt_touched", some, {"n": "bigint"}))
-    return select(["*"], plan.stage("__pgt_touched", keys, {column.name: column.type for column in stored}))
+        return select([], plan.statement.stage("__pgt_touched", some, {"n": "bigint"}))
+    return select(["*"], plan.statement.stage("__pgt_touched", keys, {column.name: column.type for column in stored}))
 
 
 def stored(

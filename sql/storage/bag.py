@@ -13,7 +13,7 @@ from sql.base.columns import Column, Field
 from sql.base.identity import SALT, content_hash, content_partition, same_content
 from sql.base.text import derived, quote, select
 from sql.operators import Operator
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.shape import ROW_ID, Shape, W, net_delta
 
 HASH = quote("__pgt_hash")
@@ -70,10 +70,10 @@ class Bag(Shape):
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
         come = select(columns, f"{new} AS n", where=[f"NOT EXISTS ({present})"])
         return {
-            "deleted": plan.modification(
+            "deleted": plan.statement.modification(
                 "__pgt_deleted", f"DELETE FROM {storage} AS s WHERE NOT EXISTS ({gone}) RETURNING 1"
             ),
-            "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
+            "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
         }
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
@@ -95,9 +95,9 @@ class Bag(Shape):
         )
         missing = select([f"-(h.{ORDINAL} + h.{W}) AS n"], f"{counted} AS h", where=[f"h.{ORDINAL} + h.{W} < 0"])
         return {
-            "deleted": plan.modification(
+            "deleted": plan.statement.modification(
                 "__pgt_deleted", f"DELETE FROM {storage} AS s USING {counted} AS h WHERE {drop} RETURNING 1"
             ),
-            "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
+            "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
             "missing": plan.cte("__pgt_missing", missing, materialized=False),
         }

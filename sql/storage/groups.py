@@ -20,7 +20,7 @@ from sql.operators import Aggregate, Filter, Operator
 from sql.operators.aggregates.accumulators import COUNT, Maintained, auxiliaries, maintained, results
 from sql.operators.aggregates.accumulators import state as made_of
 from sql.operators.operator import names
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.affected_groups import keys_as_stored, staged_keys
 from sql.storage.keyed import ID, Keyed
 from sql.storage.root import above, hidden_keys, top
@@ -80,7 +80,7 @@ class Groups(Keyed):
         return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.remote_plan and self.summed is None:
+        if plan.statement.remote and self.summed is None:
             return self._computed_again(plan, storage)
         keys = self.aggregate.keys
         parts = auxiliaries(self.maintained)
@@ -91,9 +91,11 @@ class Groups(Keyed):
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
-        if plan.remote_plan:
+        if plan.statement.remote:
             sums = dict.fromkeys((part.name for a in parts for part in a.delta), "")
-            summed = select(["*"], plan.stage("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums))
+            summed = select(
+                ["*"], plan.statement.stage("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums)
+            )
         delta = plan.cte("__pgt_scope", self.identified(summed))
         conditions = [f"coalesce({a.rescan}, FALSE)" for a in parts if a.rescan]
         rescan = any_of([*conditions, *([f"s.{ID} IS NULL"] if self.filtered else [])])
@@ -117,7 +119,7 @@ class Groups(Keyed):
             living = [f"(NOT __pgt_known OR {size} > 0)"] if alive and self.filtered else alive
             wanted = select(names(keys), merged, where=["__pgt_rescan", *living])
             if rare:
-                plan.alarms.append(f"EXISTS ({wanted})")
+                plan.statement.violations.append(f"EXISTS ({wanted})")
             if not (rare and plan.usual):
                 flagged = plan.cte(plan.fresh("rescan"), wanted)
                 rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=rare)
@@ -147,7 +149,7 @@ class Groups(Keyed):
             state = select(["*"], derived(state, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
         keys = staged_keys(plan, self.key, keys_as_stored(aggregate.keys, self.key, touched))
         types = {key.name: key.type for key in aggregate.keys} | dict.fromkeys(self.auxiliaries, "")
-        new = self.identified(self.finished(select(["*"], plan.stage("__pgt_state", state, types))))
+        new = self.identified(self.finished(select(["*"], plan.statement.stage("__pgt_state", state, types))))
         return self.apply(plan, storage, plan.cte("__pgt_new", new), plan.cte("__pgt_scope", self.identified(keys)))
 
     def _going(self, alias: str) -> list[str]:

@@ -11,7 +11,7 @@ from sql.base.columns import Column, Field
 from sql.base.identity import key_hash, same_content, same_key
 from sql.base.text import derived, quote, select
 from sql.operators import Operator
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.shape import ROW_ID, Shape, W, net_delta
 
 ID = quote(ROW_ID)
@@ -58,7 +58,7 @@ class Keyed(Shape):
         if scope:
             deleted = self.delete(plan, storage, scope, f"NOT EXISTS ({wanted})")
         else:
-            deleted = plan.modification(
+            deleted = plan.statement.modification(
                 "__pgt_deleted", f"DELETE FROM {storage} AS s WHERE NOT EXISTS ({wanted}) RETURNING 1"
             )
         return {
@@ -70,7 +70,7 @@ class Keyed(Shape):
     def delete(self, plan: Plan, storage: str, keys: str, *conditions: str) -> str:
         """Delete the rows (alias s) that have a key in a CTE (alias d) and satisfy conditions."""
         where = " AND ".join([self._same("s", "d"), *conditions])
-        return plan.modification(
+        return plan.statement.modification(
             "__pgt_deleted", f"DELETE FROM {storage} AS s USING {keys} AS d WHERE {where} RETURNING 1"
         )
 
@@ -80,7 +80,7 @@ class Keyed(Shape):
         hidden = self.hidden_columns
         differs = f"NOT ({same_content(self.output, 's', 'n')} AND {same_key(hidden, 's', 'n')})"
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
-        return plan.modification(
+        return plan.statement.modification(
             "__pgt_updated",
             f"UPDATE {storage} AS s SET {assignments} FROM {target} AS n WHERE {self._same('s', 'n')}"
             f" AND {condition or differs} RETURNING 1",
@@ -91,7 +91,7 @@ class Keyed(Shape):
         present = select([], f"{storage} AS s", where=[self._same("s", "n")])
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
         come = select(columns, f"{target} AS n", where=[*conditions, f"NOT EXISTS ({present})"])
-        return plan.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
+        return plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
 
     def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
         return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), None)
@@ -129,6 +129,6 @@ class KeyedRows(Keyed):
         return {
             "deleted": deleted,
             "updated": updated,
-            "inserted": plan.modification("__pgt_inserted", f"{self.insert(storage, fresh)} RETURNING 1"),
+            "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, fresh)} RETURNING 1"),
             "missing": plan.cte("__pgt_missing", missing, materialized=False),
         }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sql.base.columns import Column
 from sql.base.text import select
 from sql.operators import Operator
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.shape import Shape
 
 
@@ -56,7 +56,7 @@ class Recomputed(Shape):
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         rows = self.rows
-        if plan.remote_plan:
+        if plan.statement.remote:
             types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
-            rows = select(["*"], plan.stage("__pgt_rows", rows, types))
+            rows = select(["*"], plan.statement.stage("__pgt_rows", rows, types))
         return self.base.apply_full(plan, storage, rows)

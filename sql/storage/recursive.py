@@ -17,9 +17,10 @@ from sql.canonical.row_expressions import equated
 from sql.errors import NotExpressible
 from sql.operators import Join, Operator, Project, Recursion
 from sql.operators.input import Input, substituted
+from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint, Stored
 from sql.operators.recursion.fixpoint_delta import fixpoint_delta
-from sql.operators.statement import Plan
+from sql.operators.recursion.recursion import tell_delta
 from sql.storage.bag import Bag
 from sql.storage.recomputed import Recomputed
 from sql.storage.shape import Shape, output_columns
@@ -52,20 +53,20 @@ class Recursive(Recomputed):
         return (*self.bag.create(storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.remote_plan:
+        if plan.statement.remote:
             raise NotExpressible("WITH RECURSIVE")
         names = {f.name: name for name, f in reversed(self.bag.fields)}
         hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.bag.output, self.bag.fields, strict=True))
 
         def projected(rows: str) -> str:
             given = Input(self.recursion.columns, rows)
-            return substituted(self.root, {id(self.recursion): given}).new(Plan(frozenset()))
+            return substituted(self.root, {self.recursion.node: given}).new(Plan(frozenset()))
 
         stored = Stored(storage, tuple((names[f.name], f) for f in self.recursion.columns), hashed, projected)
         delta = fixpoint_delta(self.fixpoint, plan, stored)
         if delta is None:
             return self.apply_full(plan, storage, self.rows)
-        plan.solved[id(self.recursion)] = delta
+        tell_delta(plan, self.recursion, delta)
         return self.bag.apply_delta(plan, storage)
 
 

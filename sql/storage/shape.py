@@ -11,7 +11,8 @@ from sql.base.consolidate import consolidated
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.operators import Operator
 from sql.operators.aggregates.cached_accumulators import memories
-from sql.operators.statement import PENDING, Plan, buffer
+from sql.operators.captured_changes import PENDING, buffer
+from sql.operators.plan import Plan
 
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
@@ -36,7 +37,7 @@ def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
 def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
     """A CTE of the operator's delta under the query's names, rows of the same content added up."""
     query = consolidated(operator.delta(plan), [f for _, f in output], [name for name, _ in output])
-    return plan.stage("__pgt_delta", query, {name: f.type for name, f in output} | {WEIGHT: "bigint"})
+    return plan.statement.stage("__pgt_delta", query, {name: f.type for name, f in output} | {WEIGHT: "bigint"})
 
 
 class Shape(ABC):
@@ -109,7 +110,7 @@ class Shape(ABC):
         """Fill the empty storage table. Returns the CTE of the rows inserted."""
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
         statement = self.insert(storage, select(columns, derived(self.identified(self.rows), "n")))
-        return {"inserted": plan.modification("__pgt_inserted", f"{statement} RETURNING 1")}
+        return {"inserted": plan.statement.modification("__pgt_inserted", f"{statement} RETURNING 1")}
 
 
 def report(
@@ -155,13 +156,13 @@ def report(
         overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
         if seen:
             overlooked.append(f"(SELECT pg_catalog.bool_or(truncated) FROM {read}) IS TRUE")
-        if plan.alarms:
-            alarm = plan.cte("__pgt_alarm", f"SELECT {any_of(plan.alarms)} AS raised")
+        if plan.statement.violations:
+            alarm = plan.cte("__pgt_alarm", f"SELECT {any_of(plan.statement.violations)} AS raised")
             raised = f"(SELECT raised FROM {alarm})"
             entries.append(f"'unusual', {raised}")
             overlooked += [raised] if plan.usual else []
         entries.append(f"'overlooked', {any_of(overlooked)}")
-    if plan.memory or same:
+    if plan.statement.memory or same:
         entries.append(f"'memory', {memories(plan, same)}")
     entries += [
         "'snapshot', pg_catalog.pg_current_snapshot()::text",

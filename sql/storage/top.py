@@ -15,10 +15,10 @@ from sql.base.identity import content_groups
 from sql.base.text import derived, quote, repeated, select, union_all
 from sql.operators import Aggregate, Limit, Operator, Project
 from sql.operators.aggregates.accumulators import COUNT
-from sql.operators.aggregates.linear_aggregate import in_view
+from sql.operators.aggregates.linear_aggregate import in_view, tell_stored
 from sql.operators.operator import names
 from sql.operators.ordering import order_by
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 from sql.storage.recomputed import Recomputed
 from sql.storage.shape import W, output_columns
 
@@ -37,7 +37,7 @@ class Top(Recomputed):
         return self.limit.input
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.remote_plan:
+        if plan.statement.remote:
             # Where no index gives the first rows, and what is stored is not known, they are found among all.
             return Recomputed.apply_delta(self, plan, storage)
         limit = self.limit
@@ -88,12 +88,14 @@ class Top(Recomputed):
         below = self.limit.input
         while isinstance(below, Project):
             below = below.input
-        size = in_view(below) if isinstance(below, Aggregate) else None
+        if not isinstance(below, Aggregate):
+            return
+        size = in_view(below)
         if size is None or not all(f.name in stored_as for f in (*below.columns, size)):
             return
         keys = [f"s.{quote(stored_as[f.name])} AS {quote(f.name)}" for f in below.columns if f != size]
         groups = select([*keys, f"s.{quote(stored_as[size.name])} AS {quote(COUNT)}"], f"{storage} AS s")
-        plan.stored[id(below)] = groups, f"NOT {full}"
+        tell_stored(plan, below, groups, f"NOT {full}")
 
 
 def maintainable(limit: Limit, fields: tuple[tuple[str, Field], ...]) -> bool:

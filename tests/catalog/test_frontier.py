@@ -11,7 +11,7 @@ import pytest
 
 from engine.session.snapshots import Frontier, PgSnapshot
 from sql.base.frontier import unseen
-from sql.operators.statement import PENDING
+from sql.operators.captured_changes import PENDING
 from tests.catalog.conftest import Engine
 
 Change = tuple[int, int]

@@ -76,10 +76,10 @@ def attached(
 
 
 def _size(operator: Operator, known: dict[int, int]) -> int:
-    """The operators of a tree, each counted as often as it is read; ``known`` by `id`."""
-    if id(operator) not in known:
-        known[id(operator)] = 1 + sum(_size(each, known) for each in operator.inputs)
-    return known[id(operator)]
+    """The operators of a tree, each counted as often as it is read; ``known`` by node."""
+    if operator.node not in known:
+        known[operator.node] = 1 + sum(_size(each, known) for each in operator.inputs)
+    return known[operator.node]
 
 
 def _guard(expressions: Sequence[exp.Expr], call: exp.Expr) -> list[exp.Expr]:

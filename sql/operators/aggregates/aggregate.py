@@ -14,7 +14,7 @@ from sql.operators.aggregates.accumulators import results
 from sql.operators.aggregates.linear_aggregate import addable, all_groups, delta_by_addition, known_groups, reads_all
 from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
 from sql.operators.operator import Restriction, names, restricted
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Aggregate(RecomputedAggregate):
         parts = addable(self)
         if parts is not None and only is None and reads_all(self, plan):
             return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
-        if parts is not None and only is not None and id(self) in plan.remembered and reads_all(self, plan):
+        if parts is not None and only is not None and self.node in plan.facts.remembered and reads_all(self, plan):
             every = results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
             return restricted(plan, every, names(self.columns), only, self._nullable())
         known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None

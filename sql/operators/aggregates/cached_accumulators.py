@@ -20,7 +20,7 @@ from sql.base.text import derived, quote, select, text, union_all
 from sql.operators.aggregates.accumulators import COUNT, Accumulator, Maintained, auxiliaries, state
 from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
 from sql.operators.operator import names
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 MOST = 10_000
 """So many groups are remembered of an aggregate at most."""
@@ -79,7 +79,7 @@ def advance_accumulators(
     columns = [*names(keys), *(quote(a.name) for a in made_of)]
     sure, merged = known(name), before
     if plan.usual:
-        plan.alarms.append(f"NOT {sure}")
+        plan.statement.violations.append(f"NOT {sure}")
     if summed is not None:
         merged = plan.cte(plan.fresh("forward"), _merged(keys, made_of, before, summed))
         sure = f"({sure} AND NOT EXISTS (SELECT FROM {merged} WHERE __pgt_rescan))"
@@ -87,7 +87,7 @@ def advance_accumulators(
     found = select(columns, merged, where=[sure, *alive])
     if not any(a.consolidated for a in made_of):
         if summed is not None:
-            plan.alarms.append(f"EXISTS (SELECT FROM {merged} WHERE __pgt_rescan)")
+            plan.statement.violations.append(f"EXISTS (SELECT FROM {merged} WHERE __pgt_rescan)")
         if plan.usual:
             return found
     computed = state(keys, parts, rows, grouped=aggregate.grouped)
@@ -130,6 +130,6 @@ def _as(values: Sequence[str], columns: Sequence[str]) -> list[str]:
 
 def memories(plan: Plan, unchanged: Iterable[str]) -> str:
     """All that is to be remembered, as one jsonb: what the statement has computed, and what has not changed."""
-    entries: Mapping[str, str] = {name: f"$1->'memory'->{text(name)}" for name in unchanged} | plan.memory
+    entries: Mapping[str, str] = {name: f"$1->'memory'->{text(name)}" for name in unchanged} | plan.statement.memory
     pairs = ", ".join(f"{text(name)}, {value}" for name, value in entries.items())
     return f"pg_catalog.jsonb_strip_nulls(pg_catalog.jsonb_build_object({pairs}))"

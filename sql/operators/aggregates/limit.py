@@ -20,7 +20,7 @@ from sql.base.text import derived, quote, select, union_all
 from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import W, names
 from sql.operators.ordering import SortKey, order_by, total_order
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Limit(KeepsRows):
         changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
         come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
         first = self.input.new(plan)
-        if not plan.remote_plan:
+        if not plan.statement.remote:
             # Elsewhere no index gives the first rows, and no number of rows is a subquery.
             first = self._first(first, self._end(come))
         members = plan.cte(

@@ -15,6 +15,7 @@ with NaN or infinity among what is added, or if what has come is the extremum no
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from sql.base.columns import Field
 from sql.base.text import all_of, any_of, derived, quote, select, union_all
@@ -35,8 +36,29 @@ from sql.operators.aggregates.cached_accumulators import (
 )
 from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
 from sql.operators.operator import Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.semi_join_reduction import bounded
-from sql.operators.statement import Plan
+
+
+@dataclass(slots=True)
+class _Memo:
+    """What a statement holds of aggregates already, by node."""
+
+    touched: dict[int, str] = field(default_factory=dict)
+    """The common table expressions of touched groups."""
+    stored: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """What is stored of groups, see `_added`."""
+    groups: dict[int, tuple[str, str | None]] = field(default_factory=dict)
+    """What `all_groups` returns."""
+    sums: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """What `sums` returns."""
+    loaded: dict[int, str] = field(default_factory=dict)
+    """The common table expressions of what the last refresh has handed on."""
+
+
+def tell_stored(plan: Plan, aggregate: RecomputedAggregate, groups: str, complete: str) -> None:
+    """Tell that a query, ``groups``, gives groups as they were at the frontier: all there were if ``complete``."""
+    plan.memo(_Memo).stored[aggregate.node] = groups, complete
 
 
 def addable(aggregate: RecomputedAggregate) -> tuple[Maintained, ...] | None:
@@ -51,21 +73,22 @@ def addable(aggregate: RecomputedAggregate) -> tuple[Maintained, ...] | None:
 def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> str:
     """The aggregate's delta; ``parts`` are what `addable` says."""
     keys, made_of = aggregate.keys, auxiliaries(parts)
-    if id(aggregate) in plan.running:
-        return union_all(_difference(aggregate, parts, _touched_groups(aggregate, plan, plan.running[id(aggregate)])))
+    running = plan.facts.running.get(aggregate.node)
+    if running is not None:
+        return union_all(_difference(aggregate, parts, _touched_groups(aggregate, plan, running)))
     changes, summed = sums(aggregate, parts, plan)
     doubts = [f"coalesce({a.doubt}, FALSE)" for a in made_of if a.doubt]
     members = before = None
     if reads_all(aggregate, plan):
         every, members = all_groups(aggregate, parts, plan)
-        before = plan.load_accumulators.get(id(aggregate))
+        before = plan.memo(_Memo).loaded.get(aggregate.node)
         only, columns = aggregate.at(summed), names(keys) + [quote(a.name) for a in made_of]
         # Where nothing restricts the rows they are read only if there is a change at all.
         now = select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
         if only:
             now = restricted(plan, select(["*"], every), columns, only, [k.name for k in keys if not k.not_null])
     else:
-        stored = plan.stored.get(id(aggregate))
+        stored = plan.memo(_Memo).stored.get(aggregate.node)
         added, unknown = _added(aggregate, made_of, summed, *stored, plan) if stored else (None, summed)
         members = aggregate.input_new(plan, aggregate.at(unknown))
         if doubts and not _rare(made_of, plan):
@@ -74,12 +97,12 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
         now = union_all([now, added]) if added else now
     doubt, was = any_of(doubts), None
     if before:
-        condition = known(plan.remembered[id(aggregate)])
+        condition = known(plan.facts.remembered[aggregate.node])
         doubt, was = f"NOT {condition} AND {doubt}", (select(["*"], before), condition)
     both = _touched_groups(aggregate, plan, _beside(keys, made_of, now, summed, doubt, was))
     branches = _difference(aggregate, parts, both)
-    if doubts and not before and not any(a.consolidated for a in made_of) and not (plan.remote_plan or plan.stages):
-        plan.alarms.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
+    if doubts and not before and not any(a.consolidated for a in made_of) and plan.statement.in_database:
+        plan.statement.violations.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
     # What is remembered leaves no doubt, and a usual statement is not valid without.
     if doubts and not (plan.usual and (before or _rare(made_of, plan))):
         doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
@@ -96,8 +119,8 @@ def _touched_groups(aggregate: RecomputedAggregate, plan: Plan, groups: str) -> 
     """A CTE of touched groups: what they are made of, and were, and whether the latter is in doubt."""
     both = plan.cte(plan.fresh("groups"), groups)
     keys = aggregate.keys
-    if keys and all(key.not_null and key.builtin for key in keys) and not (plan.remote_plan or plan.stages):
-        plan.touched[id(aggregate)] = both
+    if keys and all(key.not_null and key.builtin for key in keys) and plan.statement.in_database:
+        plan.memo(_Memo).touched[aggregate.node] = both
     return both
 
 
@@ -122,7 +145,7 @@ def known_groups(
 
     None if there is no such delta in the statement, or the restriction is not by whole keys.
     """
-    both = plan.touched.get(id(aggregate))
+    both = plan.memo(_Memo).touched.get(aggregate.node)
     if both is None or {name for name, _ in only.pairs} != {key.name for key in aggregate.keys}:
         return None
     columns = names(aggregate.keys) + [quote(a.name) for a in auxiliaries(parts)]
@@ -171,17 +194,17 @@ def reads_all(aggregate: RecomputedAggregate, plan: Plan) -> bool:
 
     Without a change only what is remembered is needed to know them.
     """
-    needed = not aggregate.keys or id(aggregate) in plan.whole
-    known_before = id(aggregate) in plan.remembered
-    return needed and (known_before or aggregate.changed(plan)) and not (plan.remote_plan or plan.stages)
+    needed = not aggregate.keys or aggregate.node in plan.facts.whole
+    known_before = aggregate.node in plan.facts.remembered
+    return needed and (known_before or aggregate.changed(plan)) and plan.statement.in_database
 
 
 def all_groups(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:
     """What all groups are made of now, computed once in a statement: a CTE. And the input's rows, if it is cheap."""
-    done = plan.groups.get(id(aggregate))
+    done = plan.memo(_Memo).groups.get(aggregate.node)
     if done is None:
         keys, made_of = aggregate.keys, auxiliaries(parts)
-        name = plan.remembered.get(id(aggregate))
+        name = plan.facts.remembered.get(aggregate.node)
         rows = aggregate.input.new(plan)
         if not keys and any(a.consolidated for a in made_of):
             # An extremum that goes or comes asks for them once more.
@@ -189,19 +212,19 @@ def all_groups(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan
         if name is None:
             now = state(keys, parts, rows, grouped=aggregate.grouped)
         else:
-            before = plan.load_accumulators[id(aggregate)] = load_accumulators(plan, name, keys, made_of)
+            before = plan.memo(_Memo).loaded[aggregate.node] = load_accumulators(plan, name, keys, made_of)
             summed = sums(aggregate, parts, plan)[1] if aggregate.changed(plan) else None
             now = advance_accumulators(plan, name, before, summed, aggregate, parts, rows)
         every = plan.cte(plan.fresh("all"), now)
         if name is not None:
-            plan.memory[name] = save_accumulators(every, keys, made_of)
-        done = plan.groups[id(aggregate)] = every, None if keys else rows
+            plan.statement.memory[name] = save_accumulators(every, keys, made_of)
+        done = plan.memo(_Memo).groups[aggregate.node] = every, None if keys else rows
     return done
 
 
 def sums(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str]:
     """The changes of the input, a query that is cheap to repeat, and a CTE of what they add up to by group."""
-    done = plan.sums.get(id(aggregate))
+    done = plan.memo(_Memo).sums.get(aggregate.node)
     if done is None:
         keys = names(aggregate.keys)
         changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, aggregate, aggregate.input.delta(plan))))
@@ -211,7 +234,7 @@ def sums(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan
             group_by=keys or None,
             having=["pg_catalog.count(*) > 0"],
         )
-        done = plan.sums[id(aggregate)] = changes, plan.cte(plan.fresh("summed"), summed)
+        done = plan.memo(_Memo).sums[aggregate.node] = changes, plan.cte(plan.fresh("summed"), summed)
     return done
 
 

@@ -18,8 +18,8 @@ from sql.base.columns import Field
 from sql.base.consolidate import counted_out
 from sql.base.text import derived, select, union_all
 from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.semi_join_reduction import bounded
-from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

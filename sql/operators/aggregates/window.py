@@ -27,7 +27,7 @@ from sql.canonical.dialect import generate
 from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import Restriction, names, restricted
 from sql.operators.ordering import SortKey, order_by, tie_break
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 POSITION = quote("__pgt_position")
 

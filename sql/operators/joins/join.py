@@ -23,7 +23,7 @@ from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import equated
 from sql.operators.joins.join_chain import delta_by_chains, rows_at, rows_by_chain
 from sql.operators.operator import Operator, Restriction, W, names
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Join(Operator):
 
     def _read(self, plan: Plan) -> tuple[Field, ...]:
         """The columns that somebody reads, see `narrowing`."""
-        read = plan.narrowed.get(id(self))
+        read = plan.facts.narrowed.get(self.node)
         return self.columns if read is None else tuple(f for f in self.columns if f.name in read)
 
     def _joined(self, plan: Plan, relations: Sequence[str], weight: str | None) -> str:
@@ -51,7 +51,7 @@ class Join(Operator):
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         if plan.quick and len(self.joined) > 2:
             return rows_by_chain(plan, self.joined, self.conditions, self._read(plan), only)
-        if only is not None and self.barrier and not (plan.remote_plan or plan.stages):
+        if only is not None and self.barrier and plan.statement.in_database:
             found = rows_at(plan, self.joined, self.conditions, self._read(plan), only)
             if found is not None:
                 return found

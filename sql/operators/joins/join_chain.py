@@ -11,8 +11,8 @@ from sql.base.columns import Field
 from sql.base.text import derived, quote, select, union_all
 from sql.operators.joins.join_graph import JoinGraph
 from sql.operators.operator import Operator, Restriction, W, restricted
-from sql.operators.shared import shared_delta
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
+from sql.operators.shared import is_shared, shared_delta
 
 MAX_TOGETHER = 3
 """So many inputs are joined at once, in the order that PostgreSQL likes best. Of more it would try too many orders."""
@@ -107,7 +107,7 @@ def _delta(plan: Plan, graph: JoinGraph, i: int, *, shared: bool) -> _Rows:
     """The changes of one input that satisfy the conditions on it alone."""
     operator, inside = graph.inputs[i], frozenset({i})
     where = [c.sql for c in graph.conditions if c.inputs <= inside]
-    again = shared or id(operator) in plan.deltas or not operator.inputs
+    again = shared or is_shared(plan, operator) or not operator.inputs
     rows = shared_delta(plan, operator) if again else operator.delta(plan)
     if not where:
         return _Rows(rows, inside, again)
@@ -155,7 +155,7 @@ class _Chains:
 
     def fenced(self, rows: _Rows) -> _Rows:
         """Rows that are joined before anything else is joined with them."""
-        return rows if self.plan.remote_plan else _Rows(f"{rows.query} OFFSET 0", rows.inside)
+        return rows if self.plan.statement.remote else _Rows(f"{rows.query} OFFSET 0", rows.inside)
 
     def _joined(self, rows: _Rows, others: Sequence[int]) -> _Rows:
         """Rows joined with the new state of other inputs."""

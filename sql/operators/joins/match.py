@@ -12,7 +12,7 @@ from sql.base.text import all_of, derived, quote, select
 from sql.canonical.dialect import generate
 from sql.canonical.null_safe_equal import NullSafeEqual
 from sql.operators.operator import Operator, Restriction, restricted
-from sql.operators.statement import Plan
+from sql.operators.plan import Plan
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
 _TEXTS = frozenset({"text", "character varying"})
@@ -158,7 +158,7 @@ class Match:
             left = restricted(plan, left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
-        if single and not plan.remote_plan:
+        if single and not plan.statement.remote:
             signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
             before, now = (f"({self.with_values(row)}) IS TRUE" for row in signed)
             where = [f"EXISTS ({select([], derived(rows, 'r'))})", f"({before}) <> ({now})"]

@@ -28,9 +28,9 @@ from sql.operators.aggregates.aggregate import Aggregate
 from sql.operators.joins.match import Match
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.pass_through import PassThrough
+from sql.operators.plan import Plan
 from sql.operators.project import Project
 from sql.operators.shared import shared_delta
-from sql.operators.statement import Plan
 
 N = quote("__pgt_n")
 
@@ -91,7 +91,7 @@ class Matching(Operator):
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
         changes = select(["*"], plan.cte(plan.fresh("changes"), consolidated(right, match.right_used)))
         columns = names(self.left.columns)
-        if _one_row(self.right) and match.right_used and not match.pairs and not plan.remote_plan:
+        if _one_row(self.right) and match.right_used and not match.pairs and not plan.statement.remote:
             return self._delta_by_values(plan, left, changes)
         state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
@@ -134,7 +134,7 @@ class Matching(Operator):
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
         match, told_by = self.match, self._told_by(plan)
         columns = list(dict.fromkeys([*told_by, *names(match.left_used)]))
-        each = f"ON ({N}) " if told_by == [N] and not plan.remote_plan else ""
+        each = f"ON ({N}) " if told_by == [N] and not plan.statement.remote else ""
         distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT {each}{', '.join(columns)} FROM {rows}")
         contents = [f"d.{name}" for name in told_by]
         changed = select(
@@ -147,7 +147,7 @@ class Matching(Operator):
         keys = select(names(match.left_used), f"{distinct} AS k")
         only = match.mirrored().keys(plan, keys) if self.right.barrier else None
         right = self.right.new(plan, only)
-        if match.left_used or plan.remote_plan:
+        if match.left_used or plan.statement.remote:
             present = select(
                 [*contents, "pg_catalog.count(*) AS n"],
                 f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
@@ -171,7 +171,7 @@ class Matching(Operator):
     def _told_by(self, plan: Plan) -> list[str]:
         """The columns that tell apart the contents that decide; a number where PostgreSQL could not join by them."""
         used = self.match.left_used
-        return names(used) if used and (plan.remote_plan or self._plain) else [N]
+        return names(used) if used and (plan.statement.remote or self._plain) else [N]
 
     @property
     def _plain(self) -> bool:
@@ -183,7 +183,7 @@ class Matching(Operator):
         )
 
     def _agree(self, plan: Plan, left: str, right: str) -> str:
-        operator = "=" if self._told_by(plan) == [N] or not plan.remote_plan else "IS NOT DISTINCT FROM"
+        operator = "=" if self._told_by(plan) == [N] or not plan.statement.remote else "IS NOT DISTINCT FROM"
         return all_of([f"{left}.{name} {operator} {right}.{name}" for name in self._told_by(plan)])
 
 

@@ -19,8 +19,8 @@ from sql.operators.joins.join import Join
 from sql.operators.joins.match import Match
 from sql.operators.joins.matching import AntiJoin
 from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.shared import shared_delta
-from sql.operators.statement import Plan
 
 
 def nullable(fields: tuple[Field, ...]) -> tuple[Field, ...]:

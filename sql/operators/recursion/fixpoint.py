@@ -15,11 +15,11 @@ from sql.operators.joins.join import Join
 from sql.operators.joins.matching import AntiJoin, SemiJoin
 from sql.operators.joins.outer import LeftJoin
 from sql.operators.operator import Operator, Restriction
+from sql.operators.plan import Plan
 from sql.operators.project import Project
 from sql.operators.project_set import ProjectSet
 from sql.operators.scan import Scan
 from sql.operators.set_returning import SetReturning
-from sql.operators.statement import Plan
 
 
 @dataclass(frozen=True, slots=True)

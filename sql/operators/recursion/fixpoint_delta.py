@@ -28,9 +28,9 @@ from sql.base.identity import content_hash, same_content
 from sql.base.text import derived, quote, repeated, select, union_all
 from sql.operators.input import Input, substituted
 from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint, Stored, Term
 from sql.operators.scan import Scan
-from sql.operators.statement import Plan
 
 HASH = quote("__pgt_hash")
 _WORKING = -1
@@ -96,9 +96,9 @@ class _FixpointDelta:
         return select([*columns, *(f"t.{w}" for w in weight)], derived(query, "t"))
 
     def _step(self, working: Input, sides: Callable[[int], Input]) -> Operator:
-        others: dict[int, Operator] = {id(side): sides(i) for i, side in enumerate(self.sides)}
+        others: dict[int, Operator] = {side.node: sides(i) for i, side in enumerate(self.sides)}
         given = replace(working, columns=self.fixpoint.working.columns)
-        return substituted(self.fixpoint.step.operator, {**others, id(self.fixpoint.working): given})
+        return substituted(self.fixpoint.step.operator, {**others, self.fixpoint.working.node: given})
 
     def _working(self, relation: str, alias: str = "w") -> str:
         """A relation with the recursion's columns as the working table's rows."""
@@ -110,7 +110,7 @@ class _FixpointDelta:
         """A query inside a recursion, where there can be no common table expressions."""
         plan = Plan(frozenset({_WORKING}))
         query = render(plan)
-        if plan.ctes:
+        if plan.statement.ctes:
             raise _NestedError
         return query
 

@@ -8,7 +8,7 @@ tree the old rows are in storage and are not computed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -16,10 +16,11 @@ from sql.base.columns import Field, Source
 from sql.base.consolidate import consolidated, counted_out
 from sql.base.text import derived, quote, select, union_all
 from sql.canonical.dialect import generate
+from sql.operators.captured_changes import delta_name
 from sql.operators.operator import Operator, Restriction, W, names
+from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint
 from sql.operators.scan import Scan
-from sql.operators.statement import Plan, delta_name
 from sql.operators.versions.version_scan import VersionScan
 
 
@@ -73,8 +74,9 @@ class Recursion(Operator):
         return select([*names(self.columns), f"1::bigint AS {W}"], derived(self._before(plan), "o"))
 
     def delta(self, plan: Plan) -> str:
-        if id(self) in plan.solved:
-            return plan.solved[id(self)]
+        solved = plan.memo(_Memo).solved.get(self.node)
+        if solved is not None:
+            return solved
         columns = names(self.columns)
         difference = union_all(
             [
@@ -94,11 +96,26 @@ class Recursion(Operator):
         return "\n".join(["  " * depth + self.describe(), *(term.tree(depth + 1) for term in terms)])
 
 
+@dataclass(slots=True)
+class _Memo:
+    """What a statement holds already."""
+
+    solved: dict[int, str] = field(default_factory=dict)
+    """By node, deltas that a storage shape has found in its own way."""
+    named: set[str] = field(default_factory=set)
+    """The names of common table expressions that are put in where they are first needed."""
+
+
+def tell_delta(plan: Plan, recursion: Recursion, delta: str) -> None:
+    """Tell that a query gives the recursion's delta."""
+    plan.memo(_Memo).solved[recursion.node] = delta
+
+
 def now(plan: Plan, scan: VersionScan) -> str:
     """The name of a CTE with the rows of a source at the timestamp, in the columns that the scan reads."""
     name = f"__pgt_now_{scan.number}"
-    if name not in plan.named:
-        plan.named.add(name)
+    if name not in plan.memo(_Memo).named:
+        plan.memo(_Memo).named.add(name)
         columns = [f"s.{quote(f.name)} AS {quote(f.origin[1])}" for f in scan.columns if f.origin]
         plan.cte(name, select(columns, derived(scan.new(plan), "s")))
     return name
@@ -107,11 +124,11 @@ def now(plan: Plan, scan: VersionScan) -> str:
 def before(plan: Plan, scan: Scan) -> str:
     """The name of a CTE with the rows of a source as they were, in the columns that the scan reads."""
     name = f"__pgt_before_{scan.number}"
-    if name not in plan.named:
+    if name not in plan.memo(_Memo).named:
         source = scan.source
         table = quote(now(plan, scan)) if isinstance(scan, VersionScan) else quote(source.schema, source.name)
         rows = _rows_before(source, table, [f.origin[1] for f in scan.columns if f.origin])
-        plan.named.add(name)
+        plan.memo(_Memo).named.add(name)
         plan.cte(name, rows)
     return name
 

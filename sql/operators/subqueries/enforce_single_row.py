@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select
 from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.shared import shared_delta
-from sql.operators.statement import Plan
 
 N = quote("__pgt_n")
 CHECK = f"CASE WHEN c.{N} > 1 THEN (SELECT TRUE FROM pg_catalog.generate_series(1, c.{N})) ELSE TRUE END"

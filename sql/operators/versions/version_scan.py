@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sql.base.text import derived, quote, select, union_all
+from sql.operators.captured_changes import delta_name
 from sql.operators.operator import Restriction, W, names, restricted
+from sql.operators.plan import Plan
 from sql.operators.scan import Scan
-from sql.operators.statement import Plan, delta_name
 from sql.operators.versions.versions import unchanged, versions_at
 
 

@@ -14,7 +14,7 @@ from sql.base.columns import Column, Source
 from sql.base.consolidate import W, consolidated
 from sql.base.identity import content_groups, content_hash
 from sql.base.text import all_of, derived, quote, repeated, select, union_all
-from sql.operators.statement import AT, DATES, buffer, pending_dates, recorded, source_delta
+from sql.operators.captured_changes import AT, DATES, buffer, pending_dates, recorded, source_delta
 
 COPIES, SINCE, UNTIL, BUCKET = (f"__pgt_{name}" for name in ("copies", "since", "until", "bucket"))
 NOW = "($1->>'at')::bigint"

@@ -8,7 +8,7 @@ from psycopg.types.json import Jsonb
 
 from engine.session.snapshots import Frontier
 from server.postgres.cluster import EmbeddedPostgres
-from sql.operators.statement import PENDING
+from sql.operators.captured_changes import PENDING
 from tests.sql.conftest import Workspace
 from tests.sql.harness import Connection, connect, one
 

@@ -12,7 +12,7 @@ from tests.sql.harness import StreamTable
 
 def wanted(stream: StreamTable) -> list[set[str]]:
     """For each join the columns that are read, without the numbers that tell names apart."""
-    return [{name.rpartition("_")[0] for name in names} for names in stream.compiled.narrowed.values()]
+    return [{name.rpartition("_")[0] for name in names} for names in stream.compiled.facts.narrowed.values()]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_narrow_joins_are_exact(workspace: Workspace) -> None:
         "SELECT count(*) AS n FROM item i, tag t, item j WHERE i.grp = t.grp AND j.val = t.rank AND j.id <> i.id",
     ]
     streams = [workspace.stream(f"st{n}", query) for n, query in enumerate(queries)]
-    assert all(stream.compiled.narrowed for stream in streams)
+    assert all(stream.compiled.facts.narrowed for stream in streams)
     workspace.follow(
         streams,
         "UPDATE item SET val = 10 - val",

@@ -43,7 +43,7 @@ def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
 
 
 def test_all_of_them_are_bounded(streams: dict[str, StreamTable]) -> None:
-    assert [name for name, stream in streams.items() if not stream.compiled.bounds] == []
+    assert [name for name, stream in streams.items() if not stream.compiled.facts.bounds] == []
 
 
 @examples(20)

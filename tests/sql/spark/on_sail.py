@@ -16,7 +16,7 @@ from engine.spark.sessions import Session, SparkSessions
 from sql import Source
 from sql.base.columns import WEIGHT
 from sql.base.text import quote, select
-from sql.operators.statement import source_delta
+from sql.operators.captured_changes import source_delta
 from sql.spark.render import delta_view_name, view_name
 from sql.spark.stages import SparkStages, render_stages
 from sql.spark.types import column_type
