@@ -4,35 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.sql.conftest import Workspace
-from tests.sql.harness import StreamTable
-
-
-def wanted(stream: StreamTable) -> list[set[str]]:
-    """For each join the columns that are read, without the numbers that tell names apart."""
-    return [{name.rpartition("_")[0] for name in names} for names in stream.compiled.facts.narrowed.values()]
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("SELECT i.label FROM item i JOIN tag t USING (grp) WHERE t.rank > i.val", [{"label"}]),
-        ("SELECT t.rank, count(*) FROM item i JOIN tag t USING (grp) GROUP BY t.rank", [{"rank"}]),
-        ("SELECT count(*) FROM item i JOIN tag t USING (grp)", [{"grp"}]),
-        (
-            "SELECT s.id FROM (SELECT i.id, t.rank + 1 AS r FROM item i JOIN tag t USING (grp)) s JOIN cell c"
-            " ON c.x = s.r",
-            [{"id"}, {"id", "rank"}],
-        ),
-        # A semi-join reads all columns of its left side.
-        ("SELECT i.id FROM item i JOIN tag t USING (grp) WHERE EXISTS (SELECT FROM cell c WHERE c.x = i.val)", []),
-    ],
-)
-def test_columns_of_a_join_that_are_read(workspace: Workspace, query: str, expected: list[set[str]]) -> None:
-    found = wanted(workspace.stream("st", query))
-    assert sorted(found, key=sorted) == sorted(expected, key=sorted)
 
 
 def test_narrow_joins_are_exact(workspace: Workspace) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.sql.conftest import Workspace
 from tests.sql.harness import StreamTable, source
 
@@ -12,32 +10,6 @@ def pushed(workspace: Workspace, stream: StreamTable) -> dict[str, str]:
     """By the names of sources, what is asked of their changes."""
     names = {source.oid: source.name for source in workspace.sources}
     return {names[oid]: condition for oid, condition in stream.compiled.conditions.items()}
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("SELECT id FROM item WHERE val > 1 AND label LIKE 'a%'", {"item": ["val", "label"]}),
-        ("SELECT i.id, t.rank FROM item i JOIN tag t USING (grp) WHERE i.val = 1", {"item": ["val"]}),
-        (
-            "SELECT i.id FROM item i, tag t WHERE i.grp = t.grp AND i.val = 1 AND t.rank > 2"
-            " OR i.val = 2 AND t.rank < 1",
-            {"item": ["val"], "tag": ["rank"]},
-        ),
-        ("SELECT id FROM item WHERE substring(label FROM 1 FOR 2) IN ('ab', 'b')", {"item": ["label"]}),
-        ("SELECT id FROM item WHERE val > 1 UNION ALL SELECT id FROM item WHERE grp = 2", {"item": ["val", "grp"]}),
-        ("SELECT id FROM item WHERE val > 1 UNION ALL SELECT id FROM item", {}),
-        ("SELECT id FROM item WHERE 10 / val > 1", {}),
-        ("SELECT id FROM item WHERE label::int > 1", {}),
-        ("SELECT i.id FROM item i LEFT JOIN tag t ON i.grp = t.grp AND i.val = 1 AND t.rank = 2", {"tag": ["rank"]}),
-        ('SELECT "from" FROM "Select" WHERE person = \'bob\'', {}),
-    ],
-)
-def test_what_is_pushed(workspace: Workspace, query: str, expected: dict[str, list[str]]) -> None:
-    found = pushed(workspace, workspace.stream("st", query))
-    assert {
-        name: [c for c in ("val", "grp", "label", "rank") if f'c."{c}"' in text] for name, text in found.items()
-    } == {name: [c for c in ("val", "grp", "label", "rank") if c in columns] for name, columns in expected.items()}
 
 
 def test_change_that_fails_the_condition_before_or_after(workspace: Workspace) -> None:
@@ -86,26 +58,6 @@ def test_row_that_came_and_went_raises_no_error(workspace: Workspace) -> None:
 def streamed(workspace: Workspace, stream: StreamTable) -> set[str]:
     """The sources whose changes are netted by a semi-join that reads them, not before."""
     return {source.name for source in workspace.sources if source.oid in stream.compiled.netted_later}
-
-
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND t.rank > 1)", {"tag"}),
-        ("SELECT id FROM item i WHERE NOT EXISTS (SELECT FROM tag t WHERE t.rank > i.val)", {"tag"}),
-        ("SELECT id FROM item WHERE grp NOT IN (SELECT rank FROM tag WHERE note IS NULL)", set()),
-        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t WHERE t.grp = i.grp AND 10 / t.rank > 1)", set()),
-        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM item j WHERE j.grp = i.val)", set()),
-        (
-            "SELECT id FROM item i JOIN tag t USING (grp) WHERE EXISTS (SELECT FROM cell c WHERE c.x = t.rank)"
-            " AND NOT EXISTS (SELECT FROM tag u WHERE u.grp = i.val)",
-            {"cell"},
-        ),
-        ("SELECT id FROM item i WHERE EXISTS (SELECT FROM tag t, cell c WHERE t.grp = i.grp AND c.x = t.rank)", set()),
-    ],
-)
-def test_what_a_semi_join_nets_by_itself(workspace: Workspace, query: str, expected: set[str]) -> None:
-    assert streamed(workspace, workspace.stream("st", query)) == expected
 
 
 def test_changes_that_a_semi_join_nets(workspace: Workspace) -> None:

@@ -42,10 +42,6 @@ def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
     return {name: shared_workspace.stream(f"st {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-def test_all_of_them_are_bounded(streams: dict[str, StreamTable]) -> None:
-    assert [name for name, stream in streams.items() if not stream.compiled.facts.bounds] == []
-
-
 @examples(20)
 @given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(

@@ -39,16 +39,6 @@ def streams(shared_workspace: Workspace) -> dict[str, StreamTable]:
     return {name: shared_workspace.stream(f"st {i}", query) for i, (name, query) in enumerate(QUERIES.items())}
 
 
-@pytest.mark.parametrize(
-    ("name", "placed"),
-    [("in groups", True), ("of three tables", True), ("not in groups", True), ("a condition beside it", False)],
-)
-def test_where_a_semi_join_is_placed(streams: dict[str, StreamTable], name: str, placed: bool) -> None:
-    tree = streams[name].compiled.tree.splitlines()
-    first = next(line.strip() for line in tree if line.strip() in ("Join", "Semi-join", "Anti-join"))
-    assert (first == "Join") is placed
-
-
 @examples(20)
 @given(before=BEFORE, batches=BATCHES)
 def test_stream_tables_equal_their_queries(
