@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
-from engine.mirror.delta_table import Location
+if TYPE_CHECKING:
+    from engine.mirror.delta_table import Location
 
 log = structlog.get_logger(__name__)
 
@@ -58,6 +60,8 @@ def location(uri: str | None, options: Sequence[str], default: Path) -> Location
 
     What stands in the environment (``AWS_ACCESS_KEY_ID`` ...) deltalake finds by itself. Raises MirrorLocationError.
     """
+    from engine.mirror.delta_table import Location  # it loads Arrow; the command line only checks what was given
+
     if uri is None:
         return Location.local(default)
     return Location(parse_uri(uri), parse_options(options), private=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -42,7 +43,7 @@ def _directory(value: str) -> Path:
 
 
 def _spark(value: str) -> str:
-    from engine.spark.sessions import SparkTargetError, Target
+    from engine.spark.target import SparkTargetError, Target
 
     try:
         Target.parse(value)
@@ -301,6 +302,7 @@ def serve(
 
     Prints one line, [bold]ready: URL[/], on stdout when it accepts connections; logs go to stderr.
     """
+    gc.disable()  # until the server is ready: nothing that loading its modules makes is garbage
     from engine.compile.pool import Limits
     from server.commands.serve import ServeOptions
     from server.commands.serve import serve as run

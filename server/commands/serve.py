@@ -30,6 +30,7 @@ from engine.requests.requests import Loader
 from engine.service import Engine, Maintenance
 from engine.session.pool import DatabasePool
 from server import __version__
+from server.commands.spark_parts import LoadedParts, SparkParts
 from server.intercept.engine_interface import Backend
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError
@@ -156,7 +157,6 @@ async def _run(
         stack.callback(LoopWatch(options.warn_blocked).stop)
         compilers = pool.configure(options.compiling)
         stack.callback(compilers.stop)
-        compilers.warm_up()
         parts = await stack.enter_async_context(_spark(options, data))
         engine = Engine(
             storage.login,
@@ -180,14 +180,16 @@ async def _run(
                 else "Choose an address of this machine with --host.",
             ) from error
         gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
+        gc.enable()
         data.announce(_description(options, storage, relay.port))
         stack.callback(data.withdraw)
         ready(_address(options.host, relay.port, storage.user, storage.database))
+        compilers.warm_up()  # not before: it would compete for the machine with the rest of the start
         return await _until_stopped(stopping, storage)
 
 
 @dataclass(frozen=True, slots=True)
-class SparkParts:
+class EngineParts:
     """What the engine is given of a Spark, or of none."""
 
     spark_for: Callable[[DatabasePool], Spark]
@@ -196,12 +198,28 @@ class SparkParts:
 
 
 @asynccontextmanager
-async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[SparkParts]:
+async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[EngineParts]:
     """The Spark of this server, for each database and for COPY from files; what needs it first starts it."""
     if options.spark == "off":
         switched_off = NoSpark("the server runs with --spark off")
-        yield SparkParts(lambda pool: switched_off)
+        yield EngineParts(lambda pool: switched_off)
         return
+    parts = SparkParts(_load_spark, lambda: _make_spark(options, data))
+    try:
+        yield EngineParts(parts.spark_for, parts.loader, parts.keeper_for)
+    finally:
+        await parts.stop()
+
+
+def _load_spark() -> None:
+    """Load the modules that `_make_spark` needs."""
+    import engine.files.copy_from_files
+    import engine.files.lake_tables
+    import engine.mirror.maintenance
+    import engine.refresh.spark_refresh  # noqa: F401
+
+
+def _make_spark(options: ServeOptions, data: DataDirectory) -> LoadedParts:
     from engine.files.copy_from_files import FileLoader
     from engine.files.lake_tables import Lake
     from engine.mirror.location import location, spark_properties
@@ -218,15 +236,14 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[Sp
     mirror = Mirror(place)
     executor = SparkExecutor(sessions, mirror)
     lake = Lake(sessions)
-    try:
-        address = options.spark_postgres.address if options.spark_postgres is not None else None
-        yield SparkParts(
-            lambda pool: DatabaseOnSpark(executor, pool, address, lake),
-            FileLoader(sessions),
-            lambda pool: MirrorMaintenance(mirror, pool),
-        )
-    finally:
-        await sessions.stop()
+    address = options.spark_postgres.address if options.spark_postgres is not None else None
+    return LoadedParts(
+        sessions=sessions,
+        lake=lake,
+        loader=FileLoader(sessions),
+        spark_for=lambda pool: DatabaseOnSpark(executor, pool, address, lake),
+        keeper_for=lambda pool: MirrorMaintenance(mirror, pool),
+    )
 
 
 async def _until_stopped(stopping: asyncio.Event, storage: Storage) -> int:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+
+import networkx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalog.graph import DependencyGraph
 from catalog.stream_tables import StreamTable
@@ -64,3 +69,29 @@ def test_cycle_that_an_owner_has_written_down_has_no_order() -> None:
     cycle = [stream_table(1, 2), stream_table(2, 3), stream_table(3, 1), stream_table(4, 4)]
     graph = DependencyGraph([*cycle, stream_table(5, 2), stream_table(6, 5, BASE)])
     assert [[table.pgt_id for table in generation] for generation in graph.generations()] == [[1, 2, 3, 4], [5], [6]]
+
+
+@given(st.sets(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=30), st.integers(1, 9), st.integers(1, 9))
+def test_any_graph_is_ordered_as_the_textbooks_order_it(edges: set[tuple[int, int]], target: int, source: int) -> None:
+    nodes = range(1, 10)
+    graph = DependencyGraph(
+        stream_table(node, *(read for read, reader in sorted(edges) if reader == node)) for node in nodes
+    )
+    expected: networkx.DiGraph[int] = networkx.DiGraph()
+    expected.add_nodes_from(nodes)
+    expected.add_edges_from(edges)
+    for component in list(networkx.strongly_connected_components(expected)):
+        expected.remove_edges_from(list(expected.subgraph(component).edges))
+    generations = [[table.pgt_id for table in generation] for generation in graph.generations()]
+    assert generations == [sorted(generation) for generation in networkx.topological_generations(expected)]
+    for node in nodes:
+        assert sorted(graph.reads(node)) == sorted(expected.predecessors(node))
+        assert graph.downstream(node) == networkx.descendants(expected, node)
+    cycle = graph.would_cycle(100 + target, [100 + source])
+    if not networkx.has_path(expected, target, source):
+        assert cycle is None
+    else:
+        path = [int(name.removeprefix("public.st")) for name in cycle or []]
+        assert (path[0], path[-1]) == (target, source)
+        assert len(path) == len(networkx.shortest_path(expected, target, source))
+        assert all(expected.has_edge(*edge) for edge in pairwise(path))
