@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import asyncpg
 import structlog
 import uvloop
 
@@ -42,6 +43,9 @@ from server.relay.loop_watch import LoopWatch
 log = structlog.get_logger(__name__)
 
 LOOK_AFTER_POSTGRES_SECONDS = 0.5
+
+CONNECT_TO_WRITE_SECONDS = 1.0
+"""A PostgreSQL that does not answer within this time when the server is stopped is not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Storage:
     database: str
     description: str
     alive: Callable[[], bool]
+    embedded: bool = False
 
 
 class Interrupted(BaseException):
@@ -142,6 +147,7 @@ def _storage(options: ServeOptions, data: DataDirectory, stack: ExitStack) -> St
         database="postgres",
         description="embedded",
         alive=lambda: cluster.poll() is None,
+        embedded=True,
     )
 
 
@@ -153,7 +159,7 @@ async def _run(
     ready: Callable[[str], None],
 ) -> int:
     stopping = _stop_on_signals()
-    async with AsyncExitStack() as stack:
+    async with AsyncExitStack() as parting, AsyncExitStack() as stack:
         stack.callback(LoopWatch(options.warn_blocked).stop)
         compilers = pool.configure(options.compiling)
         stack.callback(compilers.stop)
@@ -185,7 +191,32 @@ async def _run(
         stack.callback(data.withdraw)
         ready(_address(options.host, relay.port, storage.user, storage.database))
         compilers.warm_up()  # not before: it would compete for the machine with the rest of the start
-        return await _until_stopped(stopping, storage)
+        status = await _until_stopped(stopping, storage)
+        if status == 0 and storage.embedded:
+            await parting.enter_async_context(_checkpoint(storage))
+        return status
+
+
+@asynccontextmanager
+async def _checkpoint(storage: Storage) -> AsyncIterator[None]:
+    """Have PostgreSQL write, while all else ends, what it would otherwise write when it is stopped itself.
+
+    It goes on with that where the rest has ended earlier.
+    """
+
+    try:
+        connection = await asyncpg.connect(**storage.login(storage.database), timeout=CONNECT_TO_WRITE_SECONDS)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        log.warning("no checkpoint before the end", error=str(error))  # it takes longer then, that is all
+        yield
+        return
+    writing = asyncio.create_task(connection.execute("CHECKPOINT"), name="headwater checkpoint")
+    try:
+        yield
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        connection.terminate()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def machine_settings(logs: Path) -> dict[str, str]:
         "max_connections": "200",
         "max_prepared_transactions": "20",
         "max_wal_size": "4GB",
-        "checkpoint_timeout": "15min",
+        # When the server is stopped PostgreSQL writes what has changed since the last checkpoint, file by file.
+        "checkpoint_timeout": "5min",
         "random_page_cost": "1.1",
         "jit": "off",
         "autovacuum_naptime": "15s",

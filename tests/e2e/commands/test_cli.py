@@ -147,6 +147,18 @@ def test_signal_ends_everything_that_was_started(serve: Serve, number: signal.Si
     assert not left_behind(served.data)
 
 
+def test_postgres_writes_what_has_changed_while_the_rest_of_the_server_ends(serve: Serve) -> None:
+    served = serve()
+    with served.connect() as connection:
+        connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS n")
+    assert served.end() == 0
+    log = "".join(file.read_text() for file in (served.data / "log").glob("postgres-*.log"))
+    assert "no checkpoint before the end" not in served.log.read_text()
+    before, _, after = log.partition("received fast shutdown request")
+    assert before.count("checkpoint starting: immediate force wait") == 1
+    assert after.count("checkpoint starting: shutdown") == 1
+
+
 @pytest.mark.parametrize("signals", [signal.SIGTERM, signal.SIGINT])
 def test_signal_during_the_start_ends_it_cleanly(tmp_path: Path, signals: signal.Signals) -> None:
     data = tmp_path / "data"
