@@ -94,6 +94,10 @@ class Backend(Protocol):
     def stop(self) -> None: ...
 
 
+CLUSTER_GRACE = 1.5
+"""Seconds that a JVM has to tell its cluster that it ends."""
+
+
 class ClassicBackend:
     """Apache Spark through a JVM that we start, with the work done in it or on a standalone cluster."""
 
@@ -233,7 +237,8 @@ class ClassicBackend:
             closing = threading.Thread(target=_forget_classic_session, daemon=True)
             closing.start()
             closing.join(0.5)
-        self.jvm.kill()
+        # A cluster is to hear that the application has ended; without one nothing outlives the JVM but the files below.
+        self.jvm.kill(CLUSTER_GRACE if self._masters else 0.0)
         for name in ("local", "tmp"):
             shutil.rmtree(self._work_dir / name, ignore_errors=True)
 

@@ -197,8 +197,8 @@ class SparkJvm:
         telling = [line for line in lines if "Exception" in line or "rror" in line]
         return (telling or lines or ["no output"])[-1].strip()
 
-    def kill(self, grace: float = 1.5) -> None:
-        """End the JVM: first by SIGTERM, so that a cluster hears of its end, then by SIGKILL. Idempotent.
+    def kill(self, grace: float = 0.0) -> None:
+        """End the JVM: by SIGTERM, and by SIGKILL if it has not ended after `grace` seconds. Idempotent.
 
         Its files below `work_dir` are removed by who calls.
         """
