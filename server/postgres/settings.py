@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import re
 from pathlib import Path
 
 import psutil
@@ -26,6 +28,8 @@ def machine_settings(logs: Path) -> dict[str, str]:
         "max_wal_size": "4GB",
         # When the server is stopped PostgreSQL writes what has changed since the last checkpoint, file by file.
         "checkpoint_timeout": "5min",
+        # After a crash all files are first made durable as they are.
+        "recovery_init_sync_method": sync_method(platform.system(), platform.release()),
         "random_page_cost": "1.1",
         "jit": "off",
         "autovacuum_naptime": "15s",
@@ -37,3 +41,16 @@ def machine_settings(logs: Path) -> dict[str, str]:
         "log_truncate_on_rotation": "on",
         "log_line_prefix": "%m [%p] %q%u@%d ",
     }
+
+
+def sync_method(system: str, release: str) -> str:
+    """How PostgreSQL makes all files durable before it recovers: the file system at once, where it says what failed.
+
+    Linux does since version 5.8. File by file it takes 2 ms each.
+
+    >>> sync_method("Linux", "6.1.0-18-amd64"), sync_method("Linux", "5.4.0"), sync_method("Darwin", "23.1.0")
+    ('syncfs', 'fsync', 'fsync')
+    """
+    version = re.match(r"(\d+)\.(\d+)", release)
+    known = system == "Linux" and version is not None and (int(version[1]), int(version[2])) >= (5, 8)
+    return "syncfs" if known else "fsync"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import signal
 import stat
@@ -19,6 +20,7 @@ import pytest
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, StartupError
 from server.postgres.processes import processes_in, stop_process
+from server.postgres.settings import sync_method
 
 FAST = {"fsync": "off", "shared_buffers": "32MB"}
 
@@ -83,6 +85,12 @@ def test_cluster_is_utf8_scram_logical_and_has_no_tcp(postgres: EmbeddedPostgres
     assert value(postgres.dsn(), methods) == ["scram-sha-256"]
     locale = "SELECT datlocprovider::text || ' ' || datlocale FROM pg_database WHERE datname = 'template1'"
     assert value(postgres.dsn(), locale) == "b C.UTF-8"
+
+
+def test_a_stop_and_a_recovery_have_little_to_write(postgres: EmbeddedPostgres) -> None:
+    assert value(postgres.dsn(), "SHOW checkpoint_timeout") == "5min"
+    expected = sync_method(platform.system(), platform.release())
+    assert value(postgres.dsn(), "SHOW recovery_init_sync_method") == expected
 
 
 def test_wrong_password_is_refused(postgres: EmbeddedPostgres) -> None:
