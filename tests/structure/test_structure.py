@@ -6,12 +6,12 @@ import pytest
 
 from tests.structure.figures import Figures, measure
 
-FOLDER = 43
-CIRCLES: list[int] = [5]
-CIRCLES_OF_TYPES: list[int] = [5, 5, 4, 3, 2]
-OVER_20 = 26
-OVER_15 = 70
-LINES = 100
+FOLDER = 22
+CIRCLES: list[int] = []
+CIRCLES_OF_TYPES: list[int] = []
+OVER_20 = 19
+OVER_15 = 66
+LINES = 69
 
 
 @pytest.fixture(scope="module")
