@@ -237,7 +237,7 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[En
         return
     parts = SparkParts(_load_spark, lambda: _make_spark(options, data))
     try:
-        yield EngineParts(parts.spark_for, parts.loader, parts.keeper_for)
+        yield EngineParts(parts.spark_for, parts.loader, parts.mirror_maintenance_for)
     finally:
         await parts.stop()
 
@@ -273,7 +273,7 @@ def _make_spark(options: ServeOptions, data: DataDirectory) -> LoadedParts:
         lake=lake,
         loader=FileLoader(sessions),
         spark_for=lambda pool: DatabaseOnSpark(executor, pool, address, lake),
-        keeper_for=lambda pool: MirrorMaintenance(mirror, pool),
+        mirror_maintenance_for=lambda pool: MirrorMaintenance(mirror, pool),
     )
 
 

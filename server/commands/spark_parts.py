@@ -16,13 +16,17 @@ from engine.foreign_tables.lake_options import LakeTable
 from engine.foreign_tables.lake_polling import LakeReader
 from engine.refresh.executor_choice import Spark, SparkDelta, SparkRows
 from engine.requests.requests import Loader
-from engine.service import Keeper
+from engine.service import Maintenance
+from engine.session.background_worker import BackgroundWorker
 from engine.session.pool import DatabasePool
 from engine.stream_tables.plan_inputs import PlanInputs
 from engine.stream_tables.refresh_state import RefreshContext
 
 if TYPE_CHECKING:
     from engine.spark.sessions import SparkSessions
+
+RETRY_SECONDS = 1.0
+"""After which modules that could not be loaded are loaded again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class LoadedParts:
     lake: LakeReader
     loader: Loader
     spark_for: Callable[[DatabasePool], Spark]
-    keeper_for: Callable[[DatabasePool], Keeper]
+    mirror_maintenance_for: Callable[[DatabasePool], Maintenance]
 
 
 class SparkParts:
@@ -49,9 +53,9 @@ class SparkParts:
         """The Spark of a database."""
         return LaterSpark(self, pool)
 
-    def keeper_for(self, pool: DatabasePool) -> Keeper:
-        """The keeper of a database's mirrors."""
-        return LaterKeeper(self, pool)
+    def mirror_maintenance_for(self, pool: DatabasePool) -> Maintenance:
+        """What maintains a database's mirrors."""
+        return LaterMaintenance(self, pool)
 
     async def loaded(self) -> LoadedParts:
         """The parts. Who is cancelled while they are loaded leaves the others waiting."""
@@ -125,26 +129,27 @@ class LaterLoader:
         return await (await self._parts.loaded()).loader.load(session, statement, search_path)
 
 
-class LaterKeeper:
-    """Implements `service.Keeper`."""
+class LaterMaintenance:
+    """Implements `service.Maintenance`."""
 
     def __init__(self, parts: SparkParts, pool: DatabasePool):
         self._parts, self._pool = parts, pool
-        self._keeper: Keeper | None = None
+        self.worker = BackgroundWorker("maintenance of mirrors", pool.database, self._work, RETRY_SECONDS)
+        self._mirrors: Maintenance | None = None
 
     def wake(self) -> None:
-        # One that is only being loaded looks for changes when it begins.
-        if self._keeper is not None:
-            self._keeper.wake()
-
-    async def run(self) -> None:
-        await (await self._loaded()).run()
+        # What is only being loaded looks for changes when it begins.
+        if self._mirrors is not None:
+            self._mirrors.wake()
 
     async def forget(self) -> None:
         await (await self._loaded()).forget()
 
-    async def _loaded(self) -> Keeper:
+    async def _work(self) -> None:
+        await (await self._loaded()).worker.run()
+
+    async def _loaded(self) -> Maintenance:
         parts = await self._parts.loaded()
-        if self._keeper is None:
-            self._keeper = parts.keeper_for(self._pool)
-        return self._keeper
+        if self._mirrors is None:
+            self._mirrors = parts.mirror_maintenance_for(self._pool)
+        return self._mirrors

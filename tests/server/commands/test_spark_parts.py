@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ import sys
 from server.commands import cli, serve
 cli._spark("local[2]"), cli._spark_conf(["spark.executor.memory=1g"]), cli._mirror("s3://bucket/mirror")
 cli._mirror_options(["max_retries=3"])
-print(*sorted({"deltalake", "numpy", "pandas", "pyarrow", "pyspark", "networkx"} & sys.modules.keys()))
+print(*sorted({"deltalake", "numpy", "pandas", "pyarrow", "pyspark"} & sys.modules.keys()))
 """
 
 
@@ -49,7 +50,11 @@ class Lake(Part):
         return "files"
 
 
-class Keeper(Part):
+class Maintenance(Part):
+    @property
+    def worker(self) -> Part:
+        return Part(self._log)
+
     def wake(self) -> None:
         self._log.append("wake")
 
@@ -76,29 +81,29 @@ class Loading:
             lake=cast(Any, Lake(self.log)),
             loader=cast(Any, Part(self.log)),
             spark_for=lambda pool: made("spark", Part),
-            keeper_for=lambda pool: made("keeper", Keeper),
+            mirror_maintenance_for=lambda pool: made("maintenance", Maintenance),
         )
 
 
-POOL = cast(DatabasePool, None)
+POOL = cast(DatabasePool, SimpleNamespace(database="sales"))
 ANYTHING = cast(Any, None)
 
 
 async def test_parts_are_loaded_once_for_all_that_wait_and_each_database_has_its_own() -> None:
     loading = Loading()
-    spark, other, keeper = (
+    spark, other, mirrors = (
         loading.parts.spark_for(POOL),
         loading.parts.spark_for(POOL),
-        loading.parts.keeper_for(POOL),
+        loading.parts.mirror_maintenance_for(POOL),
     )
-    keeper.wake()  # which has nothing to wake yet
+    mirrors.wake()  # which has nothing to wake yet
     waiting = [
         asyncio.create_task(work)
         for work in (
             spark.compute(ANYTHING, ANYTHING, ANYTHING),
             spark.compute_delta(ANYTHING, ANYTHING, ANYTHING),
             other.compute(ANYTHING, ANYTHING, ANYTHING),
-            keeper.run(),
+            mirrors.worker.work(),
             loading.parts.loader.load(ANYTHING, "COPY", ""),
             loading.parts.lake.fill(ANYTHING, "", (), ANYTHING, None, ""),
         )
@@ -107,25 +112,25 @@ async def test_parts_are_loaded_once_for_all_that_wait_and_each_database_has_its
     assert loading.log == []
     loading.go.set()
     await asyncio.gather(*waiting)
-    keeper.wake()
+    mirrors.wake()
     assert await asyncio.to_thread(loading.parts.lake.look, ANYTHING) == "files"
     assert loading.log[0] == "modules" and loading.log.count("modules") == 1
     assert Counter(loading.log[1:]) == Counter(
-        {"make spark": 2, "make keeper": 1, "compute": 2, "compute_delta": 1}
+        {"make spark": 2, "make maintenance": 1, "compute": 2, "compute_delta": 1}
         | dict.fromkeys(("run", "load", "fill", "wake", "look"), 1)
     )
 
 
 async def test_who_gives_up_waiting_leaves_the_others_waiting() -> None:
     loading = Loading()
-    first, second = (asyncio.create_task(loading.parts.keeper_for(POOL).run()) for _ in range(2))
+    first, second = (asyncio.create_task(loading.parts.mirror_maintenance_for(POOL).worker.work()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     loading.go.set()
     await second
-    assert loading.log == ["modules", "make keeper", "run"]
+    assert loading.log == ["modules", "make maintenance", "run"]
 
 
 async def test_what_was_started_is_stopped_and_what_was_not_is_not_loaded_for_it() -> None:
@@ -133,7 +138,7 @@ async def test_what_was_started_is_stopped_and_what_was_not_is_not_loaded_for_it
     await unused.parts.stop()
     assert unused.log == []
     used = Loading()
-    task = asyncio.create_task(used.parts.keeper_for(POOL).run())
+    task = asyncio.create_task(used.parts.mirror_maintenance_for(POOL).worker.work())
     await asyncio.sleep(0)
     stopping = asyncio.create_task(used.parts.stop())
     used.go.set()
