@@ -21,12 +21,12 @@ from catalog.session import SqlError
 from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.intercept.relayed_session import NAME, BackendError, RelayedSession, run_by_name
-from server.protocol import extensions, request_statements, uri_copy
 from server.protocol import messages as m
 from server.protocol.batches import Batch
 from server.protocol.error_rewriting import explained
 from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
+from server.protocol.statements import extensions, request_statements, uri_copy
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
 from server.subscriptions.interface import Cancellable

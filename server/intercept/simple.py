@@ -13,11 +13,11 @@ from functools import cached_property
 from server.intercept.base import ALONE, Interceptor, Refused
 from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor
 from server.protocol.keyword_scan import Keyword, mentions
 from server.protocol.lexer import Kind, Statement, kind_of
 from server.protocol.statement_registry import Attention
-from server.protocol.subscribe_syntax import SyntaxFault
+from server.protocol.statements.cursor_syntax import CloseCursor
+from server.protocol.statements.subscribe_syntax import SyntaxFault
 from server.protocol.transaction_control import refused_outside, warned_of_outside
 from server.protocol.values import codec
 from server.subscriptions.session_subscriptions import Ours

@@ -42,47 +42,59 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     framer = traffic.client
     if framer.size or framer.skip or traffic.batch is not None or traffic.statements or traffic.portals:
         return False
-    end = len(data)
-    if end < 5 or traffic.copying:
+    if len(data) < 5 or traffic.copying:
         return False
     kind, length = _unpack(data)
     scanned = False  # whether all of the chunk has been looked at for words of the server's own statements
     if kind in (_QUERY, _PARSE):
         text = data.lower()
-        if IN_EVERYWHERE in text:
-            for word in EVERYWHERE:
-                if word in text:
-                    return False
         start = 5 if kind == _QUERY else text.find(0, 5) + 1
+        # What reads and writes is none of the server's own statements.
         scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
-        if scanned:  # what reads and writes is none of the server's own statements
-            for word in _IN_PREPARED if kind == _PARSE else ELSEWHERE:
-                if word in text:
-                    return False
+        if _may_be_own(text, kind, scanned):
+            return False
         if not traffic.sending:
             traffic.sending = sends(text)
-    if kind == _QUERY:
-        if length + 1 != end:
-            return False
-    elif not traffic.batches.know(data):
-        limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
-        position = parses = 0
-        while kind != _SYNC:
-            parses += kind == _PARSE
-            if not 4 <= length <= limits[kind]:
-                return False
-            position += length + 1
-            if position + 5 > end:
-                return False
-            kind, length = _unpack(data, position)
-        if length != 4 or position + 5 != end:
-            return False
-        if parses <= 1:
-            traffic.batches.learn(data)
-        elif not scanned:
-            return False
+    if length + 1 != len(data) if kind == _QUERY else not _is_extended_batch(traffic, data, scanned):
+        return False
     traffic.outstanding.append(data)
     return True
+
+
+def _may_be_own(text: bytes, kind: int, scanned: bool) -> bool:
+    """Whether a text in lower case has words of the server's own statements."""
+    if IN_EVERYWHERE in text:
+        for word in EVERYWHERE:
+            if word in text:
+                return True
+    if scanned:
+        for word in _IN_PREPARED if kind == _PARSE else ELSEWHERE:
+            if word in text:
+                return True
+    return False
+
+
+def _is_extended_batch(traffic: Traffic, data: bytes, scanned: bool) -> bool:
+    """Whether a chunk consists of messages of the extended protocol that can pass, and one Sync behind them."""
+    if traffic.batches.know(data):
+        return True
+    kind, length = _unpack(data)
+    limits = _SCANNED_STEPS if kind == _PARSE else _STEPS
+    end = len(data)
+    position = parses = 0
+    while kind != _SYNC:
+        parses += kind == _PARSE
+        if not 4 <= length <= limits[kind]:
+            return False
+        position += length + 1
+        if position + 5 > end:
+            return False
+        kind, length = _unpack(data, position)
+    if length != 4 or position + 5 != end:
+        return False
+    if parses <= 1:
+        traffic.batches.learn(data)
+    return parses <= 1 or scanned
 
 
 def is_answer(traffic: Traffic, data: bytes) -> bool:

@@ -13,10 +13,10 @@ from catalog.session import SqlError
 from engine.subscribe import Batch, CopyOutput, RowOutput
 from server.intercept.relayed_session import run_by_name
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor, FetchRows, refuse_backward
 from server.protocol.keyword_scan import Keyword
 from server.protocol.statement_registry import Mentioning
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows, refuse_backward
+from server.protocol.statements.subscribe_syntax import CopySubscription, DeclareCursor, Piece
 from server.protocol.values import codec
 from server.subscriptions.describe_query import with_formats
 from server.subscriptions.format_conversion import FormatConversion

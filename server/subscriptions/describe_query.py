@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from engine.subscribe import EnvelopeKind
 from server.protocol import messages as m
 from server.protocol.lexer import tokens
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece, Subscription, SyntaxFault
+from server.protocol.statements.subscribe_syntax import (
+    CopySubscription,
+    DeclareCursor,
+    Piece,
+    Subscription,
+    SyntaxFault,
+)
 from server.protocol.values import codec
 
 MOST_PARAMETERS = 65535
@@ -76,7 +82,7 @@ def of_query(subscription: Subscription, types: bytes, *, backslashes: bool = Fa
 
     What is wrong with ``types`` is left to PostgreSQL.
 
-    >>> from server.protocol.subscribe_syntax import parse
+    >>> from server.protocol.statements.subscribe_syntax import parse
     >>> limited = parse(b"SUBSCRIBE (SELECT a FROM t WHERE b = $2) UP TO $3 + $1")
     >>> of_query(limited, m.UNTYPED) == m.INT16.pack(2) + m.INT32.pack(TEXT) + m.INT32.pack(0)
     True

@@ -12,10 +12,10 @@ from typing import Any
 from catalog.session import SqlError
 from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.keyword_scan import Keyword
 from server.protocol.statement_registry import Mentioning
-from server.protocol.subscribe_syntax import CopySubscription, Subscription
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.statements.subscribe_syntax import CopySubscription, Subscription
 from server.subscriptions.answers import Answers
 from server.subscriptions.describe_query import DescribeQuery
 from server.subscriptions.interface import AnsweredExtendedBatch

@@ -10,7 +10,7 @@ from server.intercept.relayed_session import CLEAR, NAME, RelayedSession, run_by
 from server.protocol import messages as m
 from server.protocol import values
 from server.protocol.lexer import tokens
-from server.protocol.subscribe_syntax import Piece, Subscription
+from server.protocol.statements.subscribe_syntax import Piece, Subscription
 from sql.base.text import escape_string
 
 Exchange = Callable[[bytes], Awaitable[list[tuple[int, bytes]]]]

@@ -14,8 +14,8 @@ from typing import Any
 
 from engine.subscribe import Batch, Feed, PassOn
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor, FetchRows
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Subscription
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.statements.subscribe_syntax import CopySubscription, DeclareCursor, Subscription
 from server.subscriptions.describe_query import Column, DescribeQuery
 
 Ours = Subscription | CopySubscription | DeclareCursor | FetchRows | CloseCursor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from catalog.session import SqlError
 from engine.subscribe import RowOutput
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor, FetchRows
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, SyntaxFault
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.statements.subscribe_syntax import CopySubscription, DeclareCursor, SyntaxFault
 from server.subscriptions.answers import Answers
 from server.subscriptions.describe_query import with_formats
 from server.subscriptions.session_subscriptions import Ours

@@ -18,10 +18,10 @@ from catalog.session import SqlError
 from engine.subscribe import CLIENT_SETTINGS, Feed, Output
 from server.intercept.message_stream import BackendGone
 from server.intercept.relayed_session import CLEAR, NAME, BackendError, RelayedSession, run_by_name
-from server.protocol import cursor_syntax, subscribe_syntax
 from server.protocol import messages as m
-from server.protocol.cursor_syntax import CloseCursor, FetchRows
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Subscription, SyntaxFault
+from server.protocol.statements import cursor_syntax, subscribe_syntax
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.statements.subscribe_syntax import CopySubscription, DeclareCursor, Subscription, SyntaxFault
 from server.protocol.values import codec
 from server.subscriptions import describe_query, literals
 from server.subscriptions.describe_query import Column, DescribeQuery

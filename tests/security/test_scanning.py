@@ -23,12 +23,13 @@ import pytest
 import server
 from catalog.session import SqlError
 from engine.subscribe.rendering import CopyFormat
-from server.protocol import cursor_syntax, extensions, lexer, request_statements, subscribe_syntax, uri_copy
+from server.protocol import lexer
 from server.protocol import messages as m
 from server.protocol.error_rewriting import explained
 from server.protocol.fast_path import is_batch
 from server.protocol.framing import FRONTEND_LENGTHS, Framer
 from server.protocol.keyword_scan import LONG, mentions, sends, speaks_of_cursors
+from server.protocol.statements import cursor_syntax, extensions, request_statements, subscribe_syntax, uri_copy
 from server.protocol.traffic import Traffic
 from tests.server.conftest import Engaged
 

@@ -1,4 +1,4 @@
--- What registers own in this schema, by its name; 36_ownership.sql has the roles that own it.
+-- What registers own in this schema, by its name; 36_register_roles.sql has the roles that own it.
 
 
 -- The names in this schema without which a register does not work. In high-write mode the documented ones are views.

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.subscribe import EnvelopeKind
-from server.protocol import cursor_syntax, subscribe_syntax
-from server.protocol.cursor_syntax import CloseCursor, FetchRows
-from server.protocol.subscribe_syntax import CopySubscription, DeclareCursor, Piece, Subscription, SyntaxFault
+from server.protocol.statements import cursor_syntax, subscribe_syntax
+from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
+from server.protocol.statements.subscribe_syntax import (
+    CopySubscription,
+    DeclareCursor,
+    Piece,
+    Subscription,
+    SyntaxFault,
+)
 
 WORDS = (
     *("SUBSCRIBE", "TO", "(", ")", ",", ".", "=", ";", "COPY", "DECLARE", "CURSOR", "FOR", "ENVELOPE", "UPSERT"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from catalog.session import SqlError
 from server.protocol.lexer import leading
-from server.protocol.subscribe_syntax import Piece, Reader, SyntaxFault
+from server.protocol.statements.subscribe_syntax import Piece, Reader, SyntaxFault
 
 _LONGEST_NUMBER = 18
 """Digits of a number; PostgreSQL takes ten."""

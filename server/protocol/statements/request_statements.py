@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from server.protocol.lexer import leading, single
-from server.protocol.uri_copy import request_of
+from server.protocol.statements.uri_copy import request_of
 
 _BEGINS = frozenset(("CREATE", "DROP", "ALTER"))
 

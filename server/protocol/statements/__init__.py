@@ -1,0 +1,1 @@
+"""The statements of the server's own, read from a client's text: each module parses one kind."""
