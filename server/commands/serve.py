@@ -13,7 +13,7 @@ import gc
 import os
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -43,6 +43,9 @@ from server.relay.loop_watch import LoopWatch
 log = structlog.get_logger(__name__)
 
 LOOK_AFTER_POSTGRES_SECONDS = 0.5
+
+INTERRUPT_JOBS_SECONDS = 0.3
+"""So long jobs of Spark have to be interrupted when the server stops."""
 
 CONNECT_TO_WRITE_SECONDS = 1.0
 """A PostgreSQL that does not answer within this time when the server is stopped is not waited for."""
@@ -171,7 +174,7 @@ async def _run(
             loader=parts.loader,
             mirror_maintenance_for=parts.mirror_maintenance_for,
         )
-        stack.push_async_callback(engine.stop)
+        stack.push_async_callback(_stop, engine.stop, parts.stop)
         await engine.start()
         limits = Limits(max_connections=options.max_connections)
         relay = Relay(storage.backend, engine, tls, options.host, options.port, limits, options.allow_trust)
@@ -195,6 +198,18 @@ async def _run(
         if status == 0 and storage.embedded:
             await parting.enter_async_context(_checkpoint(storage))
         return status
+
+
+async def _stop(stop_engine: Callable[[], Awaitable[None]], stop_spark: Callable[[], Awaitable[None]]) -> None:
+    """Stop the engine, and Spark a moment after it has begun to end: a job that does not let itself be interrupted, and
+    the refresh that waits for it, end with Spark.
+    """
+    ending = asyncio.ensure_future(stop_engine())
+    try:
+        await asyncio.wait({ending}, timeout=INTERRUPT_JOBS_SECONDS)
+        await stop_spark()
+    finally:
+        await ending
 
 
 @asynccontextmanager
@@ -224,6 +239,8 @@ class EngineParts:
     """What the engine is given of a Spark, or of none."""
 
     spark_for: Callable[[DatabasePool], Spark]
+    stop: Callable[[], Awaitable[None]]
+    """Ends Spark, which the engine then cannot use any more. Idempotent."""
     loader: Loader | None = None
     mirror_maintenance_for: Callable[[DatabasePool], Maintenance] | None = None
 
@@ -233,13 +250,17 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[En
     """The Spark of this server, for each database and for COPY from files; what needs it first starts it."""
     if options.spark == "off":
         switched_off = NoSpark("the server runs with --spark off")
-        yield EngineParts(lambda pool: switched_off)
+        yield EngineParts(lambda pool: switched_off, _nothing_to_stop)
         return
     parts = SparkParts(_load_spark, lambda: _make_spark(options, data))
     try:
-        yield EngineParts(parts.spark_for, parts.loader, parts.mirror_maintenance_for)
+        yield EngineParts(parts.spark_for, parts.stop, parts.loader, parts.mirror_maintenance_for)
     finally:
         await parts.stop()
+
+
+async def _nothing_to_stop() -> None:
+    """There is no Spark."""
 
 
 def _load_spark() -> None:
