@@ -88,7 +88,8 @@ def _object_function(syntax: str) -> str:
     return f"{kind.lower()}_object_agg{unique}{'_strict' if 'ABSENT ON NULL' in words else ''}"
 
 
-def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
+def _unwrapped(node: exp.Expr) -> tuple[exp.Expr, exp.Expr | None, exp.Expr | None]:
+    """A call, the condition of its FILTER, and what follows WITHIN GROUP."""
     condition = within = None
     while isinstance(node, _WRAPPERS):
         if isinstance(node, exp.Filter):
@@ -96,13 +97,23 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
         else:
             within = node.expression
         node = node.this
-    function = aggregate_name(node, special) or ""
-    call = node.expression if isinstance(node, exp.Dot) else node
+    return node, condition, within
+
+
+def _arguments(call: exp.Expr, function: str) -> list[exp.Expr]:
+    """What a call is of, as it is written."""
     arguments = list(call.expressions)
     if isinstance(call, _SIMPLE):
-        arguments = (
-            [] if isinstance(call.this, exp.Star | exp.Literal) and function == "count" else [call.this, *arguments]
-        )
+        whole = isinstance(call.this, exp.Star | exp.Literal) and function == "count"
+        return [] if whole else [call.this, *arguments]
+    return arguments
+
+
+def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
+    node, condition, within = _unwrapped(node)
+    function = aggregate_name(node, special) or ""
+    call = node.expression if isinstance(node, exp.Dot) else node
+    arguments = _arguments(call, function)
     result = _Written(function, arguments, [], condition)
     if isinstance(call, JsonAggregate):
         result.syntax = call.args.get("syntax") or ""

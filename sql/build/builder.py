@@ -7,7 +7,7 @@ unique in the whole tree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from sqlglot import exp
@@ -246,13 +246,10 @@ class TreeBuilder:
         conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
         subqueries = [c for c in conditions if has_placeholder(c)]
         conditions = [c for c in conditions if not has_placeholder(c)]
-        not_null = {name for condition in conditions for name in equated(condition) if name}
-        columns = tuple(
-            c.where_not_null() if c.name in not_null else c for operator in clause.operators for c in operator.columns
-        )
+        sure = {name for condition in conditions for name in equated(condition) if name}
+        columns = tuple(_not_null(f, sure) for operator in clause.operators for f in operator.columns)
         clause.bindings = [
-            replace(b, columns={n: f.where_not_null() if f.name in not_null else f for n, f in b.columns.items()})
-            for b in clause.bindings
+            replace(b, columns={n: _not_null(f, sure) for n, f in b.columns.items()}) for b in clause.bindings
         ]
         operator = clause.operators[0]
         if len(clause.operators) > 1:
@@ -268,3 +265,8 @@ class TreeBuilder:
     def attached(self, operator: Operator, expressions: Sequence[exp.Expr]) -> tuple[Operator, list[exp.Expr]]:
         """The operator with the results of all subqueries in the expressions, and the expressions over its columns."""
         return attached(self, operator, expressions)
+
+
+def _not_null(column: Field, sure: Set[str]) -> Field:
+    """A column where those that are ``sure`` to have a value have one."""
+    return column.where_not_null() if column.name in sure else column

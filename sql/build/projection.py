@@ -46,11 +46,7 @@ def projected(
             computed[key] = (plain, found)
     if computed and not output:
         _describe(builder, operator, computed, fields)
-    for key, (plain, found) in computed.items():
-        scale = expression_scale(plain, fields) if found.base_type == "numeric" else found.scale
-        # Numerics of one scale are equal only if they look the same.
-        alike = found.equality_is_identity or (found.base_type == "numeric" and scale is not None)
-        columns[key] = replace(found, scale=scale, equality_is_identity=alike)
+    columns |= {key: _with_scale(plain, found, fields) for key, (plain, found) in computed.items()}
     expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
     project = Project(
         operator,
@@ -62,6 +58,15 @@ def projected(
     )
     sets = any(returns_set(plain, builder.special) for plain, _ in computed.values())
     return ProjectSet(project) if sets else project, [columns[key] for key in result]
+
+
+def _with_scale(node: exp.Expr, described: Field, fields: Mapping[str, Field]) -> Field:
+    """The column of an expression with the display scale that all its values have, if they have one."""
+    if described.base_type != "numeric":
+        return described
+    scale = expression_scale(node, fields)
+    # Numerics of one scale are equal only if they look the same.
+    return replace(described, scale=scale, equality_is_identity=described.equality_is_identity or scale is not None)
 
 
 def _describe(

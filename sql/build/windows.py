@@ -150,14 +150,10 @@ class Windows:
             _key(_COMPONENT, i): reference(columns[i]) if i in columns else component
             for i, component in enumerate(components)
         }
-        partitions: dict[frozenset[str], list[int]] = {}
         calls = list(self._pending.values())
-        for number, call in enumerate(calls):
-            by = frozenset(columns[i].name for i in call.partition if i in columns)
-            partitions.setdefault(by, []).append(number)
         results: dict[str, exp.Expr] = {}
         available = {column.name: column for column in operator.columns}
-        for by, numbers in partitions.items():
+        for by, numbers in self._by_partition(columns).items():
             keys = tuple(available[name] for name in sorted(by))
             require_groupable(keys, "PARTITION BY")
             built = [_window_call(builder, calls[n], columns, values) for n in numbers]
@@ -166,6 +162,14 @@ class Windows:
                 results[_key(_WINDOW, n)] = reference(done.column)
             operator = window
         return operator, [_filled(part, results) for part in parts]
+
+    def _by_partition(self, columns: Mapping[int, Field]) -> dict[frozenset[str], list[int]]:
+        """The numbers of the calls by what they are partitioned by; ``columns`` hold the components that vary."""
+        partitions: dict[frozenset[str], list[int]] = {}
+        for number, call in enumerate(self._pending.values()):
+            by = frozenset(columns[i].name for i in call.partition if i in columns)
+            partitions.setdefault(by, []).append(number)
+        return partitions
 
 
 def direction(item: exp.Expr) -> tuple[bool, bool]:

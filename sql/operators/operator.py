@@ -171,15 +171,20 @@ def restricted(
             [f"r.{c}" for c in columns],
             f"{derived(query, 'r')} JOIN {only.relation} AS k ON {_hash_match(list(pairs))}",
         )
+    return _by_index(query, columns, only, nullable)
+
+
+def _by_index(query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str]) -> str:
+    """The rows whose key is in a restriction: those without a NULL in it by equality, the others by a hash."""
+    pairs = only.pairs
     plain = [(c, f) for c, f in pairs if f.builtin]
     other = [(c, f) for c, f in pairs if not f.builtin]
     maybe_null = [(c, f) for c, f in plain if c in nullable]
     equal = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain]
-    branches = []
     recheck = [_hash_match(other)] if other else []
     output = [f"r.{c}" for c in columns]
     source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON "
-    branches.append(select(output, source + all_of(equal + recheck)))
+    branches = [select(output, source + all_of(equal + recheck))]
     if maybe_null:
         keyed = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain if c not in nullable]
         with_null = any_of([f"k.{quote(f.name)} IS NULL" for _, f in maybe_null])

@@ -116,22 +116,28 @@ def _restricting(operator: Operator, column: str, conditions: Sequence[exp.Expr]
     elif isinstance(operator, Project):
         beneath = _beneath(operator)
         if column in beneath:
-            passed = [c for c in conditions if all(beneath.get(name) == name for name in _used(c))]
-            yield from _restricting(operator.input, beneath[column], passed)
+            yield from _restricting(operator.input, beneath[column], _kept_names(conditions, beneath))
     elif isinstance(operator, PassThrough):
         yield from _restricting(operator.input, column, conditions)
     elif isinstance(operator, Join):
-        equal = _equal_to(operator, column)
-        for below in operator.joined:
-            for f in below.columns:
-                if f.name in equal:
-                    yield from _restricting(below, f.name, [*conditions, *operator.conditions])
+        for joined, name in _columns_equal_to(operator, column):
+            yield from _restricting(joined, name, [*conditions, *operator.conditions])
     elif isinstance(operator, SemiJoin | AntiJoin):
         yield from _restricting(operator.left, column, conditions)
-        if isinstance(operator, SemiJoin):
-            for mine, theirs in operator.match.equal_columns:
-                if mine.name == column:
-                    yield from _restricting(operator.right, theirs.name, ())
+        matched = operator.match.equal_columns if isinstance(operator, SemiJoin) else ()
+        for name in [theirs.name for mine, theirs in matched if mine.name == column]:
+            yield from _restricting(operator.right, name, ())
+
+
+def _kept_names(conditions: Sequence[exp.Expr], beneath: Mapping[str, str]) -> list[exp.Expr]:
+    """The conditions that speak of nothing but what a projection passes on under the same name."""
+    return [c for c in conditions if all(beneath.get(name) == name for name in _used(c))]
+
+
+def _columns_equal_to(join: Join, column: str) -> list[tuple[Operator, str]]:
+    """The inputs of a join with their columns that are equal to one of them."""
+    equal = _equal_to(join, column)
+    return [(below, f.name) for below in join.joined for f in below.columns if f.name in equal]
 
 
 def _equal_to(join: Join, column: str) -> set[str]:

@@ -62,27 +62,32 @@ def _call(expressions: Expressions, name: str, nodes: Sequence[Any]) -> Typed:
 
 
 def _argument(expressions: Expressions, function: equality.Function, wanted: str, node: Any) -> Typed:
-    value, literal = expressions.render(node), node.unnest()
-    while isinstance(literal, exp.Cast):
-        literal = literal.this.unnest()
-    number = isinstance(literal, exp.Literal) and literal.is_int
-    if wanted == equality.POSITIVE and number and int(literal.name) > 0:
-        return value
-    if wanted == equality.POSITIVE or (wanted == equality.LITERAL and not number):
-        raise NotExpressible(f"function {function.name} with an argument that is not a literal")
-    if wanted == equality.WORDS:
-        if not (isinstance(literal, exp.Literal) and literal.is_string and literal.name):
-            raise NotExpressible(f"function {function.name} with an argument that is not a literal of some length")
+    value = expressions.render(node)
+    if wanted in (equality.POSITIVE, equality.LITERAL, equality.WORDS):
+        _check_literal(function, wanted, node.unnest())
         return value
     if wanted == "text" and value.type.name == "character":
         if function.name in equality.PADDED:
             raise NotExpressible(f"function {function.name} of character")
         return converted(value, TEXT)
-    if wanted == equality.LITERAL or (wanted == equality.NUMBER and value.type.is_number) or wanted == value.type.name:
+    if (wanted == equality.NUMBER and value.type.is_number) or wanted == value.type.name:
         if wanted == "text" and not value.type.equatable and function.name in equality.SEARCHING:
             raise NotExpressible(f"function {function.name} under a collation that is not deterministic")
         return value
     raise NotExpressible(f"function {function.name} of {value.type.name}")
+
+
+def _check_literal(function: equality.Function, wanted: str, literal: Any) -> None:
+    """Raises NotExpressible for what is not the literal that is wanted."""
+    while isinstance(literal, exp.Cast):
+        literal = literal.this.unnest()
+    if wanted == equality.WORDS:
+        if not (isinstance(literal, exp.Literal) and literal.is_string and literal.name):
+            raise NotExpressible(f"function {function.name} with an argument that is not a literal of some length")
+        return
+    number = isinstance(literal, exp.Literal) and literal.is_int
+    if not number or (wanted == equality.POSITIVE and int(literal.name) <= 0):
+        raise NotExpressible(f"function {function.name} with an argument that is not a literal")
 
 
 def _abs(expressions: Expressions, node: exp.Abs) -> Typed:

@@ -54,14 +54,23 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
     if not known:
         return TEXT
     if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
-        # Whole numbers have one representation in all these types: the widest holds them all.
-        if any(type_.name == "numeric" for type_ in known):
-            return numeric(max(type_.digits for type_ in known), 0)
-        return max(known, key=lambda type_: _WHOLE.index(type_.name))
+        return _widest(known)
     if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
         return NUMERAL
     if any(type_.name == "numeric" for type_ in known) and all(type_.is_number for type_ in known):
         known = [type_.as_numeric() for type_ in known]
+    return _of_one_name(known, what)
+
+
+def _widest(whole: Sequence[SparkType]) -> SparkType:
+    """The type that holds all values of some types of whole numbers, which have one representation in all of these."""
+    if any(type_.name == "numeric" for type_ in whole):
+        return numeric(max(type_.digits for type_ in whole), 0)
+    return max(whole, key=lambda type_: _WHOLE.index(type_.name))
+
+
+def _of_one_name(known: Sequence[SparkType], what: str) -> SparkType:
+    """The common type of types that differ in their modifiers, or in what can be done with their values."""
     first = known[0]
     if any(type_.name != first.name for type_ in known):
         raise NotExpressible(f"{what} of different types")

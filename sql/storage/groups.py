@@ -82,9 +82,32 @@ class Groups(Keyed):
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         if plan.statement.remote and self.summed is None:
             return self._computed_again(plan, storage)
-        keys = self.aggregate.keys
-        parts = auxiliaries(self.maintained)
-        stored = {key.name: quote(column.name) for key, column in zip(keys, self.key, strict=True)}
+        merged, rescan = self._merged(plan, storage)
+        rows = self._now(plan, merged, rescan)
+        target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
+        done = {"updated": self.update(plan, storage, target)}
+        if self.aggregate.grouped or self.filtered:
+            done["deleted"] = self.delete(plan, storage, plan.cte("__pgt_empty", self._gone(merged, target)))
+        unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else self._alive)])
+        done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
+        return done
+
+    @property
+    def _stored(self) -> dict[str, str]:
+        """The storage's columns that hold the aggregate's keys, by these."""
+        return {key.name: quote(column.name) for key, column in zip(self.aggregate.keys, self.key, strict=True)}
+
+    @property
+    def _alive(self) -> list[str]:
+        """The condition that a group has rows."""
+        return [f"{quote(COUNT)} > 0"] if self.aggregate.grouped else []
+
+    def _merged(self, plan: Plan, storage: str) -> tuple[str, str]:
+        """A CTE of the touched groups: what is stored with the changes added, and whether that must be told anew.
+
+        And the condition for the latter.
+        """
+        keys, parts, stored = self.aggregate.keys, auxiliaries(self.maintained), self._stored
         renamed = [f"{quote(key.name)} AS {stored[key.name]}" for key in keys]
         summed = select(
             renamed + [f"{part.sql} AS {quote(part.name)}" for a in parts for part in a.delta],
@@ -108,36 +131,37 @@ class Groups(Keyed):
                 f"{delta} AS d LEFT JOIN {storage} AS s ON {self._same('s', 'd')}",
             ),
         )
-        size = quote(COUNT)
-        alive = [f"{size} > 0"] if self.aggregate.grouped else []
-        columns = names(keys) + [quote(a.name) for a in parts]
-        rows = select(columns, merged, where=["NOT __pgt_rescan", *alive])
-        if rescan != "FALSE":
-            # Without extrema and HAVING only NaN and infinity ask for a rescan.
-            rare = self.summed is not None
-            # Of a group that is not stored the size is not known.
-            living = [f"(NOT __pgt_known OR {size} > 0)"] if alive and self.filtered else alive
-            wanted = select(names(keys), merged, where=["__pgt_rescan", *living])
-            if rare:
-                plan.statement.violations.append(f"EXISTS ({wanted})")
-            if not (rare and plan.usual):
-                flagged = plan.cte(plan.fresh("rescan"), wanted)
-                rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=rare)
-                again = made_of(self.aggregate.keys, self.maintained, rows_again, grouped=self.aggregate.grouped)
-                gate = [f"EXISTS (SELECT FROM {flagged})"]
-                rows += " UNION ALL " + select(columns, derived(again, "r"), where=gate)
-        target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
-        done = {"updated": self.update(plan, storage, target)}
-        if self.aggregate.grouped or self.filtered:
-            gone = [f"m.{quote(key.name)} AS {stored[key.name]}" for key in keys]
-            going = select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", *self._going("m")])
-            if self.filtered:
-                kept_here = select([], f"{target} AS n", where=[self._same("n", "g")])
-                going = select(["g.*"], derived(going, "g"), where=[f"NOT EXISTS ({kept_here})"])
-            done["deleted"] = self.delete(plan, storage, plan.cte("__pgt_empty", going))
-        unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else alive)])
-        done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
-        return done
+        return merged, rescan
+
+    def _now(self, plan: Plan, merged: str, rescan: str) -> str:
+        """What the touched groups are made of now: as ``merged``, and from the input's rows where that is not sure."""
+        keys = self.aggregate.keys
+        columns = names(keys) + [quote(a.name) for a in auxiliaries(self.maintained)]
+        rows = select(columns, merged, where=["NOT __pgt_rescan", *self._alive])
+        if rescan == "FALSE":
+            return rows
+        # Without extrema and HAVING only NaN and infinity ask for a rescan.
+        rare = self.summed is not None
+        # Of a group that is not stored the size is not known.
+        some = [f"(NOT __pgt_known OR {quote(COUNT)} > 0)"] if self._alive and self.filtered else self._alive
+        wanted = select(names(keys), merged, where=["__pgt_rescan", *some])
+        if rare:
+            plan.statement.violations.append(f"EXISTS ({wanted})")
+        if rare and plan.usual:
+            return rows
+        flagged = plan.cte(plan.fresh("rescan"), wanted)
+        rows_again = self.aggregate.input_new(plan, self.aggregate.at(flagged), rare=rare)
+        again = made_of(keys, self.maintained, rows_again, grouped=self.aggregate.grouped)
+        return rows + " UNION ALL " + select(columns, derived(again, "r"), where=[f"EXISTS (SELECT FROM {flagged})"])
+
+    def _gone(self, merged: str, target: str) -> str:
+        """The stored groups that are not among the rows of now."""
+        gone = [f"m.{quote(key.name)} AS {self._stored[key.name]}" for key in self.aggregate.keys]
+        going = select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", *self._going("m")])
+        if not self.filtered:
+            return going
+        kept_here = select([], f"{target} AS n", where=[self._same("n", "g")])
+        return select(["g.*"], derived(going, "g"), where=[f"NOT EXISTS ({kept_here})"])
 
     def _computed_again(self, plan: Plan, storage: str) -> dict[str, str]:
         """All touched groups from their rows, by an executor that does not know which of them must be."""

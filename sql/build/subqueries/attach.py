@@ -271,7 +271,7 @@ def on_condition(
     rest = [c for c in conditions if has_placeholder(c)]
     if not rest:
         return kept, padded, plain
-    below = [c for c in rest if {x.name for x in c.find_all(exp.Column)} <= {f.name for f in padded.columns}]
+    below = [c for c in rest if _known(padded, [c])]
     if below and not full:
         padded = filtered(builder, padded, below)
         rest = [c for c in rest if c not in below]
@@ -280,21 +280,27 @@ def on_condition(
         call = next((c for e in rest for c in e.find_all(exp.Anonymous) if placeholder(c) and _innermost(c)), None)
         if call is None:
             return kept, padded, [*plain, *rest]
-        subplan = builder.subplan(int(call.expressions[0].name))
-        arguments = call.expressions[2:]
-        used = {c.name for a in arguments for c in a.find_all(exp.Column)}
-        values: list[exp.Expr]
-        if not used <= {f.name for f in kept.columns} and not used <= {f.name for f in padded.columns}:
-            if full:
-                raise NotDifferentiable("subquery over both sides of a FULL JOIN in its condition")
-            padded, values, agree = _paired(builder, pairs, padded, subplan, arguments)
-            plain += agree
-        elif used and used <= {f.name for f in kept.columns}:
-            kept, values = _value(builder, kept, kept, subplan, arguments)
-        else:
-            padded, values = _value(builder, padded, padded, subplan, arguments)
+        kept, padded, values, agree = _joined_to_a_side(builder, pairs, kept, padded, call, full=full)
+        plain += agree
         text = _text(call)
         rest = [_replaced(e, text, values) for e in rest]
+
+
+def _joined_to_a_side(
+    builder: Builder, pairs: Operator, kept: Operator, padded: Operator, call: exp.Expr, *, full: bool
+) -> tuple[Operator, Operator, list[exp.Expr], list[exp.Expr]]:
+    """The inputs of an outer join, one of them with a subquery's columns, these, and further conditions of the join."""
+    subplan, arguments = builder.subplan(int(call.expressions[0].name)), call.expressions[2:]
+    of_kept = _known(kept, arguments)
+    if of_kept and any(argument.find(exp.Column) for argument in arguments):
+        kept, values = _value(builder, kept, kept, subplan, arguments)
+        return kept, padded, values, []
+    if of_kept or _known(padded, arguments):
+        padded, values = _value(builder, padded, padded, subplan, arguments)
+        return kept, padded, values, []
+    if full:
+        raise NotDifferentiable("subquery over both sides of a FULL JOIN in its condition")
+    return kept, *_paired(builder, pairs, padded, subplan, arguments)
 
 
 def _paired(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
+from sql.base.columns import Field
 from sql.build.protocol import Builder, Subplan
 from sql.build.subqueries.domain import reference
 from sql.build.subqueries.simple_select import split_conditions
@@ -107,16 +108,8 @@ def keyed_aggregate(
     builder: Builder, subplan: Subplan, query: exp.Expr, arguments: Sequence[exp.Expr]
 ) -> KeyedAggregate | None:
     """The aggregate by key that a scalar subquery is, None if it is not one."""
-    if type(query) is not exp.Select or not subplan.parameters:
-        return None
-    if any(query.args.get(key) for key in ("group", "having", "distinct", "limit", "offset", "order", "windows")):
-        return None
-    calls = {generate(call): call for call in own_aggregates(query, builder.special)}
-    if not calls or any(True for _ in own(query, exp.Window)) or any(e.find(exp.Query) for e in query.expressions):
-        return None
-    if not all(_harmless(call, builder.special) for call in calls.values()):
-        return None
-    split = split_conditions(query, subplan.outer)
+    calls = _plain_calls(query, builder.special) if subplan.parameters else {}
+    split = split_conditions(query, subplan.outer) if calls and isinstance(query, exp.Select) else None
     keys = [_key(condition, subplan.outer) for condition in split[1]] if split else []
     if split is None or not keys or {name for name, _ in keys} != set(subplan.parameters):
         return None
@@ -131,11 +124,10 @@ def keyed_aggregate(
     conditions = tuple(
         exp.EQ(this=mine[name].copy(), expression=reference(f)) for (name, _), f in zip(keys, fields, strict=False)
     )
-    results: dict[str, exp.Expr] = {}
-    for (text, call), f in zip(calls.items(), fields[len(keys) :], strict=True):
-        counted = _function(call, builder.special) in _COUNTS
-        zero: list[exp.Expr] = [reference(f), exp.Literal.number(0)]
-        results[text] = exp.Anonymous(this="COALESCE", expressions=zero) if counted else reference(f)
+    results = {
+        text: _result(call, f, builder.special)
+        for (text, call), f in zip(calls.items(), fields[len(keys) :], strict=True)
+    }
 
     def replaced(node: exp.Expr) -> exp.Expr:
         found = results.get(generate(node))
@@ -143,6 +135,25 @@ def keyed_aggregate(
 
     values = tuple(node.unalias().transform(replaced) for node in query.expressions)
     return KeyedAggregate(relation.operator, conditions, values, all(strict(v) for v in values))
+
+
+def _plain_calls(query: exp.Expr, special: frozenset[str]) -> dict[str, exp.Expr]:
+    """By their text, the aggregates of a query that gives out one row made of them and is nothing more; else none."""
+    if type(query) is not exp.Select:
+        return {}
+    if any(query.args.get(key) for key in ("group", "having", "distinct", "limit", "offset", "order", "windows")):
+        return {}
+    if any(True for _ in own(query, exp.Window)) or any(e.find(exp.Query) for e in query.expressions):
+        return {}
+    calls = {generate(call): call for call in own_aggregates(query, special)}
+    return calls if all(_harmless(call, special) for call in calls.values()) else {}
+
+
+def _result(call: exp.Expr, column: Field, special: frozenset[str]) -> exp.Expr:
+    """The value of an aggregate where it is NULL if there is no group: a count is 0 then."""
+    if _function(call, special) not in _COUNTS:
+        return reference(column)
+    return exp.Anonymous(this="COALESCE", expressions=[reference(column), exp.Literal.number(0)])
 
 
 def strict(node: exp.Expr) -> bool:

@@ -133,19 +133,7 @@ class Unnesting:
         for window in [*own(query, exp.Window), *(query.args.get("windows") or ())]:
             if not window.args.get("alias"):
                 window.set("partition_by", [*self._parameters(alias), *(window.args.get("partition_by") or ())])
-        distinct = query.args.get("distinct")
-        if distinct is not None and distinct.args.get("on"):
-            on = distinct.args["on"]
-            on.set("expressions", [*self._parameters(alias), *on.expressions])
-        order = query.args.get("order")
-        if order is not None and not limited and not (distinct and distinct.args.get("on")):
-            query.set("order", None)
-            order = None
-        for item in order.expressions if order is not None else ():
-            if isinstance(item.this, exp.Literal) and not item.this.is_string:
-                item.set("this", exp.Literal.number(int(item.this.name) + len(self.parameters)))
-        if distinct is not None and distinct.args.get("on") and order is not None:
-            order.set("expressions", [exp.Ordered(this=c) for c in self._parameters(alias)] + order.expressions)
+        self._sort_within(query, alias, limited=limited)
         group = query.args.get("group")
         aggregates = list(own_aggregates(query, self.special))
         if group is not None:
@@ -158,6 +146,23 @@ class Unnesting:
         if limited:
             query.meta[WITHIN] = len(self.parameters)
         return query
+
+    def _sort_within(self, query: exp.Select, alias: str, *, limited: bool) -> None:
+        """ORDER BY and DISTINCT ON, which choose among the rows of each d."""
+        distinct, order = query.args.get("distinct"), query.args.get("order")
+        on = distinct.args.get("on") if distinct is not None else None
+        if on:
+            on.set("expressions", [*self._parameters(alias), *on.expressions])
+        if order is None:
+            return
+        if not limited and not on:
+            query.set("order", None)
+            return
+        for item in order.expressions:
+            if isinstance(item.this, exp.Literal) and not item.this.is_string:
+                item.set("this", exp.Literal.number(int(item.this.name) + len(self.parameters)))
+        if on:
+            order.set("expressions", [exp.Ordered(this=c) for c in self._parameters(alias)] + order.expressions)
 
     def _total(self, query: exp.Select, alias: str, aggregates: list[exp.Expr]) -> str:
         """An aggregate without GROUP BY: one row for every d. The body becomes a relation of its own."""

@@ -82,11 +82,7 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
     if reads_all(aggregate, plan):
         every, members = all_groups(aggregate, parts, plan)
         before = plan.memo(_Memo).loaded.get(aggregate.node)
-        only, columns = aggregate.at(summed), names(keys) + [quote(a.name) for a in made_of]
-        # Where nothing restricts the rows they are read only if there is a change at all.
-        now = select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
-        if only:
-            now = restricted(plan, select(["*"], every), columns, only, [k.name for k in keys if not k.not_null])
+        now = _among(aggregate, made_of, every, summed, plan)
     else:
         stored = plan.memo(_Memo).stored.get(aggregate.node)
         added, unknown = _added(aggregate, made_of, summed, *stored, plan) if stored else (None, summed)
@@ -113,6 +109,17 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
         again = select(["*"], plan.cte(plan.fresh("members"), members))
         branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
     return union_all(branches)
+
+
+def _among(aggregate: RecomputedAggregate, made_of: Sequence[Accumulator], every: str, summed: str, plan: Plan) -> str:
+    """What the touched groups are made of now, among all groups."""
+    only = aggregate.at(summed)
+    if only is None:
+        # Where nothing restricts the rows they are read only if there is a change at all.
+        return select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
+    columns = names(aggregate.keys) + [quote(a.name) for a in made_of]
+    nullable = [key.name for key in aggregate.keys if not key.not_null]
+    return restricted(plan, select(["*"], every), columns, only, nullable)
 
 
 def _touched_groups(aggregate: RecomputedAggregate, plan: Plan, groups: str) -> str:
@@ -265,14 +272,16 @@ def _beside(
     absent = {alias: ["NULL"] * len(columns) for alias, columns, _ in sides} | {
         "b": [f"NULL::{a.type}" for a in made_of]  # Two NULLs without a type make a text.
     }
-    pieces = []
-    for alias, columns, rows in sides:
-        values = [
-            pair
-            for other, theirs in numbered.items()
-            for pair in _as(columns if other == alias else absent[other], theirs)
-        ]
-        pieces.append(select([*names(keys), *values], rows if rows == summed else derived(rows, alias)))
+
+    def padded(alias: str, columns: Sequence[str]) -> list[str]:
+        """The columns of one side, beside NULLs in place of the other ones'."""
+        values = {**absent, alias: columns}
+        return [pair for other, theirs in numbered.items() for pair in _as(values[other], theirs)]
+
+    pieces = [
+        select([*names(keys), *padded(alias, columns)], rows if rows == summed else derived(rows, alias))
+        for alias, columns, rows in sides
+    ]
     grouped = select(
         [*names(keys), *(f"pg_catalog.max({name}) AS {name}" for some in numbered.values() for name in some)],
         derived(union_all(pieces), "p"),

@@ -77,13 +77,13 @@ def rows_at(
     if not plain or below is None or len(inside) + len(grouped) < len(inputs) or not grouped:
         return None
     chains = _Chains(plan, graph, [f.name for f in columns], {})
-    states = {i: inputs[i].new(plan, below.to(inputs[i].columns)) for i in plain}
-    first = states.pop(plain[0])
-    where = [c.sql for c in graph.conditions if c.inputs <= {plain[0]}]
-    rows = _Rows(select(["*"], derived(first, "s"), where=where), frozenset(plain[:1]))
-    rows = chains.combined(rows, states, None) if states else rows
-    named = [quote(name) for name in chains.needed(inside)]
-    found = restricted(plan, rows.query, named, below, [f.name for f in known if not f.not_null])
+    found = restricted(
+        plan,
+        chains.of_inputs(plain, below).query,
+        [quote(name) for name in chains.needed(inside)],
+        below,
+        [f.name for f in known if not f.not_null],
+    )
     rows = _repeatable(plan, _Rows(found, inside))
     for j in grouped:
         rows = _repeatable(plan, rows)
@@ -180,6 +180,15 @@ class _Chains:
         columns = [quote(name) for name in self.needed(inside)]
         columns += [f"{weight} AS {W}"] if weight else []
         return _Rows(select(columns, " CROSS JOIN ".join(source), where=where), inside)
+
+    def of_inputs(self, numbers: Sequence[int], only: Restriction) -> _Rows:
+        """Some inputs joined as they are now, each restricted as far as it can be."""
+        inputs = self.graph.inputs
+        states = {i: inputs[i].new(self.plan, only.to(inputs[i].columns)) for i in numbers}
+        first = states.pop(numbers[0])
+        where = [c.sql for c in self.graph.conditions if c.inputs <= {numbers[0]}]
+        rows = _Rows(select(["*"], derived(first, "s"), where=where), frozenset(numbers[:1]))
+        return self.combined(rows, states, None) if states else rows
 
     def needed(self, inside: frozenset[int]) -> list[str]:
         """The columns of some inputs that are given out or that something is still to be compared with."""
