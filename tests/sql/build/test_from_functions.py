@@ -213,10 +213,3 @@ def test_xml_table_is_a_function_of_its_row(documents: Workspace) -> None:
     )
     table = stream(documents, "xml", query)
     assert "Set returning(xmltable)" in table.compiled.tree
-
-
-def test_the_tree_names_the_function(documents: Workspace) -> None:
-    rows = "jsonb_to_recordset(jsonb_build_array(jsonb_build_object('a', d.id))) AS r(a int)"
-    table = stream(documents, "named", f"SELECT d.id, r.* FROM doc d, {rows}")
-    assert "Set returning(jsonb_to_recordset)" in table.compiled.tree
-    assert "Project set" in stream(documents, "listed", "SELECT unnest(arr) FROM doc").compiled.tree

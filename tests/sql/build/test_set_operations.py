@@ -142,10 +142,3 @@ def test_constants_have_no_sources(workspace: Workspace) -> None:
     assert stream.compiled.sources == ()
     assert stream.difference() == []
     assert stream.refresh()["inserted"] == 0
-
-
-def test_the_tree_names_set_operations(workspace: Workspace) -> None:
-    stream = workspace.stream("st", "SELECT grp FROM item EXCEPT ALL (SELECT grp FROM tag INTERSECT SELECT 1)")
-    lines = [line.strip() for line in stream.compiled.tree.splitlines()]
-    assert "Except all" in lines
-    assert "Intersect" in lines

@@ -254,26 +254,6 @@ def test_values_that_are_equal_and_look_different_are_different_arguments(outer:
     assert stream.difference() == []
 
 
-@pytest.mark.parametrize(
-    ("query", "tree"),
-    [
-        ("SELECT id FROM o WHERE EXISTS (SELECT FROM t WHERE t.k = o.k)", "Semi-join"),
-        ("SELECT id FROM o WHERE k IN (SELECT t.k FROM t WHERE t.v > 1)", "Semi-join"),
-        ("SELECT id FROM o WHERE NOT EXISTS (SELECT FROM t WHERE t.k = o.k AND t.v < o.v)", "Anti-join"),
-        ("SELECT id FROM o WHERE id NOT IN (SELECT u.k FROM u)", "Anti-join"),
-        ("SELECT id, (SELECT sum(t.v) FROM t WHERE t.k = o.k) AS s FROM o", "Left join"),
-        ("SELECT id FROM o WHERE v > (SELECT avg(t.v) FROM t WHERE t.k = o.k)", "Join"),
-    ],
-)
-def test_simple_shapes_read_each_table_once(outer: Workspace, query: str, tree: str) -> None:
-    outer.execute(*START)
-    found = outer.stream("simple", query).compiled.tree
-    outer.execute("DROP TABLE simple")
-    assert tree in found
-    assert found.count("Scan(") == 2
-    assert "Distinct" not in found
-
-
 def test_too_many_subqueries_that_depend_on_each_other_are_refused(
     outer: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
