@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import psycopg
 import pytest
@@ -52,11 +53,33 @@ def at_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]
     yield arm
 
 
-async def _injected(data: bytes) -> bytes:
-    """An error in front of what the relay says, as of a statement that has run out of time."""
-    if data[0] == m.QUERY:
-        return m.query(b"injected")
-    return m.parse(b"injected", b"injected") + data
+LOCKED = b"select from private.held"
+"""PostgreSQL waits for the lock as soon as it parses this."""
+FAILURES = {  # a statement, the setting with which it fails, and how
+    "not parsed": (b"injected", "application_name = ''", "42601"),
+    "out of time": (LOCKED, "statement_timeout = 100", "57014"),
+    "not locked in time": (LOCKED, "lock_timeout = 15", "55P03"),
+}
+
+
+def _injecting(statement: bytes) -> Callable[[bytes], Awaitable[bytes]]:
+    """Puts a statement that fails in front of what the relay says."""
+
+    async def injected(data: bytes) -> bytes:
+        return m.query(statement) if data[0] == m.QUERY else m.parse(b"injected", statement) + data
+
+    return injected
+
+
+@pytest.fixture
+def held(engaged: Engaged) -> Iterator[None]:
+    """A table that another session has locked."""
+    with psycopg.connect(engaged.direct) as other:
+        other.execute("create schema private")
+        other.execute("create table private.held ()")
+        other.commit()
+        other.execute("lock table private.held")
+        yield
 
 
 def _answered(conversation: tuple[bytes, ...]) -> int:
@@ -64,25 +87,36 @@ def _answered(conversation: tuple[bytes, ...]) -> int:
     return conversation.count(S) + sum(part[0] == m.QUERY for part in conversation)
 
 
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
 def test_error_at_each_step(
-    engaged: Engaged, at_step: Callable[..., list[int]], conversation: tuple[bytes, ...]
+    engaged: Engaged,
+    at_step: Callable[..., list[int]],
+    conversation: tuple[bytes, ...],
+    failure: tuple[bytes, str, str],
 ) -> None:
+    text, setting, sqlstate = failure
+    injected = _injecting(text)
     wire = Wire(engaged.dsn)
     wire.socket.settimeout(20)
+    wire.send(m.query(f"set {setting}".encode()))
+    wire.until()
+    said: set[str] = set()
     for step in range(1, MOST):
-        steps = at_step(step, _injected)
+        steps = at_step(step, injected)
         wire.send(*conversation)
         answers: list[tuple[str, bytes]] = []
         for _ in range(_answered(conversation)):
             answers += wire.until()
         ended = len(steps) < step
-        at_step(0, _injected)
+        at_step(0, injected)
         wire.send(m.query(b"rollback"), m.query(b"select 'marker'"))
         while not (answers and answers[-1][0] == "D" and answers[-1][1].endswith(b"marker")):
             answers.append(wire.receive())
         wire.until()
-        assert "XX000" not in errors_of(answers), f"step {step}"
+        said.update(errors_of(answers))
+        assert "XX000" not in said, f"step {step}"
         if ended:
             break
         with psycopg.connect(engaged.direct, autocommit=True) as direct:
@@ -90,7 +124,71 @@ def test_error_at_each_step(
                 direct.execute(f'drop table "{table}"'.encode())
             assert direct.execute("select count(*) from pgtrickle.pgt_requests").fetchone() == (0,), f"step {step}"
     assert ended and step > 2
+    assert sqlstate in said
     wire.close()
+
+
+VIOLATED = """
+create table k (i int primary key deferrable initially deferred);
+create function violate() returns int language sql as 'insert into k values (1), (1) returning i'
+"""
+_CALL = re.compile(rb"(?:pgtrickle.create_stream_table|make)\([^)]*\)")
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_deferred_constraint_that_fails_at_the_commit(engaged: Engaged, conversation: tuple[bytes, ...]) -> None:
+    with psycopg.connect(engaged.direct, autocommit=True) as direct:
+        direct.execute(VIOLATED)
+    answers = _held(engaged, [_violating(part) for part in conversation])
+    (failure,) = (m.report_fields(body) for kind, body in answers if kind == "E")
+    earlier = (b"25P01", b'query of "refused" is refused')  # SAVEPOINT in a pipeline, and the engine
+    assert failure["C"] == b"23505" or failure["C"] in earlier or failure["M"] in earlier
+    assert engaged.tables() == {"k"}
+
+
+DENIED = """
+create function deny() returns event_trigger language plpgsql as $$ begin
+    if tg_tag = '{tag}' then raise exception 'not here' using errcode = 'P4444'; end if; end $$;
+create event trigger deny on {event} execute function deny()
+"""
+
+
+@pytest.mark.parametrize("event", ["ddl_command_start", "ddl_command_end"])
+@pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_event_trigger_that_denies_what_the_engine_does(
+    engaged: Engaged, conversation: tuple[bytes, ...], event: str
+) -> None:
+    with psycopg.connect(engaged.direct, autocommit=True) as direct:
+        direct.execute(DENIED.format(tag="CREATE TABLE AS", event=event).encode())
+    answers = _held(engaged, conversation)
+    failures = [m.report_fields(body) for kind, body in answers if kind == "E"]
+    assert failures[0]["C"] == b"P4444" or failures[0]["M"] == b'query of "refused" is refused'
+    assert {failure["C"] for failure in failures[1:]} <= {b"25P02"}
+    assert engaged.tables() == set()
+
+
+def _violating(part: bytes) -> bytes:
+    """A Query, or Parse, Bind and Execute, whose calls fail when their transaction commits."""
+    if part[0] == m.QUERY:
+        return m.query(_CALL.sub(rb"\g<0> from violate()", part[5:-1]))
+    calls = _CALL.findall(part)
+    return statement(f"select {calls[0].decode()} from violate()") if calls else part
+
+
+def _held(engaged: Engaged, conversation: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    """What is answered; the session goes on behind it, outside of any transaction."""
+    wire = Wire(engaged.dsn)
+    wire.socket.settimeout(20)
+    wire.send(*conversation)
+    answers: list[tuple[str, bytes]] = []
+    for _ in range(_answered(tuple(conversation))):
+        answers += wire.until()
+    state = answers[-1]
+    wire.send(m.query(b"select 'marker'"))
+    assert state[1] == b"I"
+    assert wire.kinds() == "TDCZ"
+    wire.close()
+    return answers
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)
