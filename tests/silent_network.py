@@ -46,7 +46,7 @@ class SilentNetwork:
         """What is sent on the connections that are there now is not even acknowledged."""
         for stream in tuple(self._streams):
             connection = stream.get_extra_info("socket")
-            if connection.family == socket.AF_INET:
+            if connection.family == socket.AF_INET and connection.fileno() >= 0:
                 deafen(connection.fileno())
 
     def recover(self) -> None:

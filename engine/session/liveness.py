@@ -22,17 +22,21 @@ import asyncpg
 import structlog
 
 from engine.session.background_worker import BackgroundWorker
+from engine.session.silence import Silence, silent_for
 
 logger = structlog.get_logger(__name__)
 
 CONNECT_SECONDS = 10.0
 """So long it may take to connect, with all that PostgreSQL does before it is ready."""
 
+LOST_SECONDS = 1.0
+"""So often a COPY to PostgreSQL looks whether the connection is still there."""
+
 RELEASE_SECONDS = 10.0
 """So long a connection may take to be reset before somebody else gets it; then it is given up."""
 
-UNACKNOWLEDGED_MS = 60_000
-"""So long the kernel waits until what it has sent is taken."""
+UNACKNOWLEDGED_SECONDS = 60.0
+"""So long it is waited for the acknowledgement of what has been sent."""
 
 KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 """Settings of a session: PostgreSQL ends that of an engine that is gone, with its leases and locks."""
@@ -67,7 +71,7 @@ def keep_alive(connection: socket.socket, *, idle: int, interval: int, count: in
 class WatchedConnection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that knows since when a command is under way in it."""
 
-    __slots__ = ("busy_since", "commands", "process")
+    __slots__ = ("_silence", "busy_since", "commands", "process")
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -76,14 +80,16 @@ class WatchedConnection(asyncpg.Connection):  # type: ignore[misc]
         """How many have begun."""
         self.process = ""
         """Of PostgreSQL, and since when, as that says itself: what a pooler in between says is its own affair."""
+        self._silence = Silence()
 
     async def begin(self) -> None:
         """What is to be done before it is used. Raises as asyncpg does."""
-        connection = self._transport.get_extra_info("socket")
-        keep_alive(connection, idle=30, interval=10, count=3)
-        if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        keep_alive(self._transport.get_extra_info("socket"), idle=30, interval=10, count=3)
         self.process = str(await self.fetchval(_IDENTITY))
+
+    def silent_for(self) -> float:
+        """Seconds for which PostgreSQL has acknowledged nothing of what was sent to it; 0 where it owes nothing."""
+        return silent_for(self._silence, self._transport)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -111,8 +117,20 @@ class WatchedConnection(asyncpg.Connection):  # type: ignore[misc]
             return await super()._prepare(*args, **options)
 
     async def _copy_in(self, *args: Any) -> Any:
+        """As asyncpg's, which waits for ever where the connection is lost while it takes no more bytes."""
         with self.under_way():
-            return await super()._copy_in(*args)
+            copying = asyncio.create_task(super()._copy_in(*args))
+            try:
+                while not (await asyncio.wait([copying], timeout=LOST_SECONDS))[0]:
+                    if self.is_closed():
+                        raise ConnectionError("connection to PostgreSQL was lost during COPY")
+            finally:
+                if not copying.done():
+                    copying.cancel()
+                    await asyncio.wait([copying])
+                    if not copying.cancelled():
+                        copying.exception()  # of no interest
+            return copying.result()
 
     async def _copy_out(self, *args: Any) -> Any:
         with self.under_way():
@@ -164,20 +182,30 @@ class Liveness:
             if each.busy_since is not None and each.busy_since <= latest and each.process and not each.is_closed()
         ]
         at_work = await self._at_work([each.process for each in asked]) if asked else set()
-        silent = {each: each.commands for each in asked if each.process not in at_work}
-        lost = [each for each, command in silent.items() if self._suspects.get(each) == command and each.busy_since]
+        # Data of a COPY may be on their way there for ever, and PostgreSQL is at work as long as it waits for them.
+        gone = {each for each in asked if each.silent_for() >= UNACKNOWLEDGED_SECONDS}
+        silent = {each: each.commands for each in asked if each.process not in at_work or each in gone}
+        lost = [
+            each
+            for each, command in silent.items()
+            if each.busy_since and (each in gone or self._suspects.get(each) == command)
+        ]
         self._suspects = {each: command for each, command in silent.items() if each not in lost}
-        for each in lost:  # they are there no more for those who wait, nor should what they hold in PostgreSQL be
+        if lost:
+            await self._give_up(lost)
+
+    async def _give_up(self, lost: list[WatchedConnection]) -> None:
+        """End connections for those who wait for them, and what they hold in PostgreSQL."""
+        for each in lost:
             logger.warning(
                 "connection to PostgreSQL is silent and given up",
                 database=self.database,
                 process=each.process.partition(" ")[0],
-                seconds=round(time.monotonic() - (each.busy_since or latest), 1),
+                seconds=round(time.monotonic() - (each.busy_since or time.monotonic()), 1),
             )
             each.terminate()
-        if lost:
-            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-                await self._ask(_END, [each.process for each in lost])
+        with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            await self._ask(_END, [each.process for each in lost])
 
     async def _at_work(self, processes: list[str]) -> set[str]:
         """Those of PostgreSQL's processes that are at work; none if it does not answer, all if it will not say."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from enum import IntFlag
 from typing import cast
 
-from server.relay.silence import Silence, transmission
+from engine.session.silence import Silence, silent_for
 
 HIGH_WATER = 256 * 1024
 """Bytes waiting to be written on one side from which on the other side is no longer read."""
@@ -127,13 +127,7 @@ class Endpoint(asyncio.Protocol):
 
     def silent_for(self) -> float:
         """Seconds for which the peer has acknowledged nothing of what was sent to it; 0 where it owes nothing."""
-        if self.transport is None or self.transport.is_closing():
-            return 0.0
-        try:
-            seen = transmission(self.transport.get_extra_info("socket"))
-        except OSError:  # it has gone
-            return 0.0
-        return self._silence.lasts(seen) if seen is not None else 0.0
+        return silent_for(self._silence, self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.slow is not None and not self.slow.done():

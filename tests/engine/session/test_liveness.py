@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -70,6 +71,71 @@ async def test_what_waits_for_a_lock_is_not_given_up(
             await looked.wait()
             await user.commit()
             assert await waiting == [(0,)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not say what is acknowledged")
+@pytest.mark.parametrize("gone", [True, False])
+async def test_copy_whose_data_are_not_acknowledged_is_given_up_and_one_whose_data_are_not_taken_is_not(
+    silenced: tuple[DatabasePool, SilentNetwork],
+    cluster: EmbeddedPostgres,
+    database: str,
+    gone: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PostgreSQL is at work on both, as it says itself: it waits for data, or for a lock."""
+    pool, network = silenced
+    monkeypatch.setattr("engine.session.liveness.UNACKNOWLEDGED_SECONDS", 1.0)
+    blocked = asyncio.Event()
+
+    async def data() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        if gone:
+            await asyncio.sleep(0.2)
+            network.vanish()
+        for _ in range(200):
+            yield b"1\n" * 30_000
+        blocked.set()
+
+    async with await psycopg.AsyncConnection.connect(cluster.dsn(database)) as user, asyncio.timeout(DEADLINE):
+        await user.execute("CREATE TABLE a (i int)")
+        await user.commit()
+        if not gone:
+            await user.execute("LOCK TABLE a")
+        async with pool.session() as session:
+            copying = asyncio.create_task(session.copy_in("public", "a", ["i"], data()))
+            if gone:
+                with pytest.raises(SqlError) as raised:
+                    await copying
+                assert raised.value.sqlstate == "08006"
+            else:
+                await asyncio.sleep(4)
+                assert not copying.done()
+                assert not blocked.is_set()  # so much is not on its way: the window is closed
+                await user.commit()
+                assert await copying == 200 * 30_000 + 1
+
+
+async def test_copy_ends_whose_session_is_ended_while_nothing_is_taken(
+    silenced: tuple[DatabasePool, SilentNetwork], cluster: EmbeddedPostgres, database: str
+) -> None:
+    pool, _ = silenced
+
+    async def data() -> AsyncIterator[bytes]:
+        for _ in range(200):
+            yield b"1\n" * 30_000
+
+    async with await psycopg.AsyncConnection.connect(cluster.dsn(database)) as user, asyncio.timeout(DEADLINE):
+        await user.execute("CREATE TABLE a (i int)")
+        await user.commit()
+        await user.execute("LOCK TABLE a")
+        async with pool.session() as session:
+            ((pid,),) = await session.fetch("SELECT pg_backend_pid()")
+            copying = asyncio.create_task(session.copy_in("public", "a", ["i"], data()))
+            await asyncio.sleep(0.5)
+            await user.execute("SELECT pg_terminate_backend(%s)", [pid])
+            with pytest.raises(SqlError) as raised:
+                await copying
+            assert raised.value.sqlstate in ("57P01", "08006")
 
 
 async def test_closing_waits_for_nobody(silenced: tuple[DatabasePool, SilentNetwork]) -> None:

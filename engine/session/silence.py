@@ -3,12 +3,13 @@
 Keepalive asks only where nothing is on its way; else the kernel goes on sending for 15 minutes and more.
 TCP_USER_TIMEOUT would limit that. But Linux applies it also to a peer whose window is closed, and which answers every
 probe of it (`tcp_probe_timer`; measured on 6.18): it would cut off a client that reads slowly, and a COPY that waits
-for a lock. So the relay asks the kernel for what tells the two apart: when the last acknowledgement came, and what has
+for a lock. So the server asks the kernel for what tells the two apart: when the last acknowledgement came, and what has
 been sent since.
 """
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import sys
@@ -96,6 +97,17 @@ class Silence:
         self._last = seen
         in_a_row = max(self._unanswered, seen.probes, seen.retransmits - first.retransmits)
         return seen.at - first.at if in_a_row >= UNANSWERED else 0.0
+
+
+def silent_for(silence: Silence, transport: asyncio.Transport | None) -> float:
+    """Seconds for which the peer of a connection, of which `silence` was told, acknowledges nothing; 0 if it does."""
+    if transport is None or transport.is_closing():
+        return 0.0
+    try:
+        seen = transmission(transport.get_extra_info("socket"))
+    except OSError:  # it has gone
+        return 0.0
+    return silence.lasts(seen) if seen is not None else 0.0
 
 
 def _has_answered(first: Transmission, last: Transmission, seen: Transmission) -> bool:
