@@ -6,11 +6,11 @@ import pytest
 
 from tests.structure.figures import Figures, measure
 
-FOLDER = 22
+FOLDER = 18
 CIRCLES: list[int] = []
 CIRCLES_OF_TYPES: list[int] = []
-OVER_20 = 19
-OVER_15 = 66
+OVER_20 = 3
+OVER_15 = 62
 LINES = 69
 
 
