@@ -1,7 +1,7 @@
 """GROUPING SETS, CUBE and ROLLUP: which sets a GROUP BY has, and what it becomes.
 
 ``GROUP BY a, ROLLUP (b, c)`` has the sets (a, b, c), (a, b) and (a). It becomes an aggregate by the keys and the set's
-number, over every row once for each set (see `operators.expand`).
+number, over every row once for each set (see `expand`).
 """
 
 from __future__ import annotations

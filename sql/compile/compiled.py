@@ -76,12 +76,12 @@ class Compiled:
     core: Core
     _staged: str = ""
     conditions: Mapping[int, str] = field(default_factory=dict)
-    """Conditions on the pending changes of sources, see `pushdown`."""
+    """Conditions on the pending changes of sources, see `predicate_pushdown`."""
     facts: TreeFacts = field(default_factory=TreeFacts)
     remembered: Mapping[int, Remembered] = field(default_factory=dict)
     """Aggregates, by node, whose groups a refresh hands on to the next."""
     netted_later: frozenset[int] = frozenset()
-    """Sources whose changes are consolidated by whoever reads them, see `streaming`."""
+    """Sources whose changes are consolidated by whoever reads them, see `single_use_deltas`."""
     root: Operator | None = None
     """The operator tree, None for a query that is only ever evaluated in full."""
     fields: tuple[tuple[str, Field], ...] = ()

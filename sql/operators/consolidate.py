@@ -1,4 +1,4 @@
-"""Settled: the same rows; what a delta takes away and gives back is left out of it.
+"""Consolidate: the same rows; what a delta takes away and gives back is left out of it.
 
 An aggregate over a group that was touched takes the old row away and gives the new one, even if both are the same.
 Below a join that would touch every row that joins with it. ``ΔQ = net(ΔA)``; the states are the input's.

@@ -1,4 +1,4 @@
-"""Given: rows and changes that stand in a relation of the statement already, in the place of an operator.
+"""Input: rows and changes that stand in a relation of the statement already, in the place of an operator.
 
 ``Q(A) = A``. With it a tree is evaluated over other inputs than its own.
 """

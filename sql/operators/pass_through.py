@@ -1,4 +1,4 @@
-"""Unchanged: an operator whose rows are those of its input; only its delta is given out in another form."""
+"""Pass-through: an operator whose rows are those of its input; only its delta is given out in another form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bound: what the other side of a join lets through of an operator's rows, known before they are computed.
+"""Semi-join reduction: what the other side of a join lets through of an operator's rows, before they are computed.
 
 In ``A ⋈ (SELECT k, agg(x) FROM B GROUP BY k)`` the groups that no row of A asks for do not matter, now or before. So
 where conditions make A smaller, the changes of B are reduced to A's keys before the touched groups are put together:

@@ -1,4 +1,4 @@
-"""Once: an operator that is read in a second place of the tree, its delta computed once in a statement."""
+"""Shared subplan: an operator that is read in a second place of the tree, its delta computed once in a statement."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ and whoever needs ``Q(o)`` joins with it on the parameters (T. Neumann, A. Kempe
 2015). D is joined into FROM where a parameter is used, and every construct is told to treat the rows of each d apart:
 GROUP BY and DISTINCT have D's columns as further keys, windows are partitioned by them, LIMIT counts within them, set
 operations compare them, too. An aggregate without GROUP BY has a row for every d, even if nothing is left to aggregate
-(see `operators.every`).
+(see `outer_domain_union`).
 
 Everything here is syntax: what comes out is an ordinary query that reads D under a name.
 """
@@ -30,7 +30,7 @@ from sql.canonical.null_safe_equal import NullSafeEqual
 from sql.errors import NotDifferentiable
 
 PRESENT = "__pgt_present"
-"""The column that tells rows of the body from those that `operators.every` adds."""
+"""The column that tells rows of the body from those that `outer_domain_union` adds."""
 
 Fresh = Callable[[str], str]
 

@@ -1,4 +1,4 @@
-"""Memory: what all groups of an aggregate are made of, handed on from one refresh to the next.
+"""Cached accumulators: what all groups of an aggregate are made of, handed on from one refresh to the next.
 
 An aggregate inside the tree is not stored. Where a refresh needs all of its groups in any case (the only one; those
 under a maximum of all) it would read all rows. So the statement gives out what they are made of now, and the next one

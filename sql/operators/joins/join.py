@@ -39,7 +39,7 @@ class Join(Operator):
         return self.joined
 
     def _read(self, plan: Plan) -> tuple[Field, ...]:
-        """The columns that somebody reads, see `narrowing`."""
+        """The columns that somebody reads, see `column_pruning`."""
         read = plan.facts.narrowed.get(self.node)
         return self.columns if read is None else tuple(f for f in self.columns if f.name in read)
 

@@ -1,4 +1,4 @@
-"""Single: at most one row for each outer row, or the error that PostgreSQL raises for a scalar subquery.
+"""Enforce single row: at most one row for each outer row, or the error that PostgreSQL raises for a scalar subquery.
 
 Where no error is raised this is the identity, and so are its delta and its states: ``ΔQ = ΔA``. The check looks at the
 new rows of the keys that the delta touches.

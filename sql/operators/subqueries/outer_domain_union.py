@@ -1,4 +1,4 @@
-"""Every: the rows of a body, and one row that stands for nothing for every outer row.
+"""Outer-domain union: the rows of a body, and one row that stands for nothing for every outer row.
 
 An aggregate without GROUP BY has a row even for outer rows that leave nothing to aggregate. Grouped by the outer
 columns it finds a group for each of them here; its calls skip the added rows by FILTER.
