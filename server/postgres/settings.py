@@ -43,6 +43,9 @@ def machine_settings(logs: Path) -> dict[str, str]:
     }
 
 
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})")
+
+
 def sync_method(system: str, release: str) -> str:
     """How PostgreSQL makes all files durable before it recovers: the file system at once, where it says what failed.
 
@@ -51,6 +54,6 @@ def sync_method(system: str, release: str) -> str:
     >>> sync_method("Linux", "6.1.0-18-amd64"), sync_method("Linux", "5.4.0"), sync_method("Darwin", "23.1.0")
     ('syncfs', 'fsync', 'fsync')
     """
-    version = re.match(r"(\d+)\.(\d+)", release)
+    version = _VERSION.match(release)
     known = system == "Linux" and version is not None and (int(version[1]), int(version[2])) >= (5, 8)
     return "syncfs" if known else "fsync"

@@ -20,21 +20,18 @@ import structlog
 
 from catalog.session import SqlError
 from engine.subscribe import SubscriptionHub
-from server.protocol import (
-    authentication,
-    cursor_syntax,
-    extensions,
-    lexer,
-    request_statements,
-    startup,
-    subscribe_syntax,
-    uri_copy,
-    values,
-)
+from server.protocol import authentication, lexer, startup, values
 from server.protocol import messages as m
 from server.protocol.error_rewriting import explained
 from server.protocol.fast_path import is_answer, is_batch
 from server.protocol.framing import AUTHENTICATION_LENGTHS, BACKEND_LENGTHS, CONTINUATION, WHOLE, Framer
+from server.protocol.statements import (
+    cursor_syntax,
+    extensions,
+    request_statements,
+    subscribe_syntax,
+    uri_copy,
+)
 from server.protocol.traffic import Traffic
 from server.subscriptions import describe_query
 from tests.server.conftest import Engaged, RunningRelay, through

@@ -187,7 +187,9 @@ def test_hooks_that_do_not_end_stop_nobody_elses(
         arguments = {key: login[key] for key in ("host", "port", "user", "password")}
         pool = DatabasePool(str(login["dbname"]), lambda _: arguments)
         try:
-            await QueueMaintenance(pool)._call_hooks()
+            queues = QueueMaintenance(pool)
+            queues.active.set()
+            await queues._call_hooks()
         finally:
             await pool.close()
 

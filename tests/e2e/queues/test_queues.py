@@ -197,8 +197,8 @@ def test_status_shows_the_clock(queues: Database, eventually: Eventually) -> Non
     make(queues, "shown")
     ((backend,),) = eventually(lambda: queues.rows(CLOCK), what="a clock")
     shown = queues.server.status()
-    (line,) = [line for line in shown.splitlines() if "queues_e2e" in line]
-    assert f"every 20 ms (backend {backend}," in line
+    clocks = [line for line in shown.splitlines() if f"every 20 ms (backend {backend}," in line]
+    assert len(clocks) == 1 and "queues_e2e" in clocks[0], shown
 
 
 def test_databases_without_queues_have_no_clock(live_db: Database, eventually: Eventually) -> None:

@@ -311,22 +311,22 @@ async def test_long_copy_of_one_source_does_not_hold_up_the_others(laboratory: L
 async def test_shared_mirrors_of_a_server_that_hangs_are_followed_by_another(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.mirror.maintenance.ELECTION_RETRY", 0.05)
     mirror = Mirror(replace(laboratory.mirror.root, private=False))
     login = {key: value for key, value in laboratory.options.items() if key != "database"}
     pool = DatabasePool(laboratory.options["database"], lambda _: login)
-    keeper = MirrorMaintenance(mirror, pool)
-    keeper._rival.patience = 0.5
+    maintenance = MirrorMaintenance(mirror, pool)
+    maintenance.worker.pause = 0.05
+    maintenance._rival.patience = 0.5
     hanging = await laboratory.connect()
     await hanging.execute("SET application_name = 'headwater engine 0123abcd'")
-    assert await hanging.fetchval("SELECT pgtrickle._take_lease($1::text)", keeper._rival.lease)
+    assert await hanging.fetchval("SELECT pgtrickle._take_lease($1::text)", maintenance._rival.lease)
     followed = asyncio.Event()
 
     async def cycle(connection: asyncpg.Connection) -> None:
         followed.set()
 
-    monkeypatch.setattr(keeper, "cycle", cycle)
-    task = asyncio.create_task(keeper.run())
+    monkeypatch.setattr(maintenance, "cycle", cycle)
+    task = asyncio.create_task(maintenance.worker.run())
     try:
         async with asyncio.timeout(60):
             await followed.wait()

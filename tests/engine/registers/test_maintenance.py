@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psycopg
@@ -70,7 +71,7 @@ class Session:
 
 async def test_leader_shows_that_it_lives_while_other_workers_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.01)
-    workers, leader = RegisterMaintenance(cast(DatabasePool, None)), Session()
+    workers, leader = RegisterMaintenance(cast(DatabasePool, SimpleNamespace(database="sales"))), Session()
 
     async def short() -> None:
         pass
@@ -86,6 +87,6 @@ async def test_leader_shows_that_it_lives_while_other_workers_work(monkeypatch: 
 
 async def test_leader_that_works_itself_is_asked_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BEAT_SECONDS", 0.01)
-    workers, leader = RegisterMaintenance(cast(DatabasePool, None)), Session()
+    workers, leader = RegisterMaintenance(cast(DatabasePool, SimpleNamespace(database="sales"))), Session()
     await workers._together([asyncio.sleep(0.1), asyncio.sleep(0)], cast(PooledSession, leader))
     assert leader.asked == 0
