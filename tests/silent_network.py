@@ -28,13 +28,13 @@ class SilentNetwork:
     def __init__(self, socket_path: str):
         self._socket_path = socket_path
         self._silent = False
-        self._flowing = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._streams: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(listener.getsockname()[1])
-        self._thread = threading.Thread(target=self._serve, args=[listener], daemon=True)
+        self._main = self._loop.create_task(self._serve(listener))
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def fall_silent(self) -> None:
@@ -57,14 +57,14 @@ class SilentNetwork:
         for task in tuple(self._tasks):
             task.cancel()
 
-    def _serve(self, listener: socket.socket) -> None:
-        async def main() -> None:
-            server = await asyncio.start_server(self._accept, sock=listener)
-            async with server:
-                await server.serve_forever()
-
+    def _run(self) -> None:
         with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(main())
+            self._loop.run_until_complete(self._main)
+        self._loop.close()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        async with await asyncio.start_server(self._accept, sock=listener) as server:
+            await server.serve_forever()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._streams.append(writer)
@@ -88,10 +88,11 @@ class SilentNetwork:
         async def end() -> None:
             for stream in self._streams:  # PostgreSQL must not wait for a client that is gone
                 stream.transport.abort()
-            await asyncio.sleep(0)
-            for task in asyncio.all_tasks():
-                if task is not asyncio.current_task():
-                    task.cancel()
+            rest = asyncio.all_tasks() - {asyncio.current_task(), self._main}
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            self._main.cancel()
 
         asyncio.run_coroutine_threadsafe(end(), self._loop)
         self._thread.join(10)

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from psycopg import errors, sql
@@ -18,7 +19,6 @@ from server.postgres import cluster as embedded
 from server.postgres import unprivileged
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, StartupError
-from server.postgres.processes import processes_in
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or sys.platform != "linux", reason="only root can become another user, and only on Linux for sure"
@@ -258,7 +258,7 @@ def test_without_a_closed_directory_there_is_no_namespace_and_the_owner_stays(op
             owner = data.postgres.stat().st_uid
             assert owner == cluster.identity.uid != 0
             assert os.readlink(f"/proc/{cluster.pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt")
-            assert owner in {process.uids().real for process in processes_in(data.postgres)}
+            assert owner == psutil.Process(cluster.pid).uids().real
             assert (data.path.stat().st_uid, stat.S_IMODE(data.path.stat().st_mode)) == (0, 0o710)
             with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
                 for path in (data.passfile, data.path / "headwater.lock", data.path / "mirror", data.path / "spark"):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -211,14 +212,24 @@ def test_sail_that_ends_leaves_the_next_one_its_socket(tmp_path: Path) -> None:
     assert list((tmp_path / "sail").iterdir()) == []
 
 
+def sails() -> list[int]:
+    """The Sail processes that this process started."""
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # others end of themselves
+            if "sail_program" in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found
+
+
 async def test_spark_that_was_lost_while_idle_is_started_again_by_itself(tmp_path: Path) -> None:
     sessions = SparkSessions("sail", tmp_path)
     try:
         assert not sessions.recovering, "it has never run"
         await sessions.warm_up()
         assert not sessions.recovering
-        (process,) = (each for each in psutil.Process().children() if "sail_program" in " ".join(each.cmdline()))
-        process.kill()
+        (pid,) = sails()
+        os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(60):
             while not sessions.recovering:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -238,10 +249,6 @@ async def test_sail_that_has_become_too_large_is_renewed_when_it_is_idle(tmp_pat
         async with sessions.acquire() as lease:
             pids.extend(await asyncio.to_thread(sails))
             await lease.run(lambda spark: spark.sql("SELECT 1 AS n").toArrow(), description="small")
-
-    def sails() -> list[int]:
-        children = psutil.Process().children()
-        return [child.pid for child in children if any("sail_program" in word for word in child.cmdline())]
 
     await job()
     await job()
