@@ -135,6 +135,10 @@ BATCHES: dict[str, Batch] = {
     "with a row limit": lambda sql, data: [
         *(statement(sql, portal=b"p", rows=1), *data, m.message(m.EXECUTE, b"p\0\0\0\0\1"), S),
     ],
+    **{
+        f"{control} behind it": lambda sql, data, control=control: [statement(sql), *data, statement(control), ONE, S]  # type: ignore[misc]
+        for control in ("begin", "commit", "rollback", "commit and chain", "savepoint s", "rollback to s", "release s")
+    },
     "described only": lambda sql, data: [
         *(m.parse(b"", sql.encode()), m.describe_statement(b""), m.bind(b"", b""), m.describe_portal(b""), S),
     ],
@@ -276,8 +280,8 @@ class Crew:
         if _states(got) == _states(alike) and ours == theirs:
             return None
         passing = self.held(self.direct, case.messages(self.number, "select 1"), case.piecewise)
-        # What comes later in the batch may have failed first, and what is only described does not fail.
-        later = call.fails and (ours or case.batch == "described only")
+        # What comes later in the batch may have failed first.
+        later = call.fails and (ours or case.batch in NOT_CARRIED_OUT)
         if later and (_states(got), ours) == (_states(passing), errors_of(passing)):
             return None
         failing = self.held(self.direct, case.messages(self.number, "select 1/0"), case.piecewise)
@@ -289,6 +293,8 @@ class Crew:
 
 
 REFUSALS = ("0A000",)
+NOT_CARRIED_OUT = ("described only", "rollback behind it", "begin behind it")
+"""A function's request in a pipeline is carried out as its transaction ends: it is rolled back here, or open."""
 TWICE = ("42P07", "42P01", "42710")
 """What is made or dropped the second time."""
 
