@@ -159,8 +159,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- How many movements a register has, as far as the caller may read them all; else NULL. The owner of a table decides what is computed
--- when it is read: conditions of policies, expressions of indexes. So it is read with his rights.
+-- How many movements a register has, as far as it is there still and the caller may read them all; else NULL. The owner of a
+-- table decides what is computed when it is read: conditions of policies, expressions of indexes. So it is read with his rights.
 CREATE OR REPLACE FUNCTION accum_internal._count(r @extschema@._registers) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -173,6 +173,8 @@ BEGIN
         result := accum_internal._count_as_owner(r.name);
     END IF;
     RETURN result;
+EXCEPTION WHEN undefined_table OR syntax_error THEN
+    RETURN NULL;  -- dropped meanwhile: a table that is gone has its OID for a name
 END $$;
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
 
@@ -332,6 +334,24 @@ def test_what_is_left_where_nothing_could_refuse_the_drop(registers: Database) -
     registers.run(CREATE, *LEDGER)
     assert post(registers, movement(), register="r") == 1
     assert consistent(registers, "r")
+
+
+def test_list_beside_a_drop(registers: Database, eventually: Callable[..., Any]) -> None:
+    registers.run(CREATE, *LEDGER)
+    dropping, listing = registers.connect(autocommit=False), registers.connect()
+    dropping.execute("SELECT accum.register_drop('r')")
+    with ThreadPoolExecutor(1) as thread:
+        listed = thread.submit(
+            lambda: listing.execute("SELECT name, movements_count FROM accum.register_list()").fetchall()
+        )
+        eventually(
+            lambda: registers.value(
+                "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s", listing.info.backend_pid
+            )
+        )
+        dropping.commit()
+        assert listed.result(30) == [("r", None)]
+    assert registers.rows("SELECT * FROM accum.register_list()") == []
 
 
 def test_a_role_takes_its_registers_along(registers: Database) -> None:
