@@ -23,7 +23,7 @@ DELAYS = (0.0, 0.004, 0.02, 0.06)
 """Seconds from the conversation to the end of the connection, or the cancel."""
 AFTER_CANCEL = (
     *("57014", "25P02", "25P01", "22012", "42601", "42P01", "42P07", "42703", "42710", "23505", "22P02", "0A000"),
-    *("55000", "34000", "26000", "08P01"),
+    *("55000", "34000", "26000", "08P01", "3B001"),
 )
 """What the conversation may say: that it was cancelled, and what it says without that."""
 
