@@ -51,7 +51,7 @@ async def create(
     said. Raises SqlError: 42P07 if the name exists, 3F000 without its schema, 42501 without a right of `owner`, 0A000
     for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
     """
-    target = await _target(session, arguments["name"])
+    target = await creation_target(session, arguments["name"])
     if target.exists:
         if arguments.get("if_not_exists") and target.is_stream_table:
             await notice(session, "INFO", f'stream table "{target.name}" already exists, skipping')
@@ -62,36 +62,20 @@ async def create(
     engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
     work_on_behalf_of(owner)
     async with set_role(session, owner, current=target.caller):
-        definition = await define(session, arguments["query"], search_path)
-        _refuse_in_every_mode(definition)
-        shown = definition.canonical
-        definition, copies = await _over_copies(session, definition, requested, owner)
-        inputs, fallback = await _plan(session, definition, requested)
-    whole = fallback is not None or requested == RefreshMode.FULL
-    mode = RefreshMode.FULL if whole else RefreshMode.DIFFERENTIAL
-    await _announce(session, definition, requested, mode, fallback)
+        defined = await define_stream_table(session, arguments["query"], search_path, requested, owner)
+    await announce(session, defined)
 
-    storage = target.storage
+    storage, inputs, definition = target.storage, defined.inputs, defined.definition
     # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
-    rights = f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
-    statements = [rights, *await (await compiled(inputs)).create_storage_sql(storage)]
+    statements = [rights_to_sources(definition), *await (await compiled(inputs)).create_storage_sql(storage)]
     _, explained = await overlap(
         execute_as_owner(session, owner, statements, current=target.caller),
         lambda: explanation(inputs, definition, storage),
     )
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    properties = {
-        "defining_query": shown,
-        "original_query": definition.original,
-        "canonical_query": definition.canonical,
+    properties = defined.properties | {
         "schedule": arguments.get("schedule") or "calculated",
-        "refresh_mode": mode,
-        "requested_mode": requested,
         "engine": engine,
-        "functions_used": sorted({use.name for use in definition.functions}),
-        "function_hashes": function_hashes(definition.functions),
-        "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
-        "fallback_reason": fallback,
         "explain": explained,
         "topk": asdict(top) if (top := definition.inspected.topk) else None,
         "dependencies": [  # the others are noted when they are captured
@@ -99,8 +83,8 @@ async def create(
         ],
     }
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
-    await note_copies(session, int(pgt_id), copies)
-    fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, mode, engine), engine)
+    await note_copies(session, int(pgt_id), defined.copies)
+    fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, defined.mode, engine), engine)
     if not arguments.get("initialize", True):
         return None
     if fresh and not in_two_steps:
@@ -108,7 +92,61 @@ async def create(
     return int(pgt_id)
 
 
-def _refuse_old_snapshot(target: _Target) -> None:
+@dataclass(frozen=True, slots=True)
+class Defined:
+    """A query, and how a stream table over it is maintained."""
+
+    definition: Definition
+    """The query as it is maintained: over copies of the foreign tables that are polled."""
+    shown: str
+    """The canonical query over the foreign tables themselves."""
+    copies: tuple[Copy, ...]
+    inputs: PlanInputs
+    requested: RefreshMode
+    mode: RefreshMode
+    fallback: str | None
+    """Why it can only be computed as a whole, if that is so."""
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Columns of `pgt_stream_tables` that follow from the query and the mode."""
+        definition = self.definition
+        return {
+            "defining_query": self.shown,
+            "original_query": definition.original,
+            "canonical_query": definition.canonical,
+            "refresh_mode": self.mode,
+            "requested_mode": self.requested,
+            "functions_used": sorted({use.name for use in definition.functions}),
+            "function_hashes": function_hashes(definition.functions),
+            "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
+            "fallback_reason": self.fallback,
+        }
+
+
+async def define_stream_table(
+    session: SqlSession, query: str, search_path: str, requested: RefreshMode, owner: str
+) -> Defined:
+    """Look at a query that is to define a stream table; the session acts as its `owner`.
+
+    Raises SqlError: 0A000 for a construct that the mode does not support, and PostgreSQL's own for a wrong query.
+    """
+    definition = await define(session, query, search_path)
+    _refuse_in_every_mode(definition)
+    shown = definition.canonical
+    definition, copies = await _over_copies(session, definition, requested, owner)
+    inputs, fallback = await _plan(session, definition, requested)
+    whole = fallback is not None or requested == RefreshMode.FULL
+    mode = RefreshMode.FULL if whole else RefreshMode.DIFFERENTIAL
+    return Defined(definition, shown, copies, inputs, requested, mode, fallback)
+
+
+def rights_to_sources(definition: Definition) -> str:
+    """A statement that fails where the role that runs it may not read a source."""
+    return f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
+
+
+def _refuse_old_snapshot(target: CreationTarget) -> None:
     """Raises SqlError 25001 where the transaction's snapshot may be older than the capture of the sources."""
     if target.isolation in ("repeatable read", "serializable"):
         raise SqlError(
@@ -149,7 +187,7 @@ FROM (SELECT $1::text::pg_catalog.regclass::oid AS relid) AS storage
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class CreationTarget:
     """The name of a stream table to be created, and the session that creates it."""
 
     schema: str
@@ -173,7 +211,7 @@ FROM pgtrickle._creation_target($1::text) AS t
 """
 
 
-async def _target(session: SqlSession, name: str) -> _Target:
+async def creation_target(session: SqlSession, name: str) -> CreationTarget:
     """The stream table to be created, in `public` where no schema is said. Its name is locked."""
     ((parts, has_schema, is_taken, is_stream_table, caller, isolation),) = await session.fetch(_TARGET, name)
     if len(parts) > 2:
@@ -183,7 +221,7 @@ async def _target(session: SqlSession, name: str) -> _Target:
         raise SqlError("42939", f'schema "{schema}" is reserved', hint="Choose another schema for the stream table.")
     if not has_schema:
         raise SqlError("3F000", f'schema "{schema}" does not exist')
-    return _Target(schema, table, is_taken, is_stream_table, caller, isolation)
+    return CreationTarget(schema, table, is_taken, is_stream_table, caller, isolation)
 
 
 def _refuse_in_every_mode(definition: Definition) -> None:
@@ -257,10 +295,10 @@ async def _plan(session: SqlSession, definition: Definition, requested: RefreshM
         return opaque(definition), reason.construct
 
 
-async def _announce(
-    session: SqlSession, definition: Definition, requested: RefreshMode, mode: RefreshMode, fallback: str | None
-) -> None:
-    if requested == RefreshMode.AUTO and fallback is not None:
+async def announce(session: SqlSession, defined: Defined) -> None:
+    """Tell the client what it might not expect of a query that it has defined a stream table by."""
+    definition, fallback = defined.definition, defined.fallback
+    if defined.requested == RefreshMode.AUTO and fallback is not None:
         await notice(
             session,
             "NOTICE",
@@ -276,7 +314,7 @@ async def _announce(
             "Each refresh shows what the stream table's owner sees, the stream table itself included.",
         )
     stable = definition.functions_of("s")
-    if mode == RefreshMode.DIFFERENTIAL and stable:
+    if defined.mode == RefreshMode.DIFFERENTIAL and stable:
         await notice(
             session,
             "WARNING",

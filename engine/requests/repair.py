@@ -16,8 +16,7 @@ from engine.capture.lock_retry import LOCK_PATIENCE
 from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.create import explanation, notice
-from engine.session.roles import execute_as_owner
-from engine.session.transactions import local_setting, savepoint, set_role
+from engine.session.transactions import savepoint, set_role
 from engine.stream_tables.analysis import (
     TRACKABLE_KINDS,
     Definition,
@@ -30,9 +29,8 @@ from engine.stream_tables.analysis import (
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, opaque, plan
 from engine.stream_tables.plan_store import load_plan, track
 from engine.stream_tables.refresh_state import RefreshContext
+from engine.stream_tables.storage_columns import change_columns, column_changes
 from sql import Column, NotDifferentiable, Renamed, jobs
-from sql.base.text import quote
-from sql.storage.shape import ROW_ID
 
 MARKED = "it is marked to be computed anew"
 """After DDL on what it reads, or because somebody has asked for it."""
@@ -103,7 +101,9 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
         except NotDifferentiable as reason:
             fallback = await _full_from_now_on(session, context, reason.construct)
     if context.outdated or not await _fits(session, context, inputs, old):
-        await _adapt(session, context, inputs)
+        # The compiler wants other hidden columns. What is in them is computed afterwards.
+        _, hidden = await column_changes(session, context, inputs)
+        await change_columns(session, context, inputs, hidden)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
         context.pgt_id,
@@ -189,31 +189,6 @@ async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs
     ((stored, _, _),) = await describe(session, [context.relid])
     types = {column.name: column.type for column in stored.columns}
     return all(types.get(column.name) == column.type for column in wanted)
-
-
-async def _adapt(session: SqlSession, context: RefreshContext, inputs: PlanInputs) -> None:
-    """Give the storage table the hidden columns that this compiler wants. What is in them is computed afterwards."""
-    built = await compiled(inputs)
-    async with set_role(session, context.owner):
-        described = await view_columns(session, built.storage_query)
-    types = {column.name: column.type for column in described}
-    wanted = {column.name: types.get(column.name, "bigint") for column in built.columns if column.hidden}
-    ((stored, _, _),) = await describe(session, [context.relid])
-    user = {column.name for column in built.output} | {ROW_ID}
-    found = {column.name: column.type for column in stored.columns if column.name not in user}
-    added = [name for name, type_ in wanted.items() if found.get(name) != type_]
-    changes = [f"DROP COLUMN {quote(name)}" for name, type_ in found.items() if wanted.get(name) != type_]
-    changes += [f"ADD COLUMN {quote(name)} {wanted[name]}" for name in added]
-    if not changes:
-        return
-    indexes = [
-        statement
-        for statement in await built.create_storage_sql(context.storage)
-        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quote(name)})") for name in added)
-    ]
-    async with local_setting(session, "pgtrickle.maintenance", "on"):
-        alter = f"ALTER TABLE {context.storage} {', '.join(changes)}"
-        await execute_as_owner(session, context.owner, [alter, *indexes])
 
 
 _NAMES = """

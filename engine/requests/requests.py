@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from catalog.pinned_settings import PINNED_PATH
 from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
 from engine.foreign_tables.polling import NotPolled, polled
@@ -16,8 +17,9 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import RefreshOutcome
 from engine.refresh.refresh import refresh
-from engine.requests.create import create, drop_storage
+from engine.requests.create import create, creation_target, drop_storage, notice
 from engine.requests.extensions import Installer, carry_out_extension
+from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
 from engine.session.transactions import set_role
@@ -216,9 +218,34 @@ async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None
 
 
 async def _create(session: SqlSession, request: Request, means: Means) -> int | None:
-    return await create(
-        session, request.arguments, request.search_path, request.requested_by, in_two_steps=means.in_two_steps
+    arguments = request.arguments
+    if arguments.get("or_replace"):
+        async with set_role(session, request.requested_by, current=request.session_role):
+            target = await creation_target(session, arguments["name"])
+            if target.is_stream_table:
+                context = await lock_named(session, target.storage, PINNED_PATH)
+                await _replace(session, context, request, means.spark)
+                return None
+    return await create(session, arguments, request.search_path, request.requested_by, in_two_steps=means.in_two_steps)
+
+
+async def _replace(session: SqlSession, context: RefreshContext, request: Request, spark: Spark) -> None:
+    """Give a stream table that exists the definition of a request to create one."""
+    ((present, schedule),) = await session.fetch(
+        "SELECT defining_query, schedule FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", context.pgt_id
     )
+    query = request.arguments["query"]
+    wanted = {
+        "query": None if await is_query(session, context, query, request.search_path, present) else query,
+        "schedule": request.arguments.get("schedule") or "calculated",
+        "refresh_mode": request.arguments.get("refresh_mode") or RefreshMode.AUTO,
+    }
+    now = {"query": None, "schedule": schedule, "refresh_mode": context.requested_mode}
+    changes = {name: value for name, value in wanted.items() if value != now[name]}
+    if changes:
+        await _alter(session, context, changes, request.search_path, spark)
+    else:
+        await notice(session, "INFO", f'stream table "{context.name}" is unchanged')
 
 
 async def _refresh(session: SqlSession, request: Request, means: Means) -> None:
@@ -240,37 +267,49 @@ async def drop(session: SqlSession, request: Request, _: Means | None = None) ->
 async def resume(session: SqlSession, request: Request, _: Means) -> None:
     """SUSPENDED back to ACTIVE, errors forgotten. Raises SqlError 55000 if it is not suspended."""
     context = await lock_requested(session, request)
-    pgt_id = context.pgt_id
     if context.status != Status.SUSPENDED:
         raise SqlError(
             "55000",
             f'stream table "{context.name}" is not suspended',
             detail=f"Its status is {context.status}.",
         )
-    await set_state(session, pgt_id, status=Status.ACTIVE, consecutive_errors=0)
-    payload = {"event": "resumed", "pgt_schema": context.schema, "pgt_name": context.name}
-    await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
+    await _set_status(session, context, Status.ACTIVE)
 
 
-async def alter(session: SqlSession, request: Request, _: Means) -> None:
-    """Change schedule, refresh mode or status; arguments that are null stay as they are."""
+async def _set_status(session: SqlSession, context: RefreshContext, status: Status) -> None:
+    """Set the status; ACTIVE forgets errors, and tells those who listen of the end of a suspension."""
+    errors = {"consecutive_errors": 0} if status == Status.ACTIVE else {}
+    await set_state(session, context.pgt_id, status=status, **errors)
+    if status == Status.ACTIVE and context.status == Status.SUSPENDED:
+        payload = {"event": "resumed", "pgt_schema": context.schema, "pgt_name": context.name}
+        await session.fetch("SELECT pg_catalog.pg_notify('pg_trickle_alert', $1::text)", json.dumps(payload))
+
+
+async def alter(session: SqlSession, request: Request, means: Means) -> None:
+    """Change query, schedule, refresh mode or status; arguments that are null stay as they are."""
     context = await lock_requested(session, request)
-    if context.outdated:
+    await _alter(session, context, request.arguments, request.search_path, means.spark)
+
+
+async def _alter(
+    session: SqlSession, context: RefreshContext, arguments: dict[str, Any], search_path: str, spark: Spark
+) -> None:
+    changes = {key: value for key, value in arguments.items() if value is not None and key != "name"}
+    if context.outdated and "query" not in changes:
         context = await repair(session, context)
     pgt_id = context.pgt_id
-    changes = {key: value for key, value in request.arguments.items() if value is not None and key != "name"}
+    requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=changes["schedule"])
-    if "status" in changes:
-        status = argument(Status, "status", changes["status"])
-        errors = {"consecutive_errors": 0} if status == Status.ACTIVE else {}
-        await set_state(session, pgt_id, status=status, **errors)
-    if "refresh_mode" in changes:
-        requested = argument(RefreshMode, "refresh mode", changes["refresh_mode"])
+    if "query" in changes:
+        await redefine(session, context, changes["query"], search_path, spark, requested=requested)
+    elif "refresh_mode" in changes:
         # AUTO that has fallen back to FULL may be asked to try again.
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
         if requested != context.requested_mode or fell_back:
             await set_refresh_mode(session, context, requested)
+    if "status" in changes:
+        await _set_status(session, context, argument(Status, "status", changes["status"]))
 
 
 async def retain(session: SqlSession, request: Request, _: Means) -> None:

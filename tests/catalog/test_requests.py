@@ -68,14 +68,15 @@ def test_wrong_arguments(relayed: Connection, arguments: str, state: str, messag
 @pytest.mark.parametrize(
     ("call", "state"),
     [
-        ("alter_stream_table('x', query => 'SELECT 2')", "0A000"),
+        ("alter_stream_table('x', query => ';')", "22023"),
         ("alter_stream_table('x', status => 'asleep')", "22023"),
         ("alter_stream_table('x', schedule => 'never')", "22023"),
         ("alter_stream_table(NULL)", "22004"),
         ("drop_stream_table(NULL)", "22004"),
         ("refresh_stream_table('')", "22023"),
         ("resume_stream_table('a..b')", "42602"),
-        ("create_or_replace_stream_table('x', 'SELECT 1')", "0A000"),
+        ("create_or_replace_stream_table('x', ' ')", "22023"),
+        ("create_or_replace_stream_table('x', NULL)", "22004"),
         ("gate_source('t')", "0A000"),
         ("get_staleness('nothing')", "42P01"),
     ],
@@ -102,7 +103,7 @@ def test_request_carries_arguments_defaults_and_search_path(relayed: Connection)
     assert created[0] == "create"
     assert created[1] == {
         "name": "x", "query": "SELECT 1", "schedule": "calculated", "refresh_mode": "FULL", "initialize": True,
-        "append_only": False, "engine": "spark", "if_not_exists": False,
+        "append_only": False, "engine": "spark", "if_not_exists": False, "or_replace": False,
     }  # fmt: skip
     assert created[2] == '"Some where", public'
     assert dropped[:2] == ("drop", {"name": "y"})

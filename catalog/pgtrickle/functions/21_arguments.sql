@@ -85,19 +85,30 @@ BEGIN
 END $$;
 
 
--- A request to create. Runs with the caller's rights, as all of these.
+-- Raises 22023 for a query that is empty.
+CREATE OR REPLACE FUNCTION pgtrickle._check_query(query text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF btrim(query, E' \t\r\n;') = '' THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'query of the stream table must not be empty';
+    END IF;
+END $$;
+
+
+-- A request to create. Runs with the caller's rights, as all of these. What becomes of a stream table that exists: it is an
+-- error ('refuse'), stays as it is ('keep'), or gets this definition ('replace').
+DROP FUNCTION IF EXISTS pgtrickle._request_create(text, text, text, text, bool, text, text, text, bool, text, bool, text);
 CREATE OR REPLACE FUNCTION pgtrickle._request_create(
     name text, query text, schedule text, refresh_mode text, initialize bool, diamond_consistency text,
-    diamond_schedule_policy text, cdc_mode text, append_only bool, engine text, if_not_exists bool, path text
+    diamond_schedule_policy text, cdc_mode text, append_only bool, engine text, existing text, path text
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._check_name(name);
     IF query IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'query of the stream table must not be null';
-    ELSIF btrim(query, E' \t\r\n;') = '' THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'query of the stream table must not be empty';
     END IF;
+    PERFORM pgtrickle._check_query(query);
     schedule := pgtrickle._check_schedule(schedule);
     refresh_mode := pgtrickle._check_refresh_mode(refresh_mode);
     PERFORM pgtrickle._check_options(diamond_consistency, diamond_schedule_policy, cdc_mode, append_only);
@@ -115,7 +126,8 @@ BEGIN
         'cdc_mode', lower(cdc_mode),
         'append_only', coalesce(append_only, false),
         'engine', lower(engine),
-        'if_not_exists', if_not_exists), path);
+        'if_not_exists', existing = 'keep',
+        'or_replace', existing = 'replace'), path);
 END $$;
 
 
@@ -128,9 +140,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._request_alter(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._check_name(name);
-    IF query IS NOT NULL THEN
-        PERFORM pgtrickle._not_supported('changing the query of a stream table is', 'Drop the stream table and create it again.');
-    END IF;
+    PERFORM pgtrickle._check_query(query);
     schedule := pgtrickle._check_schedule(schedule);
     refresh_mode := pgtrickle._check_refresh_mode(refresh_mode);
     PERFORM pgtrickle._check_options(diamond_consistency, diamond_schedule_policy, cdc_mode, append_only);
@@ -139,6 +149,7 @@ BEGIN
     END IF;
     PERFORM pgtrickle._request('alter', jsonb_build_object(
         'name', name,
+        'query', query,
         'schedule', schedule,
         'refresh_mode', refresh_mode,
         'status', upper(status),

@@ -20,7 +20,7 @@ CREATE OR REPLACE FUNCTION pgtrickle.create_stream_table(
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._request_create(name, query, schedule, refresh_mode, initialize, diamond_consistency,
-        diamond_schedule_policy, cdc_mode, append_only, engine, false, pg_catalog.current_setting('search_path'));
+        diamond_schedule_policy, cdc_mode, append_only, engine, 'refuse', pg_catalog.current_setting('search_path'));
 END $$;
 
 
@@ -37,11 +37,31 @@ CREATE OR REPLACE FUNCTION pgtrickle.create_stream_table_if_not_exists(
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._request_create(name, query, schedule, refresh_mode, initialize, diamond_consistency,
-        diamond_schedule_policy, cdc_mode, false, NULL, true, pg_catalog.current_setting('search_path'));
+        diamond_schedule_policy, cdc_mode, false, NULL, 'keep', pg_catalog.current_setting('search_path'));
 END $$;
 
 
--- Change the schedule, the mode or the status of a stream table; what is NULL stays.
+-- The same, but where the stream table exists already it gets this definition. Its table is kept, with what depends on it;
+-- where the query means another one it is computed anew, and nothing happens where all is as it is. `initialize` counts
+-- where the stream table is created.
+CREATE OR REPLACE FUNCTION pgtrickle.create_or_replace_stream_table(
+    name text,
+    query text,
+    schedule text DEFAULT 'calculated',
+    refresh_mode text DEFAULT 'AUTO',
+    initialize bool DEFAULT true,
+    diamond_consistency text DEFAULT NULL,
+    diamond_schedule_policy text DEFAULT NULL,
+    cdc_mode text DEFAULT NULL,
+    append_only bool DEFAULT false
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgtrickle._request_create(name, query, schedule, refresh_mode, initialize, diamond_consistency,
+        diamond_schedule_policy, cdc_mode, append_only, NULL, 'replace', pg_catalog.current_setting('search_path'));
+END $$;
+
+
+-- Change the query, the schedule, the mode or the status of a stream table; what is NULL stays.
 CREATE OR REPLACE FUNCTION pgtrickle.alter_stream_table(
     name text,
     query text DEFAULT NULL,

@@ -257,8 +257,9 @@ END $$;
 
 -- Change columns of a stream table's row; keys that are absent stay as they are. Keys: schedule, refresh_mode,
 -- requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain, engine, row_id_salt,
--- canonical_query, defining_query, functions_used, function_hashes, has_keyless_source, auto_threshold, is_populated,
--- frontier, data_timestamp, requested_cdc_mode, diamond_consistency, diamond_schedule_policy.
+-- canonical_query, defining_query, original_query, functions_used, function_hashes, has_keyless_source, auto_threshold,
+-- is_populated, frontier, data_timestamp, requested_cdc_mode, diamond_consistency, diamond_schedule_policy, topk_limit,
+-- topk_order_by, topk_offset.
 CREATE OR REPLACE FUNCTION pgtrickle._set_state(pgt_id bigint, changes jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -270,7 +271,8 @@ BEGIN
     WHERE key NOT IN ('schedule', 'refresh_mode', 'requested_mode', 'status', 'consecutive_errors', 'needs_reinit',
         'fallback_reason', 'explain', 'engine', 'row_id_salt', 'canonical_query', 'defining_query', 'functions_used',
         'function_hashes', 'has_keyless_source', 'auto_threshold', 'is_populated', 'frontier', 'data_timestamp',
-        'requested_cdc_mode', 'diamond_consistency', 'diamond_schedule_policy');
+        'requested_cdc_mode', 'diamond_consistency', 'diamond_schedule_policy', 'original_query', 'topk_limit', 'topk_order_by',
+        'topk_offset');
     IF unknown IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown state of a stream table: %s', unknown);
     END IF;
@@ -287,12 +289,13 @@ BEGIN
     SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
          engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,
          auto_threshold, is_populated, data_timestamp, requested_cdc_mode, diamond_consistency,
-         diamond_schedule_policy, plan_texts, frontier, updated_at)
+         diamond_schedule_policy, original_query, topk_limit, topk_order_by, topk_offset, plan_texts, frontier, updated_at)
       = (new_st.schedule, new_st.refresh_mode, new_st.requested_mode, new_st.status, new_st.consecutive_errors,
          new_st.needs_reinit, new_st.fallback_reason, new_st.explain, new_st.engine, new_st.row_id_salt,
          new_st.canonical_query, new_st.defining_query, new_st.functions_used, new_st.function_hashes,
          new_st.has_keyless_source, new_st.auto_threshold, new_st.is_populated, new_st.data_timestamp,
-         new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy, new_st.plan_texts,
+         new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy, new_st.original_query,
+         new_st.topk_limit, new_st.topk_order_by, new_st.topk_offset, new_st.plan_texts,
          CASE WHEN changes ? 'frontier' THEN pgtrickle._stamped(changes->'frontier') ELSE s.frontier END,
          clock_timestamp())
     WHERE s.pgt_id = st.pgt_id;

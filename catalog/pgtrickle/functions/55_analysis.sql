@@ -46,7 +46,7 @@ END $$;
 
 -- The parts that are asked for of {"definition" (pg_get_viewdef under an empty search_path), "columns" (as in
 -- _source_info), "dependencies" (as in _view_sources), "functions" (as in _view_functions), "types" (as in
--- _column_types), "operators" (all of them, as one text)}. Names in the query are looked up along path. Where errors are
+-- _column_types), "layout" (as in _layout), "operators" (all of them, as one text)}. Names in the query are looked up along path. Where errors are
 -- told, an error in the query is returned, as {"failed": SQLSTATE, "message"}; otherwise it is raised.
 CREATE OR REPLACE FUNCTION pgtrickle._analysed(query text, path text, parts text[], errors_told boolean) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
@@ -80,6 +80,9 @@ BEGIN
             END IF;
             IF 'types' = ANY (parts) THEN
                 result := result || jsonb_build_object('types', pgtrickle._column_types(relid));
+            END IF;
+            IF 'layout' = ANY (parts) THEN
+                result := result || jsonb_build_object('layout', pgtrickle._layout(relid));
             END IF;
             IF 'operators' = ANY (parts) THEN
                 result := result || jsonb_build_object('operators', pgtrickle._view_operators(relid));
@@ -122,6 +125,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             UNION ALL SELECT d.oid, d.typbasetype FROM made_of m JOIN pg_type d ON d.oid = m.base)
         SELECT o.typname, o.typnamespace FROM made_of m JOIN pg_type o ON o.oid = m.type WHERE m.base = 0) AS b
     JOIN pg_namespace y ON y.oid = b.typnamespace
+    WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped
+$$;
+
+
+-- The columns of a relation as ALTER TABLE … ADD COLUMN takes them: an array of [name, type and collation].
+CREATE OR REPLACE FUNCTION pgtrickle._layout(relid oid) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(jsonb_agg(jsonb_build_array(a.attname, concat_ws(' COLLATE ', format_type(a.atttypid, a.atttypmod), (
+        SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c JOIN pg_namespace n ON n.oid = c.collnamespace
+        WHERE c.oid = a.attcollation AND c.oid <> t.typcollation))) ORDER BY a.attnum), '[]')
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = relid AND a.attnum > 0 AND NOT a.attisdropped
 $$;
 

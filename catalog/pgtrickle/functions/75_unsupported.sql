@@ -1,16 +1,6 @@
 -- Functions of the reference that this version has not. They exist with their signatures, so that \df shows them and a
 -- call is refused with 0A000 rather than with "function does not exist".
 
-CREATE OR REPLACE FUNCTION pgtrickle.create_or_replace_stream_table(
-    name text, query text, schedule text DEFAULT 'calculated', refresh_mode text DEFAULT 'AUTO',
-    initialize bool DEFAULT true, diamond_consistency text DEFAULT NULL, diamond_schedule_policy text DEFAULT NULL,
-    cdc_mode text DEFAULT NULL, append_only bool DEFAULT false
-) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('create_or_replace_stream_table is',
-        'Use create_stream_table_if_not_exists, or drop the stream table and create it again.');
-END $$;
-
 CREATE OR REPLACE FUNCTION pgtrickle.health_check()
 RETURNS TABLE (check_name text, severity text, detail text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
