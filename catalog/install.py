@@ -156,9 +156,7 @@ async def install(
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
     present, superuser, role = await _present_state(session, place)
-    warnings: tuple[str, ...] = (
-        (system.without_superuser.format(role=role),) if system.without_superuser and not superuser else ()
-    )
+    warnings = _without_superuser(system, role) if not superuser else ()
     damaged: list[Damage] = []
     if _is_current(present, scripts, superuser) and not await untrusted(session, system, place):
         damaged = await _damage(session, scripts, system, place)
@@ -206,6 +204,11 @@ def _names(scripts: Scripts, system: System, place: str) -> list[str]:
 async def _damage(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage]:
     schemas = [place, *system.beside]
     return await damage(session, f"{quoted(place)}.{system.versions}", _names(scripts, system, place), schemas)
+
+
+def _without_superuser(system: System, role: str) -> tuple[str, ...]:
+    """What works less where the role that installs is no superuser."""
+    return (system.without_superuser.format(role=role),) if system.without_superuser else ()
 
 
 def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
@@ -274,29 +277,7 @@ async def install_in_transaction(
         await _leave(session, system, schema)
     extschema = quoted(place)
     versions = f"{extschema}.{system.versions}"
-    applied: set[str] = set()
-    rows = await session.fetch(
-        "SELECT to_regclass($1::text) IS NOT NULL, "
-        "EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($2::text)) "
-        "OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace($2::text))",
-        versions,
-        extschema,
-    )
-    installed, occupied = rows[0]
-    if installed:
-        rows = await session.fetch(f"SELECT version FROM {versions}")
-        applied = {str(version) for (version,) in rows}
-    elif occupied and place == system.schema:
-        raise SqlError(
-            "42710",
-            f"schema {system.schema} exists and was not made by Headwater",
-            hint="Drop or rename it, or use another database.",
-        )
-    _check_not_newer(applied, scripts, system)
-    for script in scripts.migrations:
-        if script.version not in applied:
-            await session.run_script(script.placed(extschema))
-            await _record(session, versions, script.version, script.description)
+    await _migrate(session, scripts, system, place)
     for script in scripts.functions + (scripts.superuser if superuser else ()):
         await session.run_script(script.placed(extschema))
     state = scripts.state(superuser=superuser)
@@ -308,6 +289,43 @@ async def install_in_transaction(
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)
     return True
+
+
+async def _migrate(session: ScriptSession, scripts: Scripts, system: System, place: str) -> None:
+    """Run the migrations that have not been run in this schema, and record them.
+
+    Raises SqlError: 42710 where the schema is something else, 0A000 where a newer version has been there.
+    """
+    extschema = quoted(place)
+    versions = f"{extschema}.{system.versions}"
+    applied = await _applied(session, system, place)
+    _check_not_newer(applied, scripts, system)
+    for script in scripts.migrations:
+        if script.version not in applied:
+            await session.run_script(script.placed(extschema))
+            await _record(session, versions, script.version, script.description)
+
+
+async def _applied(session: SqlSession, system: System, place: str) -> set[str]:
+    """The versions that are recorded in a schema; none where nothing is installed. Raises SqlError 42710."""
+    extschema = quoted(place)
+    versions = f"{extschema}.{system.versions}"
+    ((installed, occupied),) = await session.fetch(
+        "SELECT to_regclass($1::text) IS NOT NULL, "
+        "EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace($2::text)) "
+        "OR EXISTS (SELECT FROM pg_proc WHERE pronamespace = to_regnamespace($2::text))",
+        versions,
+        extschema,
+    )
+    if installed:
+        return {str(version) for (version,) in await session.fetch(f"SELECT version FROM {versions}")}
+    if occupied and place == system.schema:
+        raise SqlError(
+            "42710",
+            f"schema {system.schema} exists and was not made by Headwater",
+            hint="Drop or rename it, or use another database.",
+        )
+    return set()
 
 
 _INSTALLING = """

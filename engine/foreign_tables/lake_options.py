@@ -51,13 +51,7 @@ def lake_table(server: Mapping[str, str], table: Mapping[str, str]) -> LakeTable
     for name, options in (("location", server), ("path", table), ("format", table)):
         if not options.get(name):
             raise _invalid(f'option "{name}" is required', f"Formats are {', '.join(FORMATS)}.")
-    location = server["location"].rstrip("/")
-    scheme, separator, rest = location.partition("://")
-    if not separator or scheme not in SCHEMES or (scheme == "file") != rest.startswith("/") or ".." in rest.split("/"):
-        raise _invalid(
-            f'invalid location "{server["location"]}"', "Locations are file:///directory and s3://bucket/directory."
-        )
-    path = table["path"]
+    location, path = _location(server["location"]), table["path"]
     if path.startswith("/") or "://" in path or ".." in path.split("/") or "\0" in path:
         raise _invalid(f'path "{path}" is not below the server\'s location', "Paths are relative, without '..'.")
     if table["format"] not in FORMATS:
@@ -69,6 +63,15 @@ def lake_table(server: Mapping[str, str], table: Mapping[str, str]) -> LakeTable
     if len(delimiter.encode()) != 1 or delimiter in '"\r\n':
         raise _invalid(f'invalid delimiter "{delimiter}"', "It is one byte.")
     return LakeTable(location, path, table["format"], header == "true", delimiter)
+
+
+def _location(given: str) -> str:
+    """A server's location, without a slash at its end. Raises SqlError 22023."""
+    location = given.rstrip("/")
+    scheme, separator, rest = location.partition("://")
+    if not separator or scheme not in SCHEMES or (scheme == "file") != rest.startswith("/") or ".." in rest.split("/"):
+        raise _invalid(f'invalid location "{given}"', "Locations are file:///directory and s3://bucket/directory.")
+    return location
 
 
 def _known(whose: str, options: Mapping[str, str], allowed: tuple[str, ...]) -> None:

@@ -160,23 +160,7 @@ class Location:
     def committed(self) -> Committed | None:
         """The table's last version, None if there is none that is whole. Raises StorageFailed."""
         try:
-            table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
-            files = self._files(table)
-            known = _known.get(self.uri)
-            if self.remote and known and known.same(table, files):
-                return Committed(table, table.version(), known.metadata, files, known.table_id)
-            metadata = _metadata(table)
-            if metadata is None:
-                raise ValueError("the last commit is not ours")
-            sizes = self.sizes([file.path for file in files])
-            for file in files:
-                if sizes.get(file.path) != file.size:
-                    raise ValueError(f"{file.path} is not there or has another size")
-            if not self.remote:
-                digests.note(self.full_paths(files))
-            found = Committed(table, table.version(), metadata, files, str(table.metadata().id))
-            _known[self.uri] = found
-            return found
+            return self._last_version()
         except TableNotFoundError:
             return None
         except (DeltaError, OSError, KeyError, TypeError, ValueError) as error:
@@ -185,6 +169,26 @@ class Location:
             if self.remote or os.path.exists(self.uri):
                 log.warning("mirror_unusable", uri=self.uri, error=storage_message(error))
             return None
+
+    def _last_version(self) -> Committed:
+        """The table's last version. Raises ValueError where it is not whole, and whatever deltalake says."""
+        table = DeltaTable(self.uri, storage_options=dict(self.options) or None)
+        files = self._files(table)
+        known = _known.get(self.uri)
+        if self.remote and known and known.same(table, files):
+            return Committed(table, table.version(), known.metadata, files, known.table_id)
+        metadata = _metadata(table)
+        if metadata is None:
+            raise ValueError("the last commit is not ours")
+        sizes = self.sizes([file.path for file in files])
+        for file in files:
+            if sizes.get(file.path) != file.size:
+                raise ValueError(f"{file.path} is not there or has another size")
+        if not self.remote:
+            digests.note(self.full_paths(files))
+        found = Committed(table, table.version(), metadata, files, str(table.metadata().id))
+        _known[self.uri] = found
+        return found
 
     def _files(self, table: DeltaTable) -> tuple[StoredFile, ...]:
         actions = pa.table(cast(Any, table.get_add_actions(flatten=True))).to_pylist()

@@ -157,26 +157,31 @@ async def extract(
     reader = asyncio.ensure_future(asyncio.to_thread(channel.consumed, lambda batches: consume(schema, batches)))
     try:
         async with AsyncExitStack() as stack:
-            connections = [connection]
-            for _ in range(min(CONNECTIONS, len(work.oids)) - 1):
-                own = await connect()
-                stack.callback(own.terminate)
-                await stack.enter_async_context(snapshot_of(own, snapshot))
-                connections.append(own)
+            more = [await _opened(stack, connect, snapshot) for _ in range(min(CONNECTIONS, len(work.oids)) - 1)]
             async with asyncio.TaskGroup() as group:
-                for each in connections:
+                for each in (connection, *more):
                     group.create_task(copy(each, forward))
     except BaseException as error:
         await asyncio.shield(asyncio.to_thread(channel.end, failed=True))
         await asyncio.wait({reader})
-        failure = reader.exception()
-        # Whose error it was in the first place.
         if isinstance(error, BaseExceptionGroup):
-            first = next((e for e in error.exceptions if not isinstance(e, _Abandoned)), failure)
-            raise first or error from error
+            raise _first(error, reader.exception()) from error
         raise
     await asyncio.to_thread(channel.end)
     return await asyncio.shield(reader)
+
+
+async def _opened(stack: AsyncExitStack, connect: Connect, snapshot: Snapshot) -> asyncpg.Connection:
+    """One more connection, in a transaction with the snapshot, until the stack is left."""
+    own = await connect()
+    stack.callback(own.terminate)
+    await stack.enter_async_context(snapshot_of(own, snapshot))
+    return own
+
+
+def _first(errors: BaseExceptionGroup[BaseException], failure: BaseException | None) -> BaseException:
+    """The error that the others follow from: a connection's own, or else the `failure` of the reader."""
+    return next((e for e in errors.exceptions if not isinstance(e, _Abandoned)), failure) or errors
 
 
 class _Abandoned(Exception):

@@ -113,16 +113,24 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
     truncated = [source.name for source in context.capture.sources if source.truncated]
     if truncated:
         return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
-    if context.requested_mode != RefreshMode.DIFFERENTIAL:
-        ratio = change_ratio(context, estimated_rows)
-        changes = f"{context.capture.pending} changed row images in about {estimated_rows} rows"
-        if ratio > settings.max_change_ratio:
-            limit = f"pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
-            return Decision(Action.FULL, f"{changes} exceed twice {limit}", fallback=True)
-        if context.learned.auto_threshold is not None and ratio > context.learned.auto_threshold:
-            seen = f"so many were slower to apply than a full refresh of {context.learned.last_full_ms or 0:.0f} ms"
-            return Decision(Action.FULL, f"{changes}: {seen}", fallback=True)
+    too_many = (
+        None if context.requested_mode == RefreshMode.DIFFERENTIAL else _too_many(context, settings, estimated_rows)
+    )
+    if too_many is not None:
+        return Decision(Action.FULL, too_many, fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+def _too_many(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> str | None:
+    """Why there are too many changes to apply them incrementally, None if there are not."""
+    ratio = change_ratio(context, estimated_rows)
+    changes = f"{context.capture.pending} changed row images in about {estimated_rows} rows"
+    if ratio > settings.max_change_ratio:
+        return f"{changes} exceed twice pg_trickle.differential_max_change_ratio = {settings.max_change_ratio}"
+    if context.learned.auto_threshold is not None and ratio > context.learned.auto_threshold:
+        full = f"a full refresh of {context.learned.last_full_ms or 0:.0f} ms"
+        return f"{changes}: so many were slower to apply than {full}"
+    return None
 
 
 def depends_on_size(context: RefreshContext, settings: RefreshSettings) -> bool:

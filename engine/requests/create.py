@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -53,11 +54,8 @@ async def create(
     """
     target = await creation_target(session, arguments["name"])
     if target.exists:
-        if arguments.get("if_not_exists") and target.is_stream_table:
-            await notice(session, "INFO", f'stream table "{target.name}" already exists, skipping')
-            return None
-        raise SqlError("42P07", f'relation "{target.name}" already exists')
-
+        await _skip_existing(session, target, arguments)
+        return None
     requested = argument(RefreshMode, "refresh mode", arguments.get("refresh_mode") or RefreshMode.AUTO)
     engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
     work_on_behalf_of(owner)
@@ -144,6 +142,13 @@ async def define_stream_table(
 def rights_to_sources(definition: Definition) -> str:
     """A statement that fails where the role that runs it may not read a source."""
     return f"SELECT 1 FROM ({definition.canonical}) AS rights LIMIT 0"
+
+
+async def _skip_existing(session: SqlSession, target: CreationTarget, arguments: Mapping[str, Any]) -> None:
+    """Say that a stream table of this name exists, where that is no error. Raises SqlError 42P07 where it is one."""
+    if not (arguments.get("if_not_exists") and target.is_stream_table):
+        raise SqlError("42P07", f'relation "{target.name}" already exists')
+    await notice(session, "INFO", f'stream table "{target.name}" already exists, skipping')
 
 
 def _refuse_old_snapshot(target: CreationTarget) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +90,11 @@ class WatchedConnection(asyncpg.Connection):  # type: ignore[misc]
     def silent_for(self) -> float:
         """Seconds for which PostgreSQL has acknowledged nothing of what was sent to it; 0 where it owes nothing."""
         return silent_for(self._silence, self._transport)
+
+    def is_busy_since(self, moment: float) -> bool:
+        """Whether a command has been under way in it since that moment of the monotonic clock, or for longer."""
+        began = self.busy_since
+        return began is not None and began <= moment and bool(self.process) and not self.is_closed()
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
@@ -174,25 +179,30 @@ class Liveness:
         await self._look()
 
     async def _look(self) -> None:
-        """Whoever shows no sign of life twice, at the same command, is given up."""
+        """Give up the connections that show no sign of life twice, at the same command."""
         latest = time.monotonic() - self.patience
-        asked = [
-            each
-            for each in self.connections
-            if each.busy_since is not None and each.busy_since <= latest and each.process and not each.is_closed()
-        ]
+        asked = [each for each in self.connections if each.is_busy_since(latest)]
         at_work = await self._at_work([each.process for each in asked]) if asked else set()
         # Data of a COPY may be on their way there for ever, and PostgreSQL is at work as long as it waits for them.
         gone = {each for each in asked if each.silent_for() >= UNACKNOWLEDGED_SECONDS}
         silent = {each: each.commands for each in asked if each.process not in at_work or each in gone}
-        lost = [
+        lost = self._lost(silent, gone)
+        self._suspects = {each: command for each, command in silent.items() if each not in lost}
+        if lost:
+            await self._give_up(lost)
+
+    def _lost(
+        self, silent: Mapping[WatchedConnection, int], gone: Collection[WatchedConnection]
+    ) -> list[WatchedConnection]:
+        """Of the silent connections, with their commands, those that are `gone` or were silent at that command before.
+
+        A connection whose command has ended since is not one of them.
+        """
+        return [
             each
             for each, command in silent.items()
             if each.busy_since and (each in gone or self._suspects.get(each) == command)
         ]
-        self._suspects = {each: command for each, command in silent.items() if each not in lost}
-        if lost:
-            await self._give_up(lost)
 
     async def _give_up(self, lost: list[WatchedConnection]) -> None:
         """End connections for those who wait for them, and what they hold in PostgreSQL."""

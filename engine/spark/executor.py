@@ -218,10 +218,7 @@ class SparkExecutor:
         # Start Spark while the mirror is written.
         warming = asyncio.ensure_future(self._sessions.warm_up())
         warming.add_done_callback(lambda task: task.cancelled() or task.exception())
-        ((exported, text),) = await session.fetch(
-            "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::pg_catalog.text"
-        )
-        snapshot = Snapshot(exported, text)
+        snapshot = await _exported(session)
         async with AsyncExitStack() as held:
             began = time.monotonic()
             versions = []
@@ -236,21 +233,7 @@ class SparkExecutor:
             checked = asyncio.ensure_future(self._mirror.check(versions))
             try:
                 await loading.prepare(job.queries)
-                try:
-                    tables = await self.compute(
-                        job,
-                        by_oid,
-                        versions,
-                        description=around["description"],
-                        limit=around.get("limit"),
-                        tries=around.get("tries", 2),
-                        collect=loading.collect,
-                    )
-                except Exception:
-                    await checked  # perhaps that is why
-                    raise
-                # Nothing that Spark has read in a damaged file gets any further.
-                await checked
+                tables = await self._computed(job, versions, around, loading.collect, checked)
                 computed = time.monotonic()
                 loaded = [
                     await loading.load(session, number, query, table)
@@ -264,7 +247,7 @@ class SparkExecutor:
         return SparkResult(
             stagings=tuple(staging for staging, _ in loaded),
             loading=loading,
-            snapshot=text,
+            snapshot=snapshot.text,
             rows=sum(rows for _, rows in loaded),
             read=sum(version.rows for version in versions),
             extracted=sum(version.rows for version in versions if not version.reused),
@@ -273,6 +256,32 @@ class SparkExecutor:
             load_ms=(time.monotonic() - computed) * 1000,
             sql=job.sql,
         )
+
+    async def _computed(
+        self,
+        job: SparkJob,
+        versions: Sequence[MirrorVersion],
+        around: RunOptions,
+        collect: Collect,
+        checked: Awaitable[None],
+    ) -> list[pa.Table]:
+        """The results of a job over versions that have been `checked`. Raises Damaged, and what `compute` raises."""
+        try:
+            tables = await self.compute(
+                job,
+                {source.oid: source for source in around["sources"]},
+                versions,
+                description=around["description"],
+                limit=around.get("limit"),
+                tries=around.get("tries", 2),
+                collect=collect,
+            )
+        except Exception:
+            await checked  # perhaps that is why
+            raise
+        # Nothing that Spark has read in a damaged file gets any further.
+        await checked
+        return tables
 
     async def compute(
         self,
@@ -306,6 +315,14 @@ class SparkExecutor:
 
 
 _queries: Kept[Hashable, SparkQuery] = Kept(512)
+
+
+async def _exported(session: SqlSession) -> Snapshot:
+    """The snapshot of the session's transaction, for other sessions. Raises SqlError."""
+    ((exported, text),) = await session.fetch(
+        "SELECT pg_catalog.pg_export_snapshot(), pg_catalog.pg_current_snapshot()::pg_catalog.text"
+    )
+    return Snapshot(exported, text)
 
 
 async def _rendered(

@@ -73,14 +73,9 @@ class SparkJob:
                 for view in (*views, *self.views):
                     frame = spark.table(view.name) if view.name in self.repeated else frame_of(spark, view.sql)
                     # What several queries read Spark would compute once for each.
-                    if view.repeated and keeps and _is_classic(frame):
-                        # Not the cache: Spark looks there after it has put each view's query in place of its name, and
-                        # those of the views in it, until a delta of a few joins is a plan of a million nodes.
-                        frame = frame.localCheckpoint(eager=False)
+                    if view.repeated and keeps:
+                        frame = _kept(frame)
                         kept.append(frame)
-                    elif view.repeated and keeps:
-                        # It recognises the query in others, by whatever name. Views of a checkpoint cannot be made.
-                        kept.append(frame.cache())
                     elif view.repeated:
                         frame = _stored(spark, rows_of(frame), Path(directory) / f"{view.name}.parquet")
                     if view.name not in self.repeated or not keeps or _is_classic(frame):
@@ -89,6 +84,16 @@ class SparkJob:
             finally:
                 for frame in reversed(kept):
                     _forget(frame)
+
+
+def _kept(frame: Any) -> Any:
+    """The frame whose rows Spark keeps once it has computed them."""
+    if _is_classic(frame):
+        # Not the cache: Spark looks there after it has put each view's query in place of its name, and those of the
+        # views in it, until a delta of a few joins is a plan of a million nodes.
+        return frame.localCheckpoint(eager=False)
+    # Spark Connect recognises the query in others, by whatever name. Views of a checkpoint cannot be made.
+    return frame.cache()
 
 
 def _stored(spark: Session, rows: pa.Table, file: Path) -> Any:

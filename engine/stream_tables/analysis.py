@@ -155,23 +155,31 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     dependencies = tuple(_dependency(described) for described in found["dependencies"])
     functions = tuple(FunctionUse(*use) for use in found["functions"])
     hidden = _hidden_columns(dependencies)
-    visible = [c.name for c in output if c.name not in hidden]
-    if len(visible) < len(output):
-        if not visible:
-            raise SqlError("42P16", "the defining query has no column of its own")
-        names = ", ".join(quote(name) for name in visible)
-        inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
-        canonical = str(inner["definition"])
-        output = tuple(c for c in output if c.name in visible)
+    if hidden:
+        canonical, output = await _visible(session, canonical, output, hidden)
     inspected = await compilers().run(jobs.inspect, canonical)
     if inspected.without_positions != canonical:
         canonical = str((await analysed(session, inspected.without_positions, ("definition",)))["definition"])
         inspected = await compilers().run(jobs.inspect, canonical)
-    if len(visible) == len(output) and any(use.user_defined for use in functions):
+    if len(output) == len(found["columns"]) and any(use.user_defined for use in functions):
         await _refuse_other_operators(session, text, search_path, canonical)
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
     return Definition(query, canonical, output, dependencies, functions, inspected)
+
+
+async def _visible(
+    session: SqlSession, canonical: str, output: tuple[Column, ...], hidden: set[str]
+) -> tuple[str, tuple[Column, ...]]:
+    """The canonical text and the columns of a query without the hidden ones. Raises SqlError 42P16 if none are left."""
+    visible = tuple(column for column in output if column.name not in hidden)
+    if len(visible) == len(output):
+        return canonical, output
+    if not visible:
+        raise SqlError("42P16", "the defining query has no column of its own")
+    names = ", ".join(quote(column.name) for column in visible)
+    inner = await analysed(session, f"SELECT {names} FROM ({canonical}) AS visible", ("definition",))
+    return str(inner["definition"]), visible
 
 
 def _hidden_columns(dependencies: Sequence[Dependency]) -> set[str]:

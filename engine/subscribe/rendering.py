@@ -132,25 +132,7 @@ class Rendering:
 
         Without a timestamp each of its rows has its own.
         """
-        moment = quote(AT) if timestamp is None else str(timestamp)
-        inner = f"(SELECT {moment}::pg_catalog.numeric AS mz_timestamp, s.* FROM ({query}) AS s) AS q"
-        order = self.preparation.order_by
-        expressions = ", ".join(f"{value} AS {NAME}{i}" for i, (_, value) in enumerate(self._columns))
-        rows = f"SELECT {expressions} FROM {inner}"
-        if order is not None:
-            # ORDER BY speaks of the columns by their public names, none of which begins as ours.
-            kind = "mz_state" if self.preparation.followed.keys else "mz_diff"
-            public = ", ".join(
-                f"q.{quote(name)} AS {quote(prefix + column.name)}"
-                for name, column, prefix in self.preparation.followed.columns
-            )
-            own = f", q.{quote(AT)}" if timestamp is None else ""
-            sorted_ = f"(SELECT {expressions}, q.{KIND} AS {kind}, {public}{own} FROM {inner}) AS {ORDER}"
-            chosen = ", ".join(f"{NAME}{i}" for i in range(len(self._columns)))
-            first = f"{ORDER}.{quote(AT)}, " if timestamp is None else ""
-            rows = f"SELECT {chosen} FROM {sorted_} ORDER BY {first}{order}"
-        elif timestamp is None:
-            rows += f" ORDER BY q.{quote(AT)}"
+        rows = self._rows(query, timestamp)
         settings = {k: v for k, v in self.preparation.asked.settings.items() if k != "search_path"}
         settings |= SMALL if small else {}
         names = ", ".join(f"'{NAME}{i}'" for i in range(len(self._columns)))
@@ -161,6 +143,26 @@ class Rendering:
         )
         declared = ", ".join(f"{NAME}{i} {type_}" for i, (type_, _) in enumerate(self._columns))
         return self._copy(f"SELECT {self._named()} FROM {called} AS r({declared})", header=header)
+
+    def _rows(self, query: str, timestamp: int | None) -> str:
+        """The SELECT of the rows of a query in the order in which the client wants them."""
+        moment = quote(AT) if timestamp is None else str(timestamp)
+        inner = f"(SELECT {moment}::pg_catalog.numeric AS mz_timestamp, s.* FROM ({query}) AS s) AS q"
+        expressions = ", ".join(f"{value} AS {NAME}{i}" for i, (_, value) in enumerate(self._columns))
+        order = self.preparation.order_by
+        if order is None:
+            return f"SELECT {expressions} FROM {inner}" + (f" ORDER BY q.{quote(AT)}" if timestamp is None else "")
+        # ORDER BY speaks of the columns by their public names, none of which begins as ours.
+        kind = "mz_state" if self.preparation.followed.keys else "mz_diff"
+        public = ", ".join(
+            f"q.{quote(name)} AS {quote(prefix + column.name)}"
+            for name, column, prefix in self.preparation.followed.columns
+        )
+        own = f", q.{quote(AT)}" if timestamp is None else ""
+        sorted_ = f"(SELECT {expressions}, q.{KIND} AS {kind}, {public}{own} FROM {inner}) AS {ORDER}"
+        chosen = ", ".join(f"{NAME}{i}" for i in range(len(self._columns)))
+        first = f"{ORDER}.{quote(AT)}, " if timestamp is None else ""
+        return f"SELECT {chosen} FROM {sorted_} ORDER BY {first}{order}"
 
     def _named(self) -> str:
         names = (quote(column.described.name) for column in self.preparation.output)

@@ -7,7 +7,7 @@ often while it moves, seldom while it stands still.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from catalog.session import SqlSession
@@ -23,6 +23,9 @@ QUICK_LOOK = 0.02
 
 PROGRESS = 1.0
 """Most seconds between two progress messages."""
+
+IDLE = 3600.0
+"""Seconds of rest where nobody subscribes; a subscription wakes the ticker."""
 
 LAG_RETRY = 0.03
 """Seconds until a subscription is tried again whose sources somebody is just emptying or rewriting."""
@@ -77,19 +80,24 @@ class TickSchedule:
     def _pause(self) -> float:
         """Seconds until the next look, or until something is due."""
         now, moment = milliseconds(), time.monotonic()
-        pause = self._look if self.evaluations else 3600.0
+        pauses = [self._look if self.evaluations else IDLE, *self._until_joined(now, moment)]
+        for evaluation in self.evaluations.values():
+            pauses += [
+                (feed.up_to - now) / 1000
+                for feed in evaluation.bounded
+                if feed.started and not feed.finished and feed.up_to is not None
+            ]
+            if evaluation.asks_progress and evaluation.is_live:
+                pauses.append(evaluation.progressed_at + PROGRESS - moment)
+        return max(0.0, min(pauses))
+
+    def _until_joined(self, now: int, moment: float) -> Iterator[float]:
+        """Seconds until each waiting client's timestamp comes, or until those that were left out are tried again."""
         if self.lagging or any(joining.again and not joining.evaluation.is_busy for joining in self.joining):
-            pause = min(pause, self.lagged_at + LAG_RETRY - moment)
+            yield self.lagged_at + LAG_RETRY - moment
         for joining in self.joining:
             if not joining.again:
-                pause = min(pause, ((joining.target or now) - now) / 1000)
-        for evaluation in self.evaluations.values():
-            for feed in evaluation.bounded:
-                if feed.started and not feed.finished and feed.up_to is not None:
-                    pause = min(pause, (feed.up_to - now) / 1000)
-            if evaluation.asks_progress and evaluation.is_live:
-                pause = min(pause, evaluation.progressed_at + PROGRESS - moment)
-        return max(0.0, pause)
+                yield ((joining.target or now) - now) / 1000
 
     async def has_moved(self, session: SqlSession, *, woken: bool) -> bool:
         """Whether anything may have been captured since the last tick. Raises SqlError."""
