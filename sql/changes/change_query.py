@@ -21,7 +21,7 @@ from sql.compile.compiled import Compiled
 from sql.errors import NotDifferentiable
 from sql.operators import Operator, Restriction
 from sql.operators.captured_changes import AT
-from sql.operators.operator import names, restricted
+from sql.operators.operator import names
 from sql.operators.plan import Plan
 from sql.operators.statement import MOST
 from sql.storage import KeyedRows, Recomputed, Shape
@@ -227,7 +227,7 @@ class Followed:
         )
         only = Restriction(plan.cte("__pgt_keys", distinct), tuple(pairs.values()))
         nullable = [field.name for field in key_fields.values() if not field.not_null]
-        present = restricted(plan, self._root.new(plan, only), names(self._root.columns), only, nullable)
+        present = plan.target.restricted(self._root.new(plan, only), names(self._root.columns), only, nullable)
         rows = union_all(
             [
                 select([*_columns(self._fields), "1::bigint AS n", "1::bigint AS o"], derived(present, "p")),

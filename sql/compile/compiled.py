@@ -11,7 +11,7 @@ from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
 from sql.operators.captured_changes import DATES, delta_name, pending_dates, source_delta
 from sql.operators.plan import Plan, TreeFacts
-from sql.operators.statement import MOST, Stage, Statement
+from sql.operators.statement import MOST, Stage, StagedStatement, Statement
 from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, report
@@ -170,11 +170,12 @@ class Compiled:
 
         Raises NotExpressible if it cannot be.
         """
-        plan = Plan(changed, facts=TreeFacts(narrowed=self.facts.narrowed), statement=Statement(remote=True))
-        done = self.shape.apply_delta(plan, storage)
+        statement = StagedStatement()
+        plan = Plan(changed, facts=TreeFacts(narrowed=self.facts.narrowed), statement=statement)
+        done = self.shape.apply_staged_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
-        statement = plan.statement.text(report(plan, done, used, changes=True))
-        return RemotePlan(tuple(plan.statement.views), tuple(plan.statement.stages), statement)
+        text = statement.text(report(plan, done, used, changes=True))
+        return RemotePlan(tuple(statement.views), tuple(statement.stages), text)
 
     def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
         plan = Plan(

@@ -8,43 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
 from sql.base.columns import WEIGHT, Field
-from sql.base.identity import key_hash, same_key
-from sql.base.text import all_of, any_of, derived, quote, select, union_all
+from sql.base.text import quote
 from sql.operators.plan import Plan
+from sql.operators.targets.restriction import Restriction
 
 W = quote(WEIGHT)
-
-
-@dataclass(frozen=True, slots=True)
-class Restriction:
-    """A permission to leave out rows: only those whose columns agree with some row of `relation` are looked at.
-
-    ``pairs`` maps an operator's column to the relation's column; no two rows of the relation agree in all of these. An
-    operator that a planner can look through (a scan, a join) ignores the restriction, since whoever asks applies it
-    again; one that aggregates applies it to its input.
-    """
-
-    relation: str
-    pairs: tuple[tuple[str, Field], ...]
-
-    def to(self, columns: Sequence[Field]) -> Restriction | None:
-        """What remains of the restriction for an input that has only these columns."""
-        names = {column.name for column in columns}
-        return self.of(tuple(pair for pair in self.pairs if pair[0] in names))
-
-    def of(self, pairs: tuple[tuple[str, Field], ...]) -> Restriction | None:
-        """The restriction by these pairs alone. Rows that differ in other columns become one."""
-        if not pairs:
-            return None
-        before, after = ({field.name for _, field in some} for some in (self.pairs, pairs))
-        if before == after:
-            return Restriction(self.relation, pairs)
-        distinct = select([quote(name) for name in sorted(after)], self.relation, distinct=True)
-        return Restriction(f"({distinct})", pairs)
 
 
 _NODES = count(1)
@@ -145,68 +117,4 @@ def names(columns: Sequence[Field]) -> list[str]:
     return [quote(column.name) for column in columns]
 
 
-def restricted(
-    plan: Plan,
-    query: str,
-    columns: Sequence[str],
-    only: Restriction,
-    nullable: Sequence[str] = (),
-    *,
-    rare: bool = False,
-) -> str:
-    """The rows of a query (given its output columns, already quoted) whose key is in a restriction.
-
-    PostgreSQL cannot use an index for IS NOT DISTINCT FROM. So rows without a NULL in their key are found by plain
-    equality, which reaches the scans; the others by a hash of the key, only if there are any keys with NULLs. What is
-    ``rare`` should be quick to plan instead, and a key of computed values has no index: all rows are found by hash.
-    """
-    pairs = only.pairs
-    if plan.statement.remote:
-        agree = [f"r.{quote(c)} IS NOT DISTINCT FROM k.{quote(f.name)}" for c, f in pairs]
-        source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON {all_of(agree)}"
-        return select([f"r.{c}" for c in columns], source)
-    computed = any(c in nullable for c, _ in pairs) and not any(f.origin for _, f in pairs)
-    if rare or computed:
-        return select(
-            [f"r.{c}" for c in columns],
-            f"{derived(query, 'r')} JOIN {only.relation} AS k ON {_hash_match(list(pairs))}",
-        )
-    return _by_index(query, columns, only, nullable)
-
-
-def _by_index(query: str, columns: Sequence[str], only: Restriction, nullable: Sequence[str]) -> str:
-    """The rows whose key is in a restriction: those without a NULL in it by equality, the others by a hash."""
-    pairs = only.pairs
-    plain = [(c, f) for c, f in pairs if f.builtin]
-    other = [(c, f) for c, f in pairs if not f.builtin]
-    maybe_null = [(c, f) for c, f in plain if c in nullable]
-    equal = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain]
-    recheck = [_hash_match(other)] if other else []
-    output = [f"r.{c}" for c in columns]
-    source = f"{derived(query, 'r')} JOIN {only.relation} AS k ON "
-    branches = [select(output, source + all_of(equal + recheck))]
-    if maybe_null:
-        keyed = [f"r.{quote(c)} = k.{quote(f.name)}" for c, f in plain if c not in nullable]
-        with_null = any_of([f"k.{quote(f.name)} IS NULL" for _, f in maybe_null])
-        exists = select([], f"{only.relation} AS k", where=[with_null])
-        branches.append(
-            select(
-                output,
-                source + all_of([*keyed, _hash_match(list(pairs))]),
-                where=[with_null, f"EXISTS ({exists})"],
-            )
-        )
-    return union_all(branches)
-
-
-def _hash_match(pairs: Sequence[tuple[str, Field]]) -> str:
-    left = [replace(f, name=c) for c, f in pairs]
-    right = [f for _, f in pairs]
-    rows = ", ".join(f"r.{quote(f.name)}" for f in left), ", ".join(f"k.{quote(f.name)}" for f in right)
-    return (
-        f"{key_hash(left, 'r', '0')} = {key_hash(right, 'k', '0')}"
-        f" AND pg_catalog.record_eq(ROW({rows[0]}), ROW({rows[1]}))"
-    )
-
-
-__all__ = ["Operator", "Restriction", "W", "names", "restricted", "same_key"]
+__all__ = ["Operator", "Restriction", "W", "names"]

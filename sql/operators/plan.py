@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
 from sql.operators.statement import Statement
+from sql.operators.targets.target import Target
 
 Memo = TypeVar("Memo")
 
@@ -55,6 +56,11 @@ class Plan:
     def memo(self, kind: type[Memo]) -> Memo:
         """What the rules of an operator have noted for later ones of the same statement: private to their module."""
         return cast(Memo, self._memos.setdefault(kind, kind()))
+
+    @property
+    def target(self) -> Target:
+        """What is written now is for it."""
+        return self.statement.target
 
     def fresh(self, prefix: str) -> str:
         """A name nothing else in the statement has."""

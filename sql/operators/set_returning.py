@@ -14,7 +14,7 @@ from sqlglot import exp
 from sql.base.columns import Field
 from sql.base.text import aliased, derived, quote, select
 from sql.canonical.dialect import generate
-from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 
 ROW = "__pgt_row"
@@ -81,12 +81,13 @@ class SetReturning(Operator):
         before it calls the function. So the input's rows are restricted here, each once, and OFFSET keeps the planner
         from joining further before the function has been called.
         """
-        if only is None or plan.statement.remote or (inner is not None and len(inner.pairs) == len(only.pairs)):
+        early = plan.target.early(only)
+        if early is None or (inner is not None and len(inner.pairs) == len(early.pairs)):
             return self._expanded(query, *weight)
         if inner is not None:
             nullable = [column.name for column in self.input.columns if not column.not_null]
-            query = restricted(plan, query, [*names(self.input.columns), *weight], inner, nullable)
-        return f"{self._expanded(query, *weight)} OFFSET 0"
+            query = plan.target.restricted(query, [*names(self.input.columns), *weight], inner, nullable)
+        return plan.target.fence(self._expanded(query, *weight))
 
     def describe(self) -> str:
         return f"Set returning({self.name}{', left join' if self.padded else ''})"

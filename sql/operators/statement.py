@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sql.base.text import quote, select
+from sql.base.text import derived, quote, select
 from sql.errors import NotDifferentiable
+from sql.operators.targets.postgresql import AFTER_STAGES, POSTGRESQL
+from sql.operators.targets.spark import SPARK
+from sql.operators.targets.target import Target
 
 MOST = 1_000_000
 """The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
@@ -31,19 +34,11 @@ class Stage:
 
 @dataclass(slots=True)
 class Statement:
-    """Collects the common table expressions of one statement, in order.
+    """Collects the common table expressions of one statement, in order."""
 
-    A statement can begin ``remote``: what is written then is for another executor (Spark), which has no indexes, no
-    hashes of rows, and relations that hold the sources' net deltas. Its common table expressions are its ``views``. It
-    ends with the first `stage`, from which on PostgreSQL goes on.
-    """
-
-    remote: bool = False
     most: int | None = None
     """The length from which on it is given up: what is too long is not written down to its end."""
     ctes: list[str] = field(default_factory=list)
-    views: list[tuple[str, str]] = field(default_factory=list)
-    stages: list[Stage] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     """Conditions each of which is true where a precondition of the statement does not hold."""
     memory: dict[str, str] = field(default_factory=dict)
@@ -52,9 +47,9 @@ class Statement:
     _names: int = 0
 
     @property
-    def in_database(self) -> bool:
-        """Whether PostgreSQL computes all of it."""
-        return not (self.remote or self.stages)
+    def target(self) -> Target:
+        """What is written now is for it."""
+        return POSTGRESQL
 
     def fresh(self, prefix: str) -> str:
         """A name nothing else in the statement has."""
@@ -64,23 +59,25 @@ class Statement:
     def cte(self, name: str, query: str, *, materialized: bool | None = True) -> str:
         """Add a common table expression and return its quoted name; ``materialized``: None if it is read once."""
         quoted = quote(name)
-        if self.remote:
-            self.views.append((name, query))
-            return quoted
         how = {True: "MATERIALIZED ", False: "NOT MATERIALIZED ", None: ""}[materialized]
         self._longer(query)
         self.ctes.append(f"{quoted} AS {how}({query})")
         return quoted
 
     def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
-        """Add a relation that is all PostgreSQL needs to know of the query so far, and return its quoted name."""
-        if not (self.remote or self.stages):
-            return self.cte(name, query)
-        self.remote = False
-        stage = Stage(name, query, tuple(types.items()))
-        self.stages.append(stage)
-        columns = [f"s.{quote(c)}::{type_} AS {quote(c)}" if type_ else f"s.{quote(c)}" for c, type_ in types.items()]
-        return self.cte(name, select(columns, f"{stage.staging} AS s"))
+        """Add a relation that is all PostgreSQL needs to know of the query so far, and return its quoted name.
+
+        ``types`` are its columns, with PostgreSQL's types where they are known.
+        """
+        return self.cte(name, query)
+
+    def staged(self, name: str, query: str, types: Mapping[str, str]) -> str:
+        """The same as a query, which needs no name where PostgreSQL computes it."""
+        return query
+
+    def violated(self, condition: str) -> None:
+        """Note a condition that is true where a precondition of the statement does not hold."""
+        self.violations.append(condition)
 
     def modification(self, name: str, statement: str) -> str:
         """Add a data-modifying common table expression and return its quoted name."""
@@ -103,3 +100,39 @@ class Statement:
         """The whole statement. Raises NotDifferentiable if it is too long."""
         self._longer(final)
         return f"WITH {', '.join(self.ctes)} {final}" if self.ctes else final
+
+
+@dataclass(slots=True)
+class StagedStatement(Statement):
+    """A statement that Spark begins: up to the first `stage` its common table expressions are ``views`` of Spark's.
+
+    Spark finds the sources' net deltas in relations. From the first stage on PostgreSQL goes on.
+    """
+
+    views: list[tuple[str, str]] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        return AFTER_STAGES if self.stages else SPARK
+
+    def cte(self, name: str, query: str, *, materialized: bool | None = True) -> str:
+        if self.stages:
+            return Statement.cte(self, name, query, materialized=materialized)
+        self.views.append((name, query))
+        return quote(name)
+
+    def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
+        stage = Stage(name, query, tuple(types.items()))
+        self.stages.append(stage)
+        columns = [f"s.{quote(c)}::{type_} AS {quote(c)}" if type_ else f"s.{quote(c)}" for c, type_ in types.items()]
+        return self.cte(name, select(columns, f"{stage.staging} AS s"))
+
+    def staged(self, name: str, query: str, types: Mapping[str, str]) -> str:
+        if types:
+            return select(["*"], self.stage(name, query, types))
+        # A staging table has at least one column.
+        return select([], self.stage(name, select(["1::bigint AS n"], derived(query, "k")), {"n": "bigint"}))
+
+    def violated(self, condition: str) -> None:
+        """What Spark computes has no preconditions."""

@@ -40,11 +40,9 @@ class AffectedGroups(Keyed):
         rows = stored(self.root, decisive, self.key, self.output, self.fields, decisive.new(plan, decisive.at(touched)))
         if not self.key:
             rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
-        keys = keys_as_stored(decisive.keys, self.key, touched)
-        if plan.statement.remote:
-            keys = staged_keys(plan, self.key, keys)
-            types = {column.name: column.type for column in (*self.key, *self.output)}
-            rows = select(["*"], plan.statement.stage("__pgt_rows", rows, {name: types[name] for name in self.names}))
+        keys = staged_keys(plan, self.key, keys_as_stored(decisive.keys, self.key, touched))
+        types = {column.name: column.type for column in (*self.key, *self.output)}
+        rows = plan.statement.staged("__pgt_rows", rows, {name: types[name] for name in self.names})
         scope = plan.cte("__pgt_scope", self.identified(keys))
         return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), scope)
 
@@ -56,11 +54,8 @@ def keys_as_stored(keys: Sequence[Field], stored: Sequence[Column], relation: st
 
 
 def staged_keys(plan: Plan, stored: Sequence[Column], keys: str) -> str:
-    """Touched keys that another executor computes. A staging table has at least one column."""
-    if not stored:
-        some = select(["1::bigint AS n"], derived(keys, "k"))
-        return select([], plan.statement.stage("__pgt_touched", some, {"n": "bigint"}))
-    return select(["*"], plan.statement.stage("__pgt_touched", keys, {column.name: column.type for column in stored}))
+    """Touched keys, under the names of the storage's columns, as PostgreSQL is to have them."""
+    return plan.statement.staged("__pgt_touched", keys, {column.name: column.type for column in stored})
 
 
 def stored(

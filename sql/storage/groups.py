@@ -80,8 +80,6 @@ class Groups(Keyed):
         return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.statement.remote and self.summed is None:
-            return self._computed_again(plan, storage)
         merged, rescan = self._merged(plan, storage)
         rows = self._now(plan, merged, rescan)
         target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
@@ -91,6 +89,9 @@ class Groups(Keyed):
         unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else self._alive)])
         done["inserted"] = self.insert_missing(plan, storage, target, f"EXISTS ({unknown})")
         return done
+
+    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        return self._computed_again(plan, storage) if self.summed is None else self.apply_delta(plan, storage)
 
     @property
     def _stored(self) -> dict[str, str]:
@@ -114,11 +115,8 @@ class Groups(Keyed):
             derived(self.aggregate.input.delta(plan), "d"),
             group_by=names(keys) if self.aggregate.grouped else None,
         )
-        if plan.statement.remote:
-            sums = dict.fromkeys((part.name for a in parts for part in a.delta), "")
-            summed = select(
-                ["*"], plan.statement.stage("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums)
-            )
+        sums = dict.fromkeys((part.name for a in parts for part in a.delta), "")
+        summed = plan.statement.staged("__pgt_sums", summed, {c.name: c.type for c in self.key} | sums)
         delta = plan.cte("__pgt_scope", self.identified(summed))
         conditions = [f"coalesce({a.rescan}, FALSE)" for a in parts if a.rescan]
         rescan = any_of([*conditions, *([f"s.{ID} IS NULL"] if self.filtered else [])])
@@ -173,7 +171,7 @@ class Groups(Keyed):
             state = select(["*"], derived(state, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
         keys = staged_keys(plan, self.key, keys_as_stored(aggregate.keys, self.key, touched))
         types = {key.name: key.type for key in aggregate.keys} | dict.fromkeys(self.auxiliaries, "")
-        new = self.identified(self.finished(select(["*"], plan.statement.stage("__pgt_state", state, types))))
+        new = self.identified(self.finished(plan.statement.staged("__pgt_state", state, types)))
         return self.apply(plan, storage, plan.cte("__pgt_new", new), plan.cte("__pgt_scope", self.identified(keys)))
 
     def _going(self, alias: str) -> list[str]:

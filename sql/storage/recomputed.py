@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sql.base.columns import Column
-from sql.base.text import select
 from sql.operators import Operator
 from sql.operators.plan import Plan
 from sql.storage.shape import Shape
@@ -55,8 +54,5 @@ class Recomputed(Shape):
         return self.base.apply_full(plan, storage, rows)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        rows = self.rows
-        if plan.statement.remote:
-            types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
-            rows = select(["*"], plan.statement.stage("__pgt_rows", rows, types))
-        return self.base.apply_full(plan, storage, rows)
+        types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
+        return self.base.apply_full(plan, storage, plan.statement.staged("__pgt_rows", self.rows, types))

@@ -53,8 +53,6 @@ class Recursive(Recomputed):
         return (*self.bag.create(storage), *(f"CREATE INDEX ON {storage} ({quote(name)})" for name in indexed))
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.statement.remote:
-            raise NotExpressible("WITH RECURSIVE")
         names = {f.name: name for name, f in reversed(self.bag.fields)}
         hashed = tuple(replace(c, name=f.name) for c, (_, f) in zip(self.bag.output, self.bag.fields, strict=True))
 
@@ -68,6 +66,9 @@ class Recursive(Recomputed):
             return self.apply_full(plan, storage, self.rows)
         tell_delta(plan, self.recursion, delta)
         return self.bag.apply_delta(plan, storage)
+
+    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        raise NotExpressible("WITH RECURSIVE")
 
 
 def joined_by(fixpoint: Fixpoint) -> list[Field]:

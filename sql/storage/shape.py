@@ -72,6 +72,13 @@ class Shape(ABC):
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         """Add the statements of a differential refresh. Returns the CTEs of rows inserted, updated, deleted."""
 
+    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        """As `apply_delta`, where another executor begins, which knows nothing of what is stored.
+
+        Raises NotExpressible if it cannot.
+        """
+        return self.apply_delta(plan, storage)
+
     @property
     @abstractmethod
     def summed(self) -> Operator | None:

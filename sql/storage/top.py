@@ -37,9 +37,6 @@ class Top(Recomputed):
         return self.limit.input
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        if plan.statement.remote:
-            # Where no index gives the first rows, and what is stored is not known, they are found among all.
-            return Recomputed.apply_delta(self, plan, storage)
         limit = self.limit
         columns = limit.input.columns
         stored_as = {f.name: name for name, f in reversed(self.fields)}
@@ -82,6 +79,10 @@ class Top(Recomputed):
             ]
         )
         return self.base.apply_full(plan, storage, chosen)
+
+    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        """See `Shape.apply_staged_delta`. Without an index, and without what is stored, all rows are looked at."""
+        return Recomputed.apply_delta(self, plan, storage)
 
     def _give_groups(self, plan: Plan, storage: str, stored_as: dict[str, str], full: str) -> None:
         """Tell an aggregate right below the limit which groups are stored: all there are while there is room left."""

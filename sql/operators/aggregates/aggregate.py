@@ -13,7 +13,7 @@ from sql.base.text import select, union_all
 from sql.operators.aggregates.accumulators import results
 from sql.operators.aggregates.linear_aggregate import addable, all_groups, delta_by_addition, known_groups, reads_all
 from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
-from sql.operators.operator import Restriction, names, restricted
+from sql.operators.operator import Restriction, names
 from sql.operators.plan import Plan
 
 
@@ -28,7 +28,7 @@ class Aggregate(RecomputedAggregate):
             return results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
         if parts is not None and only is not None and self.node in plan.facts.remembered and reads_all(self, plan):
             every = results(self.keys, parts, select(["*"], all_groups(self, parts, plan)[0]))
-            return restricted(plan, every, names(self.columns), only, self._nullable())
+            return plan.target.restricted(every, names(self.columns), only, self._nullable())
         known = known_groups(self, parts, only, plan) if parts is not None and only is not None else None
         if parts is None or known is None:
             return RecomputedAggregate.new(self, plan, only)

@@ -95,10 +95,10 @@ class Limit(KeepsRows):
         if self.keys:
             return KeepsRows.delta(self, plan)
         changes = plan.cte(plan.fresh("changes"), self.input.delta(plan))
-        come = f"(SELECT coalesce(pg_catalog.sum({W}) FILTER (WHERE {W} > 0), 0)::bigint FROM {changes})"
+        added = f"pg_catalog.sum({W}) FILTER (WHERE {W} > 0)"
+        come = plan.target.value(select([f"coalesce({added}, 0)::bigint"], changes))
         first = self.input.new(plan)
-        if not plan.statement.remote:
-            # Elsewhere no index gives the first rows, and no number of rows is a subquery.
+        if come is not None:
             first = self._first(first, self._end(come))
         members = plan.cte(
             plan.fresh("members"), select(["*"], derived(first, "m"), where=[f"EXISTS (SELECT FROM {changes})"])

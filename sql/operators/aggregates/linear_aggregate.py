@@ -35,7 +35,7 @@ from sql.operators.aggregates.cached_accumulators import (
     save_accumulators,
 )
 from sql.operators.aggregates.recomputed_aggregate import RecomputedAggregate
-from sql.operators.operator import Restriction, W, names, restricted
+from sql.operators.operator import Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.semi_join_reduction import bounded
 
@@ -97,8 +97,8 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
         doubt, was = f"NOT {condition} AND {doubt}", (select(["*"], before), condition)
     both = _touched_groups(aggregate, plan, _beside(keys, made_of, now, summed, doubt, was))
     branches = _difference(aggregate, parts, both)
-    if doubts and not before and not any(a.consolidated for a in made_of) and plan.statement.in_database:
-        plan.statement.violations.append(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
+    if doubts and not before and not any(a.consolidated for a in made_of):
+        plan.statement.violated(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
     # What is remembered leaves no doubt, and a usual statement is not valid without.
     if doubts and not (plan.usual and (before or _rare(made_of, plan))):
         doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
@@ -119,14 +119,14 @@ def _among(aggregate: RecomputedAggregate, made_of: Sequence[Accumulator], every
         return select(["*"], every, where=[f"EXISTS (SELECT FROM {summed})"])
     columns = names(aggregate.keys) + [quote(a.name) for a in made_of]
     nullable = [key.name for key in aggregate.keys if not key.not_null]
-    return restricted(plan, select(["*"], every), columns, only, nullable)
+    return plan.target.restricted(select(["*"], every), columns, only, nullable)
 
 
 def _touched_groups(aggregate: RecomputedAggregate, plan: Plan, groups: str) -> str:
     """A CTE of touched groups: what they are made of, and were, and whether the latter is in doubt."""
     both = plan.cte(plan.fresh("groups"), groups)
     keys = aggregate.keys
-    if keys and all(key.not_null and key.builtin for key in keys) and plan.statement.in_database:
+    if keys and all(key.not_null and key.builtin for key in keys) and plan.target.one_statement:
         plan.memo(_Memo).touched[aggregate.node] = both
     return both
 
@@ -160,7 +160,9 @@ def known_groups(
     same = [f"g.{quote(name)} = k.{quote(key.name)}" for name, key in only.pairs]
     known = select([], f"{both} AS g", where=["NOT g.__pgt_doubt", *same])
     others = select(["k.*"], f"{only.relation} AS k", where=[f"NOT EXISTS ({known})"])
-    return restricted(plan, groups, columns, only), Restriction(plan.cte(plan.fresh("others"), others), only.pairs)
+    return plan.target.restricted(groups, columns, only), Restriction(
+        plan.cte(plan.fresh("others"), others), only.pairs
+    )
 
 
 def in_view(aggregate: RecomputedAggregate) -> Field | None:
@@ -203,7 +205,7 @@ def reads_all(aggregate: RecomputedAggregate, plan: Plan) -> bool:
     """
     needed = not aggregate.keys or aggregate.node in plan.facts.whole
     known_before = aggregate.node in plan.facts.remembered
-    return needed and (known_before or aggregate.changed(plan)) and plan.statement.in_database
+    return needed and (known_before or aggregate.changed(plan)) and plan.target.one_statement
 
 
 def all_groups(aggregate: RecomputedAggregate, parts: Sequence[Maintained], plan: Plan) -> tuple[str, str | None]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from sql.base.columns import Field
 from sql.base.consolidate import counted_out
 from sql.base.text import derived, select, union_all
-from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.semi_join_reduction import bounded
 
@@ -68,7 +68,11 @@ class RecomputeGroups(Operator):
         quick, plan.quick = plan.quick, plan.quick or rare
         query = self.input.new(plan, only)
         plan.quick = quick
-        return restricted(plan, query, names(self.input.columns), only, self._nullable(), rare=rare) if only else query
+        return (
+            plan.target.restricted(query, names(self.input.columns), only, self._nullable(), rare=rare)
+            if only
+            else query
+        )
 
     def _nullable(self) -> list[str]:
         return [key.name for key in self.keys if not key.not_null]
@@ -77,7 +81,7 @@ class RecomputeGroups(Operator):
         """Those of rows with the input's columns that are in touched groups."""
         only = self.at(touched)
         columns = [*names(self.input.columns), *weight]
-        return restricted(plan, query, columns, only, self._nullable()) if only else query
+        return plan.target.restricted(query, columns, only, self._nullable()) if only else query
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self.computed(self.input_new(plan, only))
@@ -86,7 +90,7 @@ class RecomputeGroups(Operator):
         only = only and only.to(self.keys)
         query = self.input.old(plan, only)
         if only:
-            query = restricted(plan, query, [*names(self.input.columns), W], only, self._nullable())
+            query = plan.target.restricted(query, [*names(self.input.columns), W], only, self._nullable())
         return select(
             [*names(self.columns), f"1::bigint AS {W}"],
             derived(self.computed(counted_out(query, self.input.columns)), "g"),

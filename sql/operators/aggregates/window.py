@@ -25,7 +25,7 @@ from sql.base.consolidate import consolidated
 from sql.base.text import aliased, derived, quote, select
 from sql.canonical.dialect import generate
 from sql.operators.aggregates.recompute_groups import KeepsRows
-from sql.operators.operator import Restriction, names, restricted
+from sql.operators.operator import Restriction, names
 from sql.operators.ordering import SortKey, order_by, tie_break
 from sql.operators.plan import Plan
 
@@ -166,7 +166,7 @@ class Window(KeepsRows):
         some = only and only.to(self.input.columns)
         if some and self.keys and not some.to(self.keys):
             nullable = [column.name for column in self.input.columns if not column.not_null]
-            rows = restricted(plan, self.input.new(plan, some), names(self.input.columns), some, nullable)
+            rows = plan.target.restricted(self.input.new(plan, some), names(self.input.columns), some, nullable)
             partitions = select(names(self.keys), derived(rows, "r"), distinct=True)
             only = self.at(plan.cte(plan.fresh("partitions"), partitions))
         return KeepsRows.input_new(self, plan, only, rare=rare)

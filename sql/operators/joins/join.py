@@ -51,7 +51,7 @@ class Join(Operator):
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         if plan.quick and len(self.joined) > 2:
             return rows_by_chain(plan, self.joined, self.conditions, self._read(plan), only)
-        if only is not None and self.barrier and plan.statement.in_database:
+        if only is not None and self.barrier and plan.target.one_statement:
             found = rows_at(plan, self.joined, self.conditions, self._read(plan), only)
             if found is not None:
                 return found

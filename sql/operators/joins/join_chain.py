@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select, union_all
 from sql.operators.joins.join_graph import JoinGraph
-from sql.operators.operator import Operator, Restriction, W, restricted
+from sql.operators.operator import Operator, Restriction, W
 from sql.operators.plan import Plan
 from sql.operators.shared import is_shared, shared_delta
 
@@ -77,8 +77,7 @@ def rows_at(
     if not plain or below is None or len(inside) + len(grouped) < len(inputs) or not grouped:
         return None
     chains = _Chains(plan, graph, [f.name for f in columns], {})
-    found = restricted(
-        plan,
+    found = plan.target.restricted(
         chains.of_inputs(plain, below).query,
         [quote(name) for name in chains.needed(inside)],
         below,
@@ -155,7 +154,7 @@ class _Chains:
 
     def fenced(self, rows: _Rows) -> _Rows:
         """Rows that are joined before anything else is joined with them."""
-        return rows if self.plan.statement.remote else _Rows(f"{rows.query} OFFSET 0", rows.inside)
+        return replace(rows, query=self.plan.target.fence(rows.query), again=False)
 
     def _joined(self, rows: _Rows, others: Sequence[int]) -> _Rows:
         """Rows joined with the new state of other inputs."""

@@ -11,7 +11,7 @@ from sql.base.columns import WEIGHT, Field
 from sql.base.text import all_of, derived, quote, select
 from sql.canonical.dialect import generate
 from sql.canonical.null_safe_equal import NullSafeEqual
-from sql.operators.operator import Operator, Restriction, restricted
+from sql.operators.operator import Operator, Restriction
 from sql.operators.plan import Plan
 
 _INTEGERS = frozenset({"smallint", "integer", "bigint"})
@@ -155,13 +155,15 @@ class Match:
         left = operator.new(plan, only)
         if only and self.agreements:
             possibly = [mine.name for mine, _ in self.agreements if not mine.not_null]
-            left = restricted(plan, left, [quote(f.name) for f in self.left], only, possibly)
+            left = plan.target.restricted(left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
-        if single and not plan.statement.remote:
+        if single:
             signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
-            before, now = (f"({self.with_values(row)}) IS TRUE" for row in signed)
-            where = [f"EXISTS ({select([], derived(rows, 'r'))})", f"({before}) <> ({now})"]
+            before, now = (self.with_values(plan, row) for row in signed)
+            if before is not None and now is not None:
+                crossed = f"(({before}) IS TRUE) <> (({now}) IS TRUE)"
+                where = [f"EXISTS ({select([], derived(rows, 'r'))})", crossed]
         if self.pairs:
             values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
             known = [f"{pair.right} IS NOT NULL" for pair in self.pairs]
@@ -171,15 +173,21 @@ class Match:
             where = equal if self.equalities_only else equal + where
         return select(columns, source, where=where)
 
-    def with_values(self, row: str) -> str:
-        """The conditions as an expression over the left's columns, the right's being those of a query of one row."""
+    def with_values(self, plan: Plan, row: str) -> str | None:
+        """The conditions as an expression over the left's columns, the right's being those of a query of one row.
+
+        None if no expression can hold that query.
+        """
+        if plan.target.value(row) is None:
+            return None
         right = {f.name for f in self.right}
         parts = []
         for condition in self.conditions:
             result = exp.Paren(this=condition.copy())
             for column in list(result.find_all(exp.Column)):
                 if column.name in right:
-                    column.replace(exp.Var(this=f"({select([quote(column.name)], derived(row, 'r'))})"))
+                    value = plan.target.value(select([quote(column.name)], derived(row, "r")))
+                    column.replace(exp.Var(this=value))
             parts.append(generate(result))
         return all_of(parts)
 

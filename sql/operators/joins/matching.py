@@ -91,8 +91,10 @@ class Matching(Operator):
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
         changes = select(["*"], plan.cte(plan.fresh("changes"), consolidated(right, match.right_used)))
         columns = names(self.left.columns)
-        if _one_row(self.right) and match.right_used and not match.pairs and not plan.statement.remote:
-            return self._delta_by_values(plan, left, changes)
+        if _one_row(self.right) and match.right_used and not match.pairs:
+            by_values = self._delta_by_values(plan, left, changes)
+            if by_values is not None:
+                return by_values
         state = derived(match.matched(plan, self.left, changes, single=_one_row(self.right)), "l")
         candidates = [select([*columns, f"NULL::bigint AS {W}"], state)]
         if left is not None:
@@ -110,14 +112,17 @@ class Matching(Operator):
             where=[f"CASE WHEN c.{W} IS NULL THEN was <> now ELSE {before} END"],
         )
 
-    def _delta_by_values(self, plan: Plan, left: str | None, changes: str) -> str:
+    def _delta_by_values(self, plan: Plan, left: str | None, changes: str) -> str | None:
         """The delta where the right input has one row: no matches need be counted.
 
-        Its ``changes`` are the row before and the row now, or nothing.
+        Its ``changes`` are the row before and the row now, or nothing. None if no expression can hold a query.
         """
         match, columns = self.match, names(self.left.columns)
         come = select(["d.*"], derived(changes, "d"), where=[f"d.{W} > 0"])
-        holds = f"({match.with_values(come)}) IS TRUE"
+        now = match.with_values(plan, come)
+        if now is None:
+            return None
+        holds = f"({now}) IS TRUE"
         weight = f"CASE WHEN {holds} THEN 1 ELSE -1 END" if self.wanted else f"CASE WHEN {holds} THEN -1 ELSE 1 END"
         crossing = derived(match.matched(plan, self.left, changes, single=True), "l")
         terms = [select([*columns, f"({weight})::bigint AS {W}"], crossing)]
@@ -126,7 +131,7 @@ class Matching(Operator):
             gone = select(values, derived(changes, "d"), where=[f"d.{W} < 0"])
             same = select(values, derived(self.right.new(plan), "r"), where=[none])
             before = plan.cte(plan.fresh("before"), union_all([gone, same]))
-            held = f"({match.with_values(select(['*'], before))}) IS TRUE"
+            held = f"({match.with_values(plan, select(['*'], before))}) IS TRUE"
             terms.append(select([*columns, W], derived(left, "l"), where=[held if self.wanted else f"NOT {held}"]))
         return union_all(terms)
 
@@ -134,8 +139,8 @@ class Matching(Operator):
         """A CTE: for each distinct content of the columns that decide, whether it had a match, and whether it has."""
         match, told_by = self.match, self._told_by(plan)
         columns = list(dict.fromkeys([*told_by, *names(match.left_used)]))
-        each = f"ON ({N}) " if told_by == [N] and not plan.statement.remote else ""
-        distinct = plan.cte(plan.fresh("distinct"), f"SELECT DISTINCT {each}{', '.join(columns)} FROM {rows}")
+        one = plan.target.one_of_each(N, columns, rows) if told_by == [N] else select(columns, rows, distinct=True)
+        distinct = plan.cte(plan.fresh("distinct"), one)
         contents = [f"d.{name}" for name in told_by]
         changed = select(
             [*contents, f"pg_catalog.sum(r.{W})::bigint AS n"],
@@ -147,7 +152,9 @@ class Matching(Operator):
         keys = select(names(match.left_used), f"{distinct} AS k")
         only = match.mirrored().keys(plan, keys) if self.right.barrier else None
         right = self.right.new(plan, only)
-        if match.left_used or plan.statement.remote:
+        # All rows of the left have the same matches: one more than what has come tells what there was.
+        enough = plan.target.value(f"SELECT greatest(coalesce(pg_catalog.max(n.n), 0), 0) + 1 FROM {net} AS n")
+        if match.left_used or enough is None:
             present = select(
                 [*contents, "pg_catalog.count(*) AS n"],
                 f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
@@ -155,9 +162,7 @@ class Matching(Operator):
                 group_by=contents,
             )
         else:
-            # All rows of the left have the same matches: one more than what has come tells what there was.
-            some = select([], derived(right, "r"), where=[match.sql])
-            some = f"{some} LIMIT (SELECT greatest(coalesce(pg_catalog.max(n.n), 0), 0) + 1 FROM {net} AS n)"
+            some = f"{select([], derived(right, 'r'), where=[match.sql])} LIMIT {enough}"
             present = select([f"d.{N}", f"(SELECT pg_catalog.count(*) FROM ({some}) AS s) AS n"], f"{distinct} AS d")
         return plan.cte(
             plan.fresh("matches"),
@@ -171,7 +176,7 @@ class Matching(Operator):
     def _told_by(self, plan: Plan) -> list[str]:
         """The columns that tell apart the contents that decide; a number where PostgreSQL could not join by them."""
         used = self.match.left_used
-        return names(used) if used and (plan.statement.remote or self._plain) else [N]
+        return names(used) if used and plan.target.joins_by_contents(plain=self._plain) else [N]
 
     @property
     def _plain(self) -> bool:
@@ -183,8 +188,10 @@ class Matching(Operator):
         )
 
     def _agree(self, plan: Plan, left: str, right: str) -> str:
-        operator = "=" if self._told_by(plan) == [N] or not plan.statement.remote else "IS NOT DISTINCT FROM"
-        return all_of([f"{left}.{name} {operator} {right}.{name}" for name in self._told_by(plan)])
+        told_by = self._told_by(plan)
+        if told_by == [N]:
+            return f"{left}.{N} = {right}.{N}"
+        return all_of([plan.target.same(f"{left}.{name}", f"{right}.{name}") for name in told_by])
 
 
 @dataclass(frozen=True, slots=True)

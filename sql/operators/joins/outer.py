@@ -18,7 +18,7 @@ from sql.operators.aggregates.aggregate import Aggregate
 from sql.operators.joins.join import Join
 from sql.operators.joins.match import Match
 from sql.operators.joins.matching import AntiJoin
-from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.shared import shared_delta
 
@@ -196,7 +196,7 @@ class FullJoin(Outer):
         # Within one side a merged column is a column of a table, which can have an index.
         origins = {m.column.name: (m.left if left else m.right).origin for m in self.merged}
         pairs = tuple((name, replace(key, origin=origins.get(name, key.origin))) for name, key in mine.pairs)
-        return restricted(plan, rows, names(self.columns), Restriction(mine.relation, pairs), possibly)
+        return plan.target.restricted(rows, names(self.columns), Restriction(mine.relation, pairs), possibly)
 
     def row_key(self) -> list[tuple[int, str]] | None:
         # Either side can have a group of NULLs without a match, and both would look like padding.

@@ -27,7 +27,7 @@ from sql.base.consolidate import consolidated
 from sql.base.identity import content_hash, same_content
 from sql.base.text import derived, quote, repeated, select, union_all
 from sql.operators.input import Input, substituted
-from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint, Stored, Term
 from sql.operators.scan import Scan
@@ -282,7 +282,7 @@ class _FixpointDelta:
         sure = [f for f in self.fixpoint.not_null() if f.builtin]
         if not sure:
             only = Restriction(gone, tuple((f.name, f) for f in self.columns))
-            return restricted(self.plan, rows, self.names, only, [f.name for f in self.columns])
+            return self.plan.target.restricted(rows, self.names, only, [f.name for f in self.columns])
         same = [f"x.{n} = k.{n}" for n in names(sure)]
         same.append(same_content([f for f in self.columns if f not in sure], "x", "k"))
         return select([f"x.{n}" for n in self.names], f"{derived(rows, 'x')} JOIN {gone} AS k ON {' AND '.join(same)}")

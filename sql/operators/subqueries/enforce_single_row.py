@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field
 from sql.base.text import derived, quote, select
-from sql.operators.operator import Operator, Restriction, W, names, restricted
+from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.shared import shared_delta
 
@@ -63,7 +63,7 @@ class EnforceSingleRow(Operator):
         members = self.input.new(plan, only)
         if only is not None:
             nullable = [key.name for key in self.keys if not key.not_null]
-            members = restricted(plan, members, names(self.columns), only, nullable)
+            members = plan.target.restricted(members, names(self.columns), only, nullable)
         by = names(self.keys) if self.keys else None
         counts = select([f"pg_catalog.count(*) AS {N}"], derived(members, "m"), group_by=by)
         check = select([f"pg_catalog.bool_and({CHECK})"], derived(counts, "c"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sql.base.text import derived, quote, select, union_all
 from sql.operators.captured_changes import delta_name
-from sql.operators.operator import Restriction, W, names, restricted
+from sql.operators.operator import Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.scan import Scan
 from sql.operators.versions.versions import unchanged, versions_at
@@ -36,7 +36,7 @@ class VersionScan(Scan):
         only = only and only.to(self.columns)
         if only is not None:
             nullable = [column.name for column in self.columns if not column.not_null]
-            parts = [restricted(plan, part, names(self.columns), only, nullable) for part in parts]
+            parts = [plan.target.restricted(part, names(self.columns), only, nullable) for part in parts]
         return union_all(parts)
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:

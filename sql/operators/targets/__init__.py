@@ -1,0 +1,1 @@
+"""Targets: the executors that a statement is written for."""

@@ -1,0 +1,56 @@
+"""What is written for PostgreSQL, and what for Spark."""
+
+from __future__ import annotations
+
+from sql.base.columns import Field
+from sql.operators.statement import StagedStatement, Statement
+from sql.operators.targets.postgresql import POSTGRESQL
+from sql.operators.targets.restriction import Restriction
+from sql.operators.targets.spark import SPARK
+
+
+def test_keys_are_found_by_equality_and_null_keys_by_hash_in_postgresql() -> None:
+    plain = POSTGRESQL.restricted("SELECT x FROM t", ['"x"'], Restriction('"keys"', (("x", Field("k", "integer")),)))
+    assert plain == 'SELECT r."x" FROM (SELECT x FROM t) AS r JOIN "keys" AS k ON r."x" = k."k"'
+    both = POSTGRESQL.restricted("SELECT x FROM t", ['"x"'], _of_column(), ["x"])
+    assert both.startswith(f"{plain} UNION ALL ") and "hash_record_extended" in both
+
+
+def test_keys_are_found_by_null_safe_equality_on_spark() -> None:
+    found = SPARK.restricted("SELECT x FROM t", ['"x"'], _of_column(), ["x"], rare=True)
+    assert found == 'SELECT r."x" FROM (SELECT x FROM t) AS r JOIN "keys" AS k ON r."x" IS NOT DISTINCT FROM k."k"'
+
+
+def _of_column() -> Restriction:
+    return Restriction('"keys"', (("x", Field("k", "integer", origin=(1, "x"))),))
+
+
+def test_statement_of_postgresql_names_a_stage_only_where_it_must() -> None:
+    statement = Statement()
+    assert statement.staged("rows", "SELECT 1 AS x", {"x": "integer"}) == "SELECT 1 AS x"
+    assert statement.stage("rows", "SELECT 1 AS x", {"x": "integer"}) == '"rows"'
+    statement.violated("TRUE")
+    assert statement.violations == ["TRUE"]
+    assert statement.text("SELECT 2") == 'WITH "rows" AS MATERIALIZED (SELECT 1 AS x) SELECT 2'
+
+
+def test_statement_that_spark_begins_goes_on_in_postgresql_after_the_first_stage() -> None:
+    statement = StagedStatement()
+    assert statement.target is SPARK
+    statement.cte("view", "SELECT 1 AS x")
+    statement.violated("TRUE")
+    read = statement.staged("rows", "SELECT x FROM view", {"x": "integer"})
+    assert not statement.target.one_statement and statement.target.value("SELECT 1") == "(SELECT 1)"
+    assert statement.views == [("view", "SELECT 1 AS x")] and statement.violations == []
+    assert [(stage.name, stage.query) for stage in statement.stages] == [("rows", "SELECT x FROM view")]
+    text = statement.text(read)
+    assert text.startswith('WITH "rows" AS MATERIALIZED (SELECT s."x"::integer AS "x" FROM ')
+    assert text.endswith('SELECT * FROM "rows"') and "view" not in text.replace(statement.stages[0].staging, "")
+
+
+def test_stage_without_columns_has_one_in_its_staging_table() -> None:
+    statement = StagedStatement()
+    read = statement.staged("touched", "SELECT FROM changes", {})
+    assert read == 'SELECT FROM "touched"'
+    (stage,) = statement.stages
+    assert (stage.query, stage.types) == ("SELECT 1::bigint AS n FROM (SELECT FROM changes) AS k", (("n", "bigint"),))
