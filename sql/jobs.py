@@ -22,9 +22,10 @@ from sql.canonical.stars import gives_out_star
 from sql.canonical.views import View, inlined
 from sql.changes.change_query import Followed
 from sql.compile.compile import ParsedQuery, opaque_query, parse_query, regenerate
-from sql.compile.compiled import Compiled, Core, RemotePlan
+from sql.compile.compiled import Compiled, Core
 from sql.errors import NotDifferentiable
 from sql.operators import Recursion
+from sql.operators.statement import StagedText
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
 from sql.storage.shape import StorageColumn
@@ -205,10 +206,13 @@ def spark_refresh(
     sources: tuple[Source, ...],
     binary_order: bool,
     collated: frozenset[tuple[int, str]],
-) -> tuple[RemotePlan, SparkStages]:
-    """See `Compiled.elsewhere` and `render_stages`. Raises NotExpressible."""
-    remote_plan = _compiled(query).remote_plan(storage, changed)
-    return remote_plan, render_stages(remote_plan, sources, changed, binary_order=binary_order, collated=collated)
+) -> tuple[StagedText, SparkStages]:
+    """See `Compiled.remote_plan` and `render_stages`: what PostgreSQL executes in the end, and what Spark computes.
+
+    Raises NotExpressible.
+    """
+    plan = _compiled(query).remote_plan(storage, changed)
+    return plan.statement, render_stages(plan, sources, changed, binary_order=binary_order, collated=collated)
 
 
 # -- a query that is followed -----------------------------------------------------------------------------------------

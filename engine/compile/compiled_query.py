@@ -13,8 +13,9 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from engine.compile.pool import compilers, on_behalf_of
 from sql import Column, Source, jobs
-from sql.compile.compiled import Core, RemotePlan
+from sql.compile.compiled import Core
 from sql.jobs import Facts, Following, FollowingFacts, Query
+from sql.operators.statement import StagedText
 from sql.spark.stages import SparkStages
 from sql.storage.shape import StorageColumn
 
@@ -129,8 +130,8 @@ class CompiledQuery:
         sources: Sequence[Source],
         binary_order: bool,
         collated: frozenset[tuple[int, str]],
-    ) -> tuple[RemotePlan, SparkStages]:
-        """See `sql.Compiled.elsewhere` and `render_stages`. Raises NotExpressible, SqlError."""
+    ) -> tuple[StagedText, SparkStages]:
+        """See `sql.Compiled.remote_plan` and `render_stages`. Raises NotExpressible, SqlError."""
         arguments = self.query, storage, changed, tuple(sources), binary_order, collated
         return await self._kept(jobs.spark_refresh, *arguments)
 

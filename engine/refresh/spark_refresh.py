@@ -96,14 +96,14 @@ class DatabaseOnSpark:
         await self._check_understood(session, context, plan)
         await _check_readable(session, context.owner, plan, query.core.query)
         with self._reasons(context, "differential", query.core.query):
-            result, refresh = await self._executor.run_refresh(
+            result, applied = await self._executor.run_refresh(
                 session,
                 planned=partial(query.spark_refresh, context.storage),
                 changed=changed,
                 since=context.capture.frontier or {},
                 **await self._circumstances(session, context, plan, "differential"),
             )
-        statement = refresh.applied(result.stagings)
+        statement = applied.over(result.stagings)
         release = partial(self._release, result.loading)
         return SparkDelta(statement, result.snapshot, result.detail, cold, release, result.sql)
 

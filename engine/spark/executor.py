@@ -28,7 +28,7 @@ from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark.target import Kind
 from sql import jobs
 from sql.base.columns import Source
-from sql.compile.compiled import RemotePlan
+from sql.operators.statement import StagedText
 from sql.spark.render import NotExpressible, SparkQuery
 from sql.spark.stages import SparkStages
 
@@ -76,7 +76,7 @@ class SparkResult:
 
 
 class Planned(Protocol):
-    """Gives a differential refresh after changes of some sources, and what Spark computes of it."""
+    """Gives the statement of a differential refresh after changes of some sources, and what Spark computes of it."""
 
     async def __call__(
         self,
@@ -85,7 +85,7 @@ class Planned(Protocol):
         binary_order: bool,
         collated: frozenset[tuple[int, str]],
         /,
-    ) -> tuple[RemotePlan, SparkStages]:
+    ) -> tuple[StagedText, SparkStages]:
         """Raises NotExpressible, SqlError."""
         ...
 
@@ -160,7 +160,7 @@ class SparkExecutor:
         changed: frozenset[int],
         since: Mapping[str, Any],
         **around: Unpack[RunOptions],
-    ) -> tuple[SparkResult, RemotePlan]:
+    ) -> tuple[SparkResult, StagedText]:
         """Compute the stages of a differential refresh from the changes of its sources since a frontier.
 
         `changed` are the sources that may have changed. The mirror tells which of them have, as of the snapshot:
@@ -168,25 +168,25 @@ class SparkExecutor:
         """
         order = await _order_of_text(session, around)
 
-        async def job_of(changed: frozenset[int]) -> tuple[RemotePlan, SparkJob]:
-            refresh, stages = await planned(changed, around["sources"], *order)
-            return refresh, SparkJob.of_stages(stages)
+        async def job_of(changed: frozenset[int]) -> tuple[StagedText, SparkJob]:
+            applied, stages = await planned(changed, around["sources"], *order)
+            return applied, SparkJob.of_stages(stages)
 
-        refresh, job = await job_of(changed)
+        applied, job = await job_of(changed)
 
         async def narrowed(versions: Sequence[MirrorVersion]) -> SparkJob:
-            nonlocal refresh
+            nonlocal applied
             found = frozenset(version.source for version in versions if version.since_changes)
             if not found or found == changed:
                 return job
             narrower, smaller = await job_of(found)
             if any(not {*names} <= {*job.reads.get(oid, ())} for oid, names in smaller.reads.items()):
                 return job  # it reads what has not been extracted
-            refresh = narrower
+            applied = narrower
             return smaller
 
         result = await self._run(session, job, dict.fromkeys(changed, since), around, narrowed)
-        return result, refresh
+        return result, applied
 
     async def _run(
         self,

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from sql.base.columns import Column, Field, Source
 from sql.base.identity import keyable
-from sql.base.text import derived, quote, select
+from sql.base.text import derived, select
 from sql.base.types import Types
 from sql.build.builder import TreeBuilder
 from sql.build.scope import Relation
@@ -136,9 +136,8 @@ def _parse_query(
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
     """A query that is only ever evaluated in full; the text is not looked into."""
     rows = canonical.strip().rstrip(";")
-    names = tuple(column.name for column in output)
     bag = Bag(rows, tuple(output))
-    return Compiled(bag, (), {}, "Query", {}, Core(rows, names), _staged(names, {c.name: c.type for c in output}))
+    return Compiled(bag, (), {}, "Query", {}, Core(*bag.core))
 
 
 def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
@@ -155,12 +154,6 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         source.oid: tuple(column.name for column in source.columns if column.name in used[source.oid])
         for source in sources
     }
-    core = Core(shape.rows, tuple(column.name for column in query.output) + shape.computed)
-    staged = _staged(core.names, {c.name: c.type for c in (*getattr(shape, "key", ()), *query.output)})
-    if isinstance(shape, Groups):
-        keys = shape.aggregate.keys
-        core = Core(shape.state, tuple(f.name for f in keys) + shape.auxiliaries)
-        staged = shape.finished(_staged(core.names, {f.name: f.type for f in keys}))
     bounding, whole = bounds(root), read_whole(root, shape)
     return Compiled(
         shape,
@@ -168,8 +161,7 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         used_columns,
         root.tree(),
         strategies(root, shape),
-        core,
-        staged,
+        Core(*shape.core),
         pushed_conditions(root),
         TreeFacts(bounding, whole, narrowed(root)),
         remembered(root, shape, whole, bounding),
@@ -177,12 +169,6 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         root,
         fields,
     )
-
-
-def _staged(names: Sequence[str], types: Mapping[str, str]) -> str:
-    """The rows of a staging table with PostgreSQL's own types: another executor knows no varchar(n), for instance."""
-    columns = [f"s.{quote(n)}" + (f"::{types[n]} AS {quote(n)}" if types.get(n) else "") for n in names]
-    return select(columns, "$staging$ AS s")
 
 
 def read_whole(root: Operator, shape: Shape) -> frozenset[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sql.base.columns import Column, Field, Source
@@ -11,7 +11,7 @@ from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
 from sql.operators.captured_changes import DATES, delta_name, pending_dates, source_delta
 from sql.operators.plan import Plan, TreeFacts
-from sql.operators.statement import MOST, Stage, StagedStatement, Statement
+from sql.operators.statement import MOST, Stage, StagedStatement, StagedText, Statement, Types, staged_rows
 from sql.operators.versions.versions import changes_at
 from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, report
@@ -26,10 +26,16 @@ class Core:
     """What an external executor computes: a query in PostgreSQL's dialect and the columns it gives out.
 
     For a root aggregate these are the group keys and base aggregates; PostgreSQL finishes them in `staged_sql`.
+    ``types`` are its columns as `staged_rows` wants them.
     """
 
     query: str
-    names: tuple[str, ...]
+    types: Types
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(name for name, _ in self.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +43,13 @@ class RemotePlan:
     """A differential refresh whose delta an external executor computes.
 
     ``views`` are named queries in PostgreSQL's dialect, each over the sources, the sources' net deltas (`delta_name`)
-    and the views before it; ``stages`` are the queries over all these whose rows PostgreSQL wants to have.
+    and the views before it; ``stages`` are the queries over all these whose rows PostgreSQL wants to have. The
+    ``statement`` applies these.
     """
 
     views: tuple[tuple[str, str], ...]
     stages: tuple[Stage, ...]
-    statement: str
-
-    def applied(self, stagings: Sequence[str]) -> str:
-        """The statement that applies the rows of the ``stages``, which are in these staging tables (quoted names)."""
-        statement = self.statement
-        for stage, staging in zip(self.stages, stagings, strict=True):
-            statement = statement.replace(stage.staging, staging)
-        return statement
+    statement: StagedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,6 @@ class Compiled:
     tree: str
     strategy: Mapping[str, str]
     core: Core
-    _staged: str = ""
     conditions: Mapping[int, str] = field(default_factory=dict)
     """Conditions on the pending changes of sources, see `predicate_pushdown`."""
     facts: TreeFacts = field(default_factory=TreeFacts)
@@ -133,7 +132,7 @@ class Compiled:
 
     def staged_sql(self, storage: str, staging: str, uncaptured: frozenset[int] = frozenset()) -> str:
         """As `full_sql`, from a staging table that holds the rows of `core`."""
-        return self._full(storage, self._staged.replace("$staging$", staging), uncaptured)
+        return self._full(storage, self.shape.from_core(staged_rows(staging, self.core.types)), uncaptured)
 
     def _full(self, storage: str, rows: str, uncaptured: frozenset[int]) -> str:
         plan = Plan(frozenset())
@@ -174,8 +173,8 @@ class Compiled:
         plan = Plan(changed, facts=TreeFacts(narrowed=self.facts.narrowed), statement=statement)
         done = self.shape.apply_staged_delta(plan, storage)
         used = [source.oid for source in self.sources if source.oid in changed]
-        text = statement.text(report(plan, done, used, changes=True))
-        return RemotePlan(tuple(statement.views), tuple(statement.stages), text)
+        applied = statement.applied(report(plan, done, used, changes=True))
+        return RemotePlan(tuple(statement.views), tuple(statement.stages), applied)
 
     def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
         plan = Plan(

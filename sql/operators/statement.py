@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sql.base.text import derived, quote, select
@@ -15,21 +15,47 @@ MOST = 1_000_000
 """The length of a statement up to which a query is maintained from changes. Those of TPC-H take 50 000 at most."""
 
 
+Types = tuple[tuple[str, str], ...]
+"""The columns of a staging table in order, each with the type that PostgreSQL wants, "" for whatever it is."""
+
+
+def staged_rows(staging: str, types: Types) -> str:
+    """The rows of a staging table with PostgreSQL's own types: another executor knows no varchar(n), for instance.
+
+    >>> staged_rows("pg_temp.staging", (("n", "numeric(4,2)"), ("count", "")))
+    'SELECT s."n"::numeric(4,2) AS "n", s."count" FROM pg_temp.staging AS s'
+    """
+    columns = [f"s.{quote(name)}" + (f"::{type_} AS {quote(name)}" if type_ else "") for name, type_ in types]
+    return select(columns, f"{staging} AS s")
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A relation that another executor computes; PostgreSQL finds its rows in a staging table.
-
-    ``types`` has its columns in order, each with the type that the statement wants, "" for whatever it is.
-    """
+    """A relation that another executor computes; PostgreSQL finds its rows in a staging table."""
 
     name: str
     query: str
-    types: tuple[tuple[str, str], ...]
+    types: Types
 
-    @property
-    def staging(self) -> str:
-        """What stands for the staging table in the statement."""
-        return f"$staging:{self.name}$"
+
+@dataclass(frozen=True, slots=True)
+class StagedText:
+    """A statement over staging tables whose names are not known yet.
+
+    ``ctes`` are its common table expressions, those over staging tables being given by name and types.
+    """
+
+    ctes: tuple[str | tuple[str, Types], ...]
+    final: str
+
+    def over(self, stagings: Sequence[str]) -> str:
+        """The statement over these staging tables (quoted names), in the order of the stages."""
+        tables = iter(stagings)
+        ctes = [
+            cte if isinstance(cte, str) else _cte(cte[0], staged_rows(next(tables), cte[1]), materialized=True)
+            for cte in self.ctes
+        ]
+        return _with(ctes, self.final)
 
 
 @dataclass(slots=True)
@@ -59,9 +85,8 @@ class Statement:
     def cte(self, name: str, query: str, *, materialized: bool | None = True) -> str:
         """Add a common table expression and return its quoted name; ``materialized``: None if it is read once."""
         quoted = quote(name)
-        how = {True: "MATERIALIZED ", False: "NOT MATERIALIZED ", None: ""}[materialized]
         self._longer(query)
-        self.ctes.append(f"{quoted} AS {how}({query})")
+        self.ctes.append(_cte(name, query, materialized=materialized))
         return quoted
 
     def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
@@ -99,7 +124,16 @@ class Statement:
     def text(self, final: str) -> str:
         """The whole statement. Raises NotDifferentiable if it is too long."""
         self._longer(final)
-        return f"WITH {', '.join(self.ctes)} {final}" if self.ctes else final
+        return _with(self.ctes, final)
+
+
+def _cte(name: str, query: str, *, materialized: bool | None) -> str:
+    how = {True: "MATERIALIZED ", False: "NOT MATERIALIZED ", None: ""}[materialized]
+    return f"{quote(name)} AS {how}({query})"
+
+
+def _with(ctes: Sequence[str], final: str) -> str:
+    return f"WITH {', '.join(ctes)} {final}" if ctes else final
 
 
 @dataclass(slots=True)
@@ -111,6 +145,8 @@ class StagedStatement(Statement):
 
     views: list[tuple[str, str]] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
+    _places: list[int] = field(default_factory=list)
+    """How many common table expressions stand before that of each stage."""
 
     @property
     def target(self) -> Target:
@@ -125,8 +161,8 @@ class StagedStatement(Statement):
     def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
         stage = Stage(name, query, tuple(types.items()))
         self.stages.append(stage)
-        columns = [f"s.{quote(c)}::{type_} AS {quote(c)}" if type_ else f"s.{quote(c)}" for c, type_ in types.items()]
-        return self.cte(name, select(columns, f"{stage.staging} AS s"))
+        self._places.append(len(self.ctes))
+        return quote(name)
 
     def staged(self, name: str, query: str, types: Mapping[str, str]) -> str:
         if types:
@@ -136,3 +172,10 @@ class StagedStatement(Statement):
 
     def violated(self, condition: str) -> None:
         """What Spark computes has no preconditions."""
+
+    def applied(self, final: str) -> StagedText:
+        """What PostgreSQL executes when the stages are computed."""
+        ctes: list[str | tuple[str, Types]] = [*self.ctes]
+        for stage, place in reversed([*zip(self.stages, self._places, strict=True)]):
+            ctes.insert(place, (stage.name, stage.types))
+        return StagedText(tuple(ctes), final)

@@ -75,6 +75,14 @@ class Groups(Keyed):
         consolidated = self.filtered or any(a.rescan and a.consolidated for a in auxiliaries(self.maintained))
         return None if consolidated else self.aggregate.input
 
+    @property
+    def core(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        keys = tuple((field.name, field.type) for field in self.aggregate.keys)
+        return self.state, keys + tuple((name, "") for name in self.auxiliaries)
+
+    def from_core(self, rows: str) -> str:
+        return self.finished(rows)
+
     def finished(self, state: str) -> str:
         """The storage's columns, computed from keys and auxiliaries."""
         return _finished(self.root, self.aggregate, self.maintained, self.output, self.key, self.fields, state)

@@ -35,6 +35,10 @@ class Keyed(Shape):
         return ()
 
     @property
+    def described(self) -> tuple[Column, ...]:
+        return (*self.key, *self.output)
+
+    @property
     def hidden_columns(self) -> list[Column]:
         """The hidden columns, with their types as far as these matter to a comparison."""
         return [Column(name, "") for name in self.hidden]

@@ -108,6 +108,22 @@ class Shape(ABC):
         """All columns but the row id."""
         return tuple(column.name for column in self.output) + self.hidden
 
+    @property
+    def described(self) -> tuple[Column, ...]:
+        """The columns whose types are known."""
+        return self.output
+
+    @property
+    def core(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+        """A query of rows that `from_core` takes, for another executor, and its columns, with their types if known."""
+        types = {column.name: column.type for column in self.described}
+        names = (*(column.name for column in self.output), *self.computed)
+        return self.rows, tuple((name, types.get(name, "")) for name in names)
+
+    def from_core(self, rows: str) -> str:
+        """The storage's rows without row ids, from those of `core`."""
+        return rows
+
     def insert(self, storage: str, query: str) -> str:
         """Insert complete rows."""
         columns = ", ".join(quote(name) for name in (ROW_ID, *self.names))

@@ -43,9 +43,10 @@ def test_statement_that_spark_begins_goes_on_in_postgresql_after_the_first_stage
     assert not statement.target.one_statement and statement.target.value("SELECT 1") == "(SELECT 1)"
     assert statement.views == [("view", "SELECT 1 AS x")] and statement.violations == []
     assert [(stage.name, stage.query) for stage in statement.stages] == [("rows", "SELECT x FROM view")]
-    text = statement.text(read)
-    assert text.startswith('WITH "rows" AS MATERIALIZED (SELECT s."x"::integer AS "x" FROM ')
-    assert text.endswith('SELECT * FROM "rows"') and "view" not in text.replace(statement.stages[0].staging, "")
+    statement.cte("after", read)
+    text = statement.applied("SELECT * FROM after").over(["pg_temp.staging"])
+    rows = '"rows" AS MATERIALIZED (SELECT s."x"::integer AS "x" FROM pg_temp.staging AS s)'
+    assert text == f'WITH {rows}, "after" AS MATERIALIZED (SELECT * FROM "rows") SELECT * FROM after'
 
 
 def test_stage_without_columns_has_one_in_its_staging_table() -> None:

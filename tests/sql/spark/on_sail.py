@@ -57,7 +57,7 @@ class OnSail:
             stagings.append(quote("pg_temp", f"staged {number}"))
             _store(table, stagings[-1], stages.stages[number][1].columns, result)
             assert len(stage.types) == result.num_columns
-        return table.run(refresh.applied(stagings))
+        return table.run(refresh.statement.over(stagings))
 
     async def _compute(self, relations: dict[str, pa.Table], stages: SparkStages) -> list[pa.Table]:
         def work(spark: Session) -> list[pa.Table]:
