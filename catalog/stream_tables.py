@@ -37,6 +37,8 @@ class StreamTable:
     """OIDs of the relations it reads, stream tables' storage among them."""
     untracked: bool
     """Whether it reads something whose changes are not captured, so that only a refresh can tell whether it changed."""
+    held_back: str | None = None
+    """Why the scheduler must not refresh it now (`pgtrickle._held_back`)."""
 
 
 _STREAM_TABLES = """
@@ -46,7 +48,7 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision, s.data_timestamp::text,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,
        pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision,
-       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false)
+       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason
 FROM pgtrickle.pgt_stream_tables s
 LEFT JOIN (
     SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
@@ -54,6 +56,7 @@ LEFT JOIN (
     FROM pgtrickle.pgt_dependencies
     GROUP BY pgt_id
 ) d USING (pgt_id)
+LEFT JOIN pgtrickle._held_back() AS h USING (pgt_id)
 ORDER BY s.pgt_id
 """
 

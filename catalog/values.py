@@ -50,7 +50,7 @@ class Action(StrEnum):
     DIFFERENTIAL = "DIFFERENTIAL"
     REINITIALIZE = "REINITIALIZE"
     SKIP = "SKIP"
-    """It waits for a lock and is tried again."""
+    """It waits for a lock, or is held back, and is tried again."""
 
 
 class RefreshStatus(StrEnum):

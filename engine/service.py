@@ -28,7 +28,7 @@ from engine.requests.extensions import Installer
 from engine.requests.requests import Loader
 from engine.scheduling import worker
 from engine.scheduling.scheduler import MOST_WORKERS, Scheduler, Turn
-from engine.scheduling.waiting import note_waiting
+from engine.scheduling.waiting import note_skipped, note_waiting
 from engine.session.background_worker import BackgroundWorker, ended
 from engine.session.pool import ConnectArguments, DatabasePool, PooledSession
 from engine.subscribe import SubscriptionHub
@@ -180,7 +180,7 @@ class Engine:
         async def stray(role: int, limit: float | None) -> bool:
             return await worker.carry_out_stray(pool, role, spark, limit)
 
-        scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool))
+        scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool), partial(note_skipped, pool))
         clock = QueueTicker(pool)
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)

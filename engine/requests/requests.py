@@ -187,6 +187,10 @@ async def refresh_locked(
     return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
 
 
+class HeldBack(Exception):
+    """The scheduler must not refresh the stream table now; the message says why."""
+
+
 async def refresh_scheduled(
     session: SqlSession,
     pgt_id: int,
@@ -195,9 +199,11 @@ async def refresh_scheduled(
     *,
     repaired: bool = False,
     after_poll: bool = False,
+    on_schedule: bool = True,
 ) -> RefreshOutcome | None:
     """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
 
+    `on_schedule` tells that nobody has asked for it: then HeldBack is raised where a gate is in the snapshot.
     Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
     be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true), NotPolled if foreign
     tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
@@ -205,6 +211,8 @@ async def refresh_scheduled(
     context = await begin(session, pgt_id, wait=False)
     if is_fresh(context) and not context.capture.polled:
         return None
+    if on_schedule and context.held_back is not None:
+        raise HeldBack(context.held_back)
     if must_be_repaired(context) and not repaired:
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.capture.polled and not after_poll:

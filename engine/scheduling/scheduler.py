@@ -84,6 +84,7 @@ class Turn(Enum):
     WORKED = "it was refreshed"
     NOTHING = "it had no changes"
     AGAIN = "it is busy elsewhere: look again"
+    HELD_BACK = "it must not be refreshed now: the next look says why"
 
 
 Refresh = Callable[[StreamTable, float | None], Awaitable[Turn]]
@@ -95,6 +96,9 @@ CarryOut = Callable[[int, float | None], Awaitable[bool]]
 
 NoteWaiting = Callable[[int], Awaitable[str | None]]
 """Find out, and write down, who has locked what the stream table of this id needs. Raises SqlError."""
+
+NoteSkipped = Callable[[int, str], Awaitable[None]]
+"""Write down why the stream table of this id is not refreshed though it is due. Raises SqlError."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,8 @@ class _Pace:
     """The time that was last found written down for its rows."""
     since: float | None = None
     """From when its age counts, on the monotonic clock."""
+    skipped: str | None = None
+    """Why it is not refreshed though it is due, as its history says already."""
 
     def age(self, table: StreamTable, now: float) -> float:
         """Seconds since the snapshot of its rows, or, before there are any, since its creation.
@@ -149,6 +155,7 @@ class Scheduler:
     refresh: Refresh
     carry_out: CarryOut
     note_waiting: NoteWaiting
+    note_skipped: NoteSkipped
     clock: Callable[[], float] = time.monotonic
     worker: BackgroundWorker = field(init=False)
     leading: bool = False
@@ -277,7 +284,7 @@ class Scheduler:
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
-        self._keep({table.pgt_id for table in tables if table.status != Status.SUSPENDED})
+        self._keep({table.pgt_id for table in tables if table.status != Status.SUSPENDED and table.held_back is None})
         nearest: dict[int, set[int]] = {}
         """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
         for table in chain.from_iterable(graph.generations()):
@@ -293,11 +300,9 @@ class Scheduler:
                 if wait > 0:
                     next_look = min(next_look, now + wait)
                 else:
-                    due = self._due[pgt_id] = _Due(
-                        table, self._paces[pgt_id], schedules[pgt_id], position, changed, upstream
+                    due = self._take_up(
+                        _Due(table, self._paces[pgt_id], schedules[pgt_id], position, changed, upstream)
                     )
-                    if not upstream:
-                        self._begin(due)
             nearest[pgt_id] = upstream if due is None else {pgt_id}
         return next_look
 
@@ -317,6 +322,28 @@ class Scheduler:
         for due in tuple(self._due.values()):
             if not due.begun and due.table.pgt_id not in wanted:
                 self._end(due, worked=False)
+
+    def _take_up(self, due: _Due) -> _Due | None:
+        """Have refreshed what is due. If something holds it back its history says so, once until it is refreshed."""
+        reason = due.table.held_back
+        if reason is None:
+            self._due[due.table.pgt_id] = due
+            if not due.waits_for:
+                self._begin(due)
+            return due
+        if due.pace.skipped != reason:
+            due.pace.skipped = reason
+            self._workers.add(due.table.owner, partial(self._note_skipped, due.table, due.pace))
+        return None
+
+    async def _note_skipped(self, table: StreamTable, pace: _Pace) -> None:
+        if (reason := pace.skipped) is None:
+            return
+        logger.info("refresh is held back", stream_table=f"{table.schema}.{table.name}", reason=reason)
+        try:
+            await self.note_skipped(table.pgt_id, reason)
+        except (SqlError, OSError) as error:
+            logger.warning("not noted", stream_table=f"{table.schema}.{table.name}", error=str(error))
 
     def _begin(self, due: _Due) -> None:
         self._workers.add(due.table.owner, partial(self._take_turn, due))
@@ -352,7 +379,7 @@ class Scheduler:
             self._worked = self._worked or turn is Turn.WORKED
             self._end(due, worked=turn is Turn.WORKED)
         # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
-        again = due.pace.retry if turn is Turn.AGAIN else began + due.schedule
+        again = due.pace.retry if turn in (Turn.AGAIN, Turn.HELD_BACK) else began + due.schedule
         if again < self._next_look:
             asyncio.get_running_loop().call_later(max(0.0, again - self.clock()), self.wake)
         self._tidy()
@@ -372,13 +399,15 @@ class Scheduler:
                 error=str(error),
             )
             return Turn.NOTHING
-        if turn is Turn.AGAIN:
+        if turn is Turn.HELD_BACK:
+            pace.retry = self.clock() + REST
+        elif turn is Turn.AGAIN:
             pace.busy += 1
             pace.retry = self.clock() + pause_after(pace.busy, first=REST, longest=MOST_BUSY)
             if pace.busy == TOLD_BUSY:
                 await self._tell(table)
         else:
-            pace.failures, pace.busy, pace.retry, pace.seen = 0, 0, -math.inf, due.position
+            pace.failures, pace.busy, pace.retry, pace.seen, pace.skipped = 0, 0, -math.inf, due.position, None
         return turn
 
     async def _tell(self, table: StreamTable) -> None:

@@ -1,4 +1,4 @@
-"""Whom a scheduled refresh waits for: said in the log, in the history, and by `headwater status`."""
+"""Why a scheduled refresh is put off: said in the log, in the history, and by `headwater status`."""
 
 from __future__ import annotations
 
@@ -37,13 +37,17 @@ async def note_waiting(pool: DatabasePool, pgt_id: int) -> str | None:
         rows = await session.fetch(_HOLDER, pgt_id)
         if not rows:
             return None
-        said = str(rows[0][0])
-        record = RefreshRecord(
-            action=Action.SKIP,
-            status=RefreshStatus.SKIPPED,
-            initiated_by=Initiator.SCHEDULER,
-            error_message=said,
-        )
+    said = str(rows[0][0])
+    await note_skipped(pool, pgt_id, said)
+    return said
+
+
+async def note_skipped(pool: DatabasePool, pgt_id: int, reason: str) -> None:
+    """Write down in a stream table's history that its refresh is put off, and why. Raises SqlError."""
+    record = RefreshRecord(
+        action=Action.SKIP, status=RefreshStatus.SKIPPED, initiated_by=Initiator.SCHEDULER, error_message=reason
+    )
+    async with pool.session() as session:
         try:
             async with session.transaction("read_committed"):
                 await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
@@ -51,4 +55,3 @@ async def note_waiting(pool: DatabasePool, pgt_id: int) -> str | None:
         except SqlError as error:
             if error.sqlstate != "55P03":  # else it is refreshed just now
                 raise
-        return said

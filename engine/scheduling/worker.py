@@ -19,7 +19,7 @@ from engine.refresh.failures import PERMANENT, record_failure
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare
-from engine.requests.requests import Request
+from engine.requests.requests import HeldBack, Request
 from engine.scheduling.scheduler import Turn
 from engine.session.pool import DatabasePool, PooledSession
 from engine.session.transactions import set_role
@@ -55,10 +55,13 @@ def contended(error: SqlError) -> bool:
     return error.sqlstate in CONTENTION or error.message in ("tuple concurrently updated", "tuple concurrently deleted")
 
 
-async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark) -> Turn:
+async def refresh(
+    session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark, *, on_schedule: bool = True
+) -> Turn:
     """Refresh in a transaction of its own; a failure is written down. Raises SqlError.
 
-    What somebody keeps locked is left to a later look: meanwhile others can be refreshed.
+    What somebody keeps locked is left to a later look: meanwhile others can be refreshed. What nobody has asked for,
+    `on_schedule`, is not done while a gate holds it back.
     """
     try:
         repaired = polled = False
@@ -66,9 +69,17 @@ async def refresh(session: PooledSession, pgt_id: int, initiator: Initiator, spa
             try:
                 async with session.transaction("repeatable_read", impatient=True):
                     outcome = await requests.refresh_scheduled(
-                        session, pgt_id, initiator, spark, repaired=repaired, after_poll=polled
+                        session,
+                        pgt_id,
+                        initiator,
+                        spark,
+                        repaired=repaired,
+                        after_poll=polled,
+                        on_schedule=on_schedule,
                     )
                 break
+            except HeldBack:
+                return Turn.HELD_BACK
             except CaptureBroken as broken:
                 await _repair(session, pgt_id)
                 logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
@@ -112,7 +123,13 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
 
 
 async def refresh_within(
-    pool: DatabasePool, pgt_id: int, initiator: Initiator, spark: Spark, limit: float | None
+    pool: DatabasePool,
+    pgt_id: int,
+    initiator: Initiator,
+    spark: Spark,
+    limit: float | None,
+    *,
+    on_schedule: bool = True,
 ) -> Turn:
     """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError.
 
@@ -122,7 +139,8 @@ async def refresh_within(
     try:
         async with pool.session() as session:
             try:
-                return await _within(limit, pool, session, refresh(session, pgt_id, initiator, spark))
+                work = refresh(session, pgt_id, initiator, spark, on_schedule=on_schedule)
+                return await _within(limit, pool, session, work)
             finally:
                 lost = session.lost
     except OutOfTime as error:
@@ -177,7 +195,7 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
     else:
         if created is not None:
             try:
-                await refresh_within(pool, created, Initiator.INITIAL, spark, limit)
+                await refresh_within(pool, created, Initiator.INITIAL, spark, limit, on_schedule=False)
             except SqlError as error:  # it is in the history of the stream table, which the scheduler populates
                 logger.warning("not populated", pgt_id=created, sqlstate=error.sqlstate, error=error.message)
     return bool(claimed)

@@ -96,6 +96,8 @@ class RefreshContext:
     """Settings that decide how it is refreshed, where it is to be."""
     plan_format: int | None = None
     """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
+    held_back: str | None = None
+    """Why the scheduler must not refresh it now; None where nobody has asked, since it was waited for."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -122,6 +124,7 @@ class RefreshContext:
             learned=_learned(values),
             settings=values.get("settings", {}),
             plan_format=values.get("plan_format"),
+            held_back=values.get("held_back"),
         )
 
     @property

@@ -50,17 +50,17 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
     old = bundled_scripts()
     install_into(dsn, old)
     connection = bare_connect()
-    connection.execute("INSERT INTO pgtrickle.pgt_source_gates (source_relid) VALUES (1)")
+    connection.execute("INSERT INTO pgtrickle.pgt_refresh_groups (group_name, member_oids) VALUES ('g', '{1}')")
     new = Scripts(
-        (*old.migrations, Script("0009_more", "-- More.\nALTER TABLE pgtrickle.pgt_source_gates ADD COLUMN more int")),
+        (*old.migrations, Script("0009_more", "-- More.\nALTER TABLE pgtrickle.pgt_refresh_groups ADD more int")),
         (*old.functions, Script("99", "CREATE FUNCTION pgtrickle._more() RETURNS int LANGUAGE sql AS 'SELECT 2'")),
         old.superuser,
     )
     assert install_into(dsn, new).changed
     assert not install_into(dsn, new).changed
     assert connection.execute(
-        "SELECT source_relid, more, pgtrickle._more() FROM pgtrickle.pgt_source_gates"
-    ).fetchall() == [(1, None, 2)]
+        "SELECT group_name, more, pgtrickle._more() FROM pgtrickle.pgt_refresh_groups"
+    ).fetchall() == [("g", None, 2)]
     assert connection.execute(
         "SELECT description FROM pgtrickle.pgt_schema_version WHERE version = '0009_more'"
     ).fetchone() == ("More.",)
@@ -166,7 +166,7 @@ def test_catalog_can_be_read_but_not_written_by_everybody(connect: Connect) -> N
         if table in private:
             continue
         alice.execute(f"SELECT * FROM {table} LIMIT 0")
-        if kind == "r" and table != "pgtrickle.pgt_requests":
+        if kind == "r" and table not in ("pgtrickle.pgt_requests", "pgtrickle.pgt_source_signals"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 alice.execute(f"DELETE FROM {table}")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

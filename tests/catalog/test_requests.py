@@ -77,7 +77,6 @@ def test_wrong_arguments(relayed: Connection, arguments: str, state: str, messag
         ("resume_stream_table('a..b')", "42602"),
         ("create_or_replace_stream_table('x', ' ')", "22023"),
         ("create_or_replace_stream_table('x', NULL)", "22004"),
-        ("gate_source('t')", "0A000"),
         ("get_staleness('nothing')", "42P01"),
     ],
 )

@@ -103,7 +103,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_interference(oid) FROM PUBLIC;
 
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call: what
 -- _refresh_context returns. Where another refresh of it is running this one waits for its end, or unless wait raises
--- 55P03. Raises 40001 at REPEATABLE READ if the stream table has changed since the transaction's snapshot.
+-- 55P03; unless wait, "held_back" says why the scheduler must leave it alone, as far as the transaction sees. Raises 40001 at REPEATABLE READ if the stream table has changed since the transaction's snapshot.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_refresh(pgt_id bigint, wait boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -148,7 +148,12 @@ BEGIN
         PERFORM pgtrickle._check_owner(locked.pgt_owner, locked.pgt_name);
     END IF;
     PERFORM pgtrickle._refuse_interference(locked.pgt_relid);
-    RETURN pgtrickle._refresh_context(pgt_id, system, 10000001);
+    context := pgtrickle._refresh_context(pgt_id, system, 10000001);
+    IF NOT wait THEN
+        context := context || jsonb_build_object('held_back', (SELECT h.reason FROM pgtrickle._held_back() h
+                                                               WHERE h.pgt_id = _begin_refresh.pgt_id));
+    END IF;
+    RETURN context;
 END $$;
 
 

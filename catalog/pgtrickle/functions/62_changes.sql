@@ -80,6 +80,7 @@ DECLARE
 BEGIN
     PERFORM pgtrickle._release_mirrors();
     PERFORM pgtrickle._remove_lost_subscriptions();
+    PERFORM pgtrickle._keep_signals();
     FOR c IN SELECT k.source_relid, 'changes_' || k.source_relid AS buffer
              FROM pgtrickle.pgt_captures k ORDER BY k.source_relid LOOP
         BEGIN

@@ -57,31 +57,7 @@ BEGIN
 END $$;
 
 
--- Gates, watermarks and refresh groups.
-CREATE OR REPLACE FUNCTION pgtrickle.gate_source(source text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('source gates are', 'Suspend the stream tables that read the source.');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.ungate_source(source text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('source gates are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.source_gates()
-RETURNS TABLE (source_table text, schema_name text, gated boolean, gated_at timestamptz, ungated_at timestamptz,
-               gated_by text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('source gates are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.bootstrap_gate_status()
-RETURNS TABLE (source_table text, schema_name text, gated boolean, gated_at timestamptz, ungated_at timestamptz,
-               gated_by text, gate_duration interval, affected_stream_tables text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('source gates are');
-END $$;
-
+-- Watermarks and refresh groups.
 CREATE OR REPLACE FUNCTION pgtrickle.advance_watermark(source text, watermark timestamptz) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

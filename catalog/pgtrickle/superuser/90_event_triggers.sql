@@ -12,6 +12,7 @@ DECLARE
     kept text[];
     altered oid[];
 BEGIN
+    PERFORM pgtrickle._keep_signals();  -- a source may have another name
     -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
     -- have partitions or children, which could be; nor is a new view a source.
     IF NOT EXISTS (
@@ -174,6 +175,9 @@ BEGIN
     END IF;
     IF cardinality(gone) = 0 THEN
         RETURN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_event_trigger_dropped_objects() o WHERE o.schema_name = 'pgtrickle') THEN
+        PERFORM pgtrickle._keep_signals();
     END IF;
     DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = ANY (gone);
     UPDATE pgtrickle.pgt_stream_tables s

@@ -45,6 +45,27 @@ def test_stream_tables_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None
         db.run(f"DROP DATABASE {target} WITH (FORCE)")
 
 
+def test_gates_of_a_restored_dump_hold(db: Any, tmp_path: Path, eventually: Any) -> None:
+    target = f"{db.name}_restored"
+    db.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+    db.create("st", "SELECT count(*) AS n FROM t", schedule="1s")
+    db.run("SELECT pgtrickle.gate_source('u'), pgtrickle.gate_source('t'), pgtrickle.ungate_source('u')")
+    db.run(f"CREATE DATABASE {target}")
+    try:
+        with psycopg.connect(db.server.dsn(target), autocommit=True) as other:
+            other.execute("CREATE TABLE unrelated (id int); CREATE TABLE another (id int)")
+            restore(db, target, tmp_path / "dump")
+            other.execute("INSERT INTO t VALUES (3)")
+            skipped = "SELECT error_message FROM pgtrickle.pgt_refresh_history WHERE action = 'SKIP'"
+            eventually(lambda: other.execute(skipped).fetchall() == [("source public.t is gated",)])
+            gates = "SELECT source_table, gated FROM pgtrickle.source_gates()"
+            assert other.execute(gates).fetchall() == [("t", True), ("u", False)]
+            other.execute("SELECT pgtrickle.ungate_source('t')")
+            eventually(lambda: other.execute("SELECT n FROM st").fetchall() == [(1,)])
+    finally:
+        db.run(f"DROP DATABASE {target} WITH (FORCE)")
+
+
 def test_registers_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None:
     """Standard, in high-write mode with a row that waits in the buffer, and of turnovers; what was corrected, too."""
     target = f"{db.name}_restored"
