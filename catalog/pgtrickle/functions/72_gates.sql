@@ -1,4 +1,5 @@
--- Gates: an operator keeps the scheduler from refreshing what reads a source, while that is loaded.
+-- Gates: an operator keeps the scheduler from refreshing what reads a source, while that is loaded. Watermarks
+-- (73_watermarks.sql) do so until sources that belong together are complete.
 --
 -- The scheduler asks _held_back for what it must leave alone, before it has a stream table refreshed, and again in the snapshot of
 -- each refresh. So a gate counts for every refresh that can see what was loaded after it. Refreshes by hand do not ask.
@@ -27,6 +28,30 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Raises 22004 or 22023 for a signal without what it needs.
+CREATE OR REPLACE FUNCTION pgtrickle._check_signal_values(s pgtrickle.pgt_source_signals) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    missing text := CASE WHEN s.signal = 'advance' AND s.watermark IS NULL THEN 'watermark'
+                         WHEN s.signal IN ('group', 'ungroup') AND s.group_name IS NULL THEN 'name of the watermark group'
+                         WHEN s.signal = 'group' AND s.tolerance_secs IS NULL THEN 'tolerance' END;
+    wrong text := CASE WHEN s.signal = 'advance' AND NOT isfinite(s.watermark) THEN 'watermark must be finite'
+                       WHEN s.signal IN ('group', 'ungroup') AND s.group_name = '' THEN 'name of the watermark group must not be empty'
+                       WHEN s.signal = 'group' AND NOT s.tolerance_secs BETWEEN 0 AND 1e15
+                           THEN 'tolerance must be a number of seconds that is not negative'
+                       WHEN s.signal = 'group' AND (SELECT count(DISTINCT u) FROM unnest(s.source_relids) u) < 2
+                           THEN format('watermark group "%s" needs at least two sources', s.group_name)
+                       WHEN s.signal = 'group' AND (SELECT count(DISTINCT u) < count(u) FROM unnest(s.source_relids) u)
+                           THEN format('watermark group "%s" names a source twice', s.group_name) END;
+BEGIN
+    IF missing IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = format('%s must not be null', missing);
+    ELSIF wrong IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = wrong;
+    END IF;
+END $$;
+
+
 -- Runs for each signal with the rights of the role that gives it, and raises an error unless it may: 42501, 42809, 0A000.
 CREATE OR REPLACE FUNCTION pgtrickle._check_signal() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -36,14 +61,13 @@ DECLARE
     persistence "char";
 BEGIN
     NEW.signalled_by := current_user;
+    PERFORM pgtrickle._check_signal_values(NEW);
     IF NEW.signal = 'ungroup' THEN
-        SELECT g.source_relids INTO NEW.source_relids
-        FROM pgtrickle.pgt_watermark_groups g WHERE g.group_name = NEW.group_name;
+        SELECT g.source_relids INTO NEW.source_relids FROM pgtrickle.watermark_groups() g WHERE g.group_name = NEW.group_name;
     END IF;
     FOREACH source IN ARRAY coalesce(NEW.source_relids, '{}') LOOP
         SELECT c.relkind, c.relpersistence INTO kind, persistence FROM pg_class c WHERE c.oid = source;
         IF NOT FOUND THEN
-            CONTINUE WHEN NEW.signal = 'ungroup';
             RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('relation with OID %s does not exist', source);
         ELSIF kind NOT IN ('r', 'p', 'f', 'm', 'v') THEN
             RAISE EXCEPTION USING ERRCODE = '42809',
@@ -67,6 +91,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._take_signal() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     source CONSTANT oid := NEW.source_relids[1];
+    former timestamptz;
 BEGIN
     PERFORM pgtrickle._keep_signals();
     CASE NEW.signal
@@ -80,6 +105,36 @@ BEGIN
         WHERE g.source_relid = source AND g.gated;
         IF NOT FOUND THEN
             PERFORM pgtrickle._notice('NOTICE', format('source %s is not gated', pgtrickle._qualified(source)), NULL);
+        END IF;
+    WHEN 'advance' THEN
+        INSERT INTO pgtrickle.pgt_watermarks AS w (source_relid, watermark, updated_at, advanced_by, wal_lsn_at_advance,
+                                                   source_name, cluster)
+        VALUES (source, NEW.watermark, now(), NEW.signalled_by, pg_current_wal_insert_lsn()::text,
+                pgtrickle._qualified(source), pgtrickle._cluster())
+        ON CONFLICT (source_relid) DO UPDATE
+        SET watermark = excluded.watermark, updated_at = excluded.updated_at, advanced_by = excluded.advanced_by,
+            wal_lsn_at_advance = excluded.wal_lsn_at_advance
+        WHERE excluded.watermark > w.watermark;
+        IF NOT FOUND THEN
+            SELECT w.watermark INTO former FROM pgtrickle.pgt_watermarks w WHERE w.source_relid = source;
+            IF NEW.watermark < former THEN
+                RAISE EXCEPTION USING ERRCODE = '22023',
+                    MESSAGE = format('watermark of %s cannot go back from %s to %s', pgtrickle._qualified(source), former, NEW.watermark);
+            END IF;
+        END IF;
+    WHEN 'group' THEN
+        INSERT INTO pgtrickle.pgt_watermark_groups (group_name, source_relids, tolerance_secs, source_names, cluster)
+        VALUES (NEW.group_name, NEW.source_relids, NEW.tolerance_secs,
+                pgtrickle._qualified_all(NEW.source_relids), pgtrickle._cluster())
+        ON CONFLICT (group_name) DO NOTHING;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = '42710', MESSAGE = format('watermark group "%s" already exists', NEW.group_name);
+        END IF;
+    WHEN 'ungroup' THEN
+        -- The rights on these sources have been checked, and on no others.
+        DELETE FROM pgtrickle.pgt_watermark_groups g WHERE g.group_name = NEW.group_name AND g.source_relids <@ NEW.source_relids;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('watermark group "%s" does not exist', NEW.group_name);
         END IF;
     ELSE
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown signal "%s"', NEW.signal);
@@ -101,9 +156,12 @@ ALTER TABLE pgtrickle.pgt_source_signals ENABLE ALWAYS TRIGGER b_take_signal;
 
 
 -- Give a signal, with the caller's rights.
-CREATE OR REPLACE FUNCTION pgtrickle._signal(signal text, sources oid[]) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._signal(
+    signal text, sources oid[], watermark timestamptz DEFAULT NULL, group_name text DEFAULT NULL, tolerance_secs float8 DEFAULT NULL
+) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-    INSERT INTO pgtrickle.pgt_source_signals (signal, source_relids) VALUES (signal, sources)
+    INSERT INTO pgtrickle.pgt_source_signals (signal, source_relids, watermark, group_name, tolerance_secs)
+    VALUES (signal, sources, watermark, group_name, tolerance_secs)
 $$;
 
 
@@ -121,26 +179,54 @@ BEGIN
 END $$;
 
 
+-- What is known of sources by OID is of another cluster or database, and goes on by name: a dump was restored. In two steps: one's
+-- new OID can be another's old one.
+CREATE OR REPLACE FUNCTION pgtrickle._adopt_restored_signals(here text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    gates jsonb := (SELECT jsonb_agg(to_jsonb(g)) FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here);
+    watermarks jsonb := (SELECT jsonb_agg(to_jsonb(w)) FROM pgtrickle.pgt_watermarks w WHERE w.cluster IS DISTINCT FROM here);
+BEGIN
+    DELETE FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here;
+    DELETE FROM pgtrickle.pgt_watermarks w WHERE w.cluster IS DISTINCT FROM here;
+    INSERT INTO pgtrickle.pgt_source_gates
+    SELECT (jsonb_populate_record(g, jsonb_build_object('source_relid', to_regclass(g.source_name)::oid, 'cluster', here))).*
+    FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_source_gates, gates) AS g WHERE to_regclass(g.source_name) IS NOT NULL
+    ON CONFLICT (source_relid) DO NOTHING;
+    INSERT INTO pgtrickle.pgt_watermarks
+    SELECT (jsonb_populate_record(w, jsonb_build_object('source_relid', to_regclass(w.source_name)::oid, 'cluster', here))).*
+    FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_watermarks, watermarks) AS w WHERE to_regclass(w.source_name) IS NOT NULL
+    ON CONFLICT (source_relid) DO NOTHING;
+    UPDATE pgtrickle.pgt_watermark_groups g
+    SET source_relids = f.source_relids, source_names = pgtrickle._qualified_all(f.source_relids), cluster = here
+    FROM pgtrickle.watermark_groups() f WHERE f.group_id = g.group_id AND g.cluster IS DISTINCT FROM here;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored_signals(text) FROM PUBLIC;
+
+
+-- The names of relations, NULL for those that are gone.
+CREATE OR REPLACE FUNCTION pgtrickle._qualified_all(relations oid[]) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT pgtrickle._qualified(u.relid) FROM unnest(relations) WITH ORDINALITY AS u(relid, n) ORDER BY u.n)
+$$;
+
+
 -- Bring what is known of sources up to date: after a restore relations have other OIDs and are found by their names; those
 -- that have been renamed are noted, those that are gone forgotten. A row that somebody just changes is left for the next time.
 CREATE OR REPLACE FUNCTION pgtrickle._keep_signals() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
-    gates jsonb;
 BEGIN
-    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates) THEN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates) AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermarks)
+       AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups) THEN
         RETURN;
     END IF;
     here := pgtrickle._cluster();
-    IF EXISTS (SELECT FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here) THEN
-        -- In two steps: one's new OID can be another's old one.
-        gates := (SELECT jsonb_agg(to_jsonb(g)) FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here);
-        DELETE FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here;
-        INSERT INTO pgtrickle.pgt_source_gates (source_relid, gated, gated_at, ungated_at, gated_by, source_name, cluster)
-        SELECT to_regclass(r.source_name), r.gated, r.gated_at, r.ungated_at, r.gated_by, r.source_name, here
-        FROM jsonb_populate_recordset(NULL::pgtrickle.pgt_source_gates, gates) AS r WHERE to_regclass(r.source_name) IS NOT NULL
-        ON CONFLICT (source_relid) DO NOTHING;
+    IF EXISTS (SELECT FROM pgtrickle.pgt_source_gates g WHERE g.cluster IS DISTINCT FROM here)
+       OR EXISTS (SELECT FROM pgtrickle.pgt_watermarks w WHERE w.cluster IS DISTINCT FROM here)
+       OR EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups g WHERE g.cluster IS DISTINCT FROM here) THEN
+        PERFORM pgtrickle._adopt_restored_signals(here);
     END IF;
     WITH changed AS (
         SELECT g.source_relid AS relid FROM pgtrickle.pgt_source_gates g
@@ -152,6 +238,26 @@ BEGIN
     )
     UPDATE pgtrickle.pgt_source_gates g SET source_name = pgtrickle._qualified(c.relid)
     FROM changed c WHERE g.source_relid = c.relid AND pgtrickle._qualified(c.relid) IS NOT NULL;
+    WITH changed AS (
+        SELECT w.source_relid AS relid FROM pgtrickle.pgt_watermarks w
+        WHERE w.source_name IS DISTINCT FROM pgtrickle._qualified(w.source_relid)
+        FOR UPDATE SKIP LOCKED
+    ), gone AS (
+        DELETE FROM pgtrickle.pgt_watermarks w USING changed c
+        WHERE w.source_relid = c.relid AND pgtrickle._qualified(c.relid) IS NULL
+    )
+    UPDATE pgtrickle.pgt_watermarks w SET source_name = pgtrickle._qualified(c.relid)
+    FROM changed c WHERE w.source_relid = c.relid AND pgtrickle._qualified(c.relid) IS NOT NULL;
+    WITH changed AS (
+        SELECT g.group_id, ARRAY(SELECT u.relid FROM unnest(g.source_relids) WITH ORDINALITY AS u(relid, n)
+                                 WHERE pgtrickle._qualified(u.relid) IS NOT NULL ORDER BY u.n) AS source_relids
+        FROM pgtrickle.pgt_watermark_groups g
+        WHERE g.source_names IS DISTINCT FROM pgtrickle._qualified_all(g.source_relids)
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE pgtrickle.pgt_watermark_groups g
+    SET source_relids = c.source_relids, source_names = pgtrickle._qualified_all(c.source_relids)
+    FROM changed c WHERE g.group_id = c.group_id;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._keep_signals() FROM PUBLIC;
 
@@ -204,13 +310,17 @@ CREATE OR REPLACE FUNCTION pgtrickle._held_back() RETURNS TABLE (pgt_id bigint, 
 LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates g WHERE g.gated) THEN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates g WHERE g.gated)
+       AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups) THEN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT d.pgt_id, string_agg(h.reason, '; ' ORDER BY h.reason)
+    SELECT d.pgt_id, string_agg(DISTINCT h.reason, '; ' ORDER BY h.reason)
     FROM (SELECT g.source_relid, format('source %s is gated', pgtrickle._qualified(g.source_relid)) AS reason
-          FROM pgtrickle._gates() g WHERE g.gated) AS h
+          FROM pgtrickle._gates() g WHERE g.gated
+          UNION ALL
+          SELECT unnest(a.source_relids), format('watermark group "%s" is not aligned', a.group_name)
+          FROM pgtrickle._alignment() a WHERE NOT a.aligned) AS h
     CROSS JOIN LATERAL pgtrickle._dependents(h.source_relid) AS d
     GROUP BY d.pgt_id;
 END $$;

@@ -57,46 +57,7 @@ BEGIN
 END $$;
 
 
--- Watermarks and refresh groups.
-CREATE OR REPLACE FUNCTION pgtrickle.advance_watermark(source text, watermark timestamptz) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.create_watermark_group(
-    group_name text, sources text[], tolerance_secs float8 DEFAULT 0
-) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.drop_watermark_group(group_name text) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.watermarks()
-RETURNS TABLE (source_table text, schema_name text, watermark timestamptz, updated_at timestamptz, advanced_by text,
-               wal_lsn text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
-RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.watermark_status()
-RETURNS TABLE (group_name text, min_watermark timestamptz, max_watermark timestamptz, lag_secs float8, aligned boolean,
-               sources_with_watermark int4, sources_total int4) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('watermarks are');
-END $$;
-
+-- Refresh groups.
 CREATE OR REPLACE FUNCTION pgtrickle.create_refresh_group(
     group_name text, members text[], isolation text DEFAULT 'read_committed'
 ) RETURNS int LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

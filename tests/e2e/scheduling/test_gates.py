@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +10,7 @@ import psycopg
 import pytest
 
 from tests.e2e.conftest import Database
+from tests.e2e.scheduling.loading import load, refreshes, seen_while, skips
 
 Eventually = Callable[..., Any]
 Role = Callable[..., psycopg.Connection[Any]]
@@ -19,12 +18,6 @@ Role = Callable[..., psycopg.Connection[Any]]
 GATES = "SELECT source_table, schema_name, gated, gated_by FROM pgtrickle.source_gates()"
 GATED = "source public.orders is gated"
 HELD_BACK = "SELECT pgt_name FROM pgtrickle._held_back() JOIN pgtrickle.pgt_stream_tables USING (pgt_id)"
-
-
-def load(db: Database, table: str, rows: str) -> None:
-    """COPY rows into a table, in a transaction of their own."""
-    with db.connection.cursor().copy(f"COPY {table} FROM STDIN WITH (FORMAT csv)".encode()) as copy:
-        copy.write(rows)
 
 
 def gate(db: Database, *sources: str) -> None:
@@ -35,37 +28,6 @@ def gate(db: Database, *sources: str) -> None:
 def ungate(db: Database, *sources: str) -> None:
     for source in sources:
         db.run("SELECT pgtrickle.ungate_source(%s)", source)
-
-
-def skips(db: Database, name: str) -> list[str]:
-    """What the history says of refreshes that were due and not done."""
-    rows = [row for row in db.history(name) if row["action"] == "SKIP"]
-    assert all((row["status"], row["initiated_by"]) == ("SKIPPED", "SCHEDULER") for row in rows)
-    return [row["error_message"] for row in rows]
-
-
-def refreshes(db: Database, name: str) -> list[str]:
-    return [row["action"] for row in db.history(name) if row["action"] not in ("SKIP", "NO_DATA")]
-
-
-@contextmanager
-def seen_while(db: Database, query: str) -> Iterator[set[Any]]:
-    """What a query answers, asked again and again meanwhile."""
-    seen: set[Any] = set()
-    ended = threading.Event()
-    reader = db.connect()
-
-    def look() -> None:
-        while not ended.is_set():
-            seen.update(reader.execute(query.encode()).fetchall())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()
 
 
 @pytest.fixture

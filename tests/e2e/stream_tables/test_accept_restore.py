@@ -45,11 +45,13 @@ def test_stream_tables_of_a_restored_dump_go_on(db: Any, tmp_path: Path) -> None
         db.run(f"DROP DATABASE {target} WITH (FORCE)")
 
 
-def test_gates_of_a_restored_dump_hold(db: Any, tmp_path: Path, eventually: Any) -> None:
+def test_gates_and_watermarks_of_a_restored_dump_hold(db: Any, tmp_path: Path, eventually: Any) -> None:
     target = f"{db.name}_restored"
     db.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
     db.create("st", "SELECT count(*) AS n FROM t", schedule="1s")
     db.run("SELECT pgtrickle.gate_source('u'), pgtrickle.gate_source('t'), pgtrickle.ungate_source('u')")
+    db.run("SELECT pgtrickle.advance_watermark('u', '2026-03-01'), pgtrickle.advance_watermark('t', '2026-03-02')")
+    db.run("SELECT pgtrickle.create_watermark_group('both', ARRAY['t', 'u'], 86400)")
     db.run(f"CREATE DATABASE {target}")
     try:
         with psycopg.connect(db.server.dsn(target), autocommit=True) as other:
@@ -60,6 +62,12 @@ def test_gates_of_a_restored_dump_hold(db: Any, tmp_path: Path, eventually: Any)
             eventually(lambda: other.execute(skipped).fetchall() == [("source public.t is gated",)])
             gates = "SELECT source_table, gated FROM pgtrickle.source_gates()"
             assert other.execute(gates).fetchall() == [("t", True), ("u", False)]
+            status = "SELECT group_name, lag_secs, aligned, sources_total FROM pgtrickle.watermark_status()"
+            assert other.execute(status).fetchall() == [("both", 86400.0, True, 2)]
+            # This rewrites what was restored.
+            other.execute("SELECT pgtrickle.advance_watermark('t', '2026-03-02 00:00:01')")
+            assert other.execute(status).fetchall() == [("both", 86401.0, False, 2)]
+            other.execute("SELECT pgtrickle.drop_watermark_group('both')")
             other.execute("SELECT pgtrickle.ungate_source('t')")
             eventually(lambda: other.execute("SELECT n FROM st").fetchall() == [(1,)])
     finally:
