@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
-from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
-from catalog.stream_tables import stream_tables
 from catalog.values import Initiator, RefreshMode
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.executor_choice import Spark
 from engine.refresh.refresh import refresh
 from engine.requests.create import Defined, announce, define_stream_table, explanation, notice, rights_to_sources
+from engine.requests.repair import refuse_cycle
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
@@ -55,10 +54,7 @@ async def redefine(
     await change_columns(session, context, defined.inputs, user, hidden)
     await _note(session, context, defined)
     await announce(session, defined)
-    if user.rebuilt:
-        names = ", ".join(f'"{name}"' for name in user.rebuilt)
-        message = f'columns of stream table "{context.name}" have another type or place now: {names}'
-        await notice(session, "WARNING", message, "What was defined on these columns, such as an index, is gone.")
+    await _warn(session, context, user)
     found = await lock(session, context.pgt_id)
     whole = replace(found, needs_reinit=True, capture=replace(found.capture, broken=()))
     await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
@@ -72,14 +68,7 @@ async def _defined(
         defined = await define_stream_table(session, query, search_path, requested, context.owner)
     if defined.copies or context.capture.polled:
         raise SqlError("0A000", NOT_WITH_POLLS, hint="Drop the stream table and create it again.")
-    sources = [dependency.source.oid for dependency in defined.definition.dependencies]
-    cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
-    if cycle is not None:
-        raise SqlError(
-            "42P17",
-            f'stream table "{context.name}" would be computed from itself',
-            detail=f"The cycle is: {', '.join(cycle)}.",
-        )
+    await refuse_cycle(session, context, [d.source.oid for d in defined.definition.dependencies])
     return defined
 
 
@@ -88,6 +77,17 @@ async def is_query(session: SqlSession, context: RefreshContext, query: str, sea
     work_on_behalf_of(context.owner)
     async with set_role(session, context.owner, current=context.caller):
         return (await define(session, query, search_path)).canonical == present
+
+
+async def _warn(session: SqlSession, context: RefreshContext, changes: ColumnChanges) -> None:
+    """Tell the client of columns that are not what they have been to those who read the table."""
+    if changes.retyped:
+        names = ", ".join(f'"{name}"' for name in changes.retyped)
+        await notice(session, "WARNING", f'columns of stream table "{context.name}" have another type now: {names}')
+    if changes.moved:
+        names = ", ".join(f'"{name}"' for name in changes.moved)
+        message = f'columns of stream table "{context.name}" have another place now: {names}'
+        await notice(session, "WARNING", message, "What was defined on these columns, such as an index, is gone.")
 
 
 _READERS = """
@@ -101,12 +101,12 @@ ORDER BY 1, 2
 
 
 async def _refuse_readers(session: SqlSession, context: RefreshContext, changes: ColumnChanges) -> None:
-    """Raises SqlError 2BP01 where another stream table reads a column that would go, as for a view."""
-    readers = await session.fetch(_READERS, context.relid, list(changes.dropped))
+    """Raises SqlError 2BP01 where another stream table reads a column that would go or change, as for a view."""
+    readers = await session.fetch(_READERS, context.relid, [*changes.dropped, *changes.retyped])
     if readers:
         raise SqlError(
             "2BP01",
-            f'cannot drop columns of stream table "{context.name}" because other stream tables read them',
+            f'cannot drop or retype columns of stream table "{context.name}" because other stream tables read them',
             detail="\n".join(f'stream table {reader} reads column "{column}"' for reader, column in readers),
             hint="Change or drop these first.",
         )

@@ -91,7 +91,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
     polls = await begin_polls(session, context)
     canonical, dropped = await _in_names_of_now(session, context)
     definition = await _defined(session, context, canonical, dropped)
-    await _refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
+    await refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
     _refuse_other_columns(context, old.output, definition.output)
     inputs, fallback = opaque(definition), {}
     if old.differentiable:
@@ -274,7 +274,7 @@ def _refuse_other_columns(context: RefreshContext, old: tuple[Column, ...], new:
             )
 
 
-async def _refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
+async def refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
     """A view in the query may read other tables by now. Raises SqlError 42P17 if one is computed from this one."""
     cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
     if cycle is not None:

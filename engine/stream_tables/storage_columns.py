@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from catalog.session import SqlSession
 from engine.session.roles import execute_as_owner
@@ -24,29 +24,41 @@ class ColumnChanges:
 
     dropped: tuple[str, ...]
     added: Layout
+    retyped: Layout = field(default_factory=dict)
 
     @classmethod
     def between(cls, present: Layout, wanted: Layout) -> ColumnChanges:
         """From the columns that are present to those that are wanted, in the order of these.
 
-        What is added comes last. So a column stays where it has its type, and all that are wanted before it stay, too,
-        and stand before it. The others are dropped and added.
+        What is added comes last. So a column stays as long as all that are wanted before it stay, and stand before it.
+        The others are dropped and added.
         """
         names, kept = list(present), 0
-        for number, (name, definition) in enumerate(wanted.items()):
-            if present.get(name) != definition or name not in names[kept:]:
-                added = dict(list(wanted.items())[number:])
+        staying: list[str] = []
+        for name in wanted:
+            if name not in names[kept:]:
                 break
             kept = names.index(name, kept) + 1
-        else:
-            added = {}
-        staying = wanted.keys() - added.keys()
-        return cls(tuple(name for name in present if name not in staying), added)
+            staying.append(name)
+        return cls(
+            tuple(name for name in present if name not in staying),
+            {name: definition for name, definition in wanted.items() if name not in staying},
+            {name: wanted[name] for name in staying if wanted[name] != present[name]},
+        )
 
     @property
-    def rebuilt(self) -> tuple[str, ...]:
-        """The columns that are dropped and added: their type, or their place, is another one."""
+    def moved(self) -> tuple[str, ...]:
+        """The columns that are dropped and added, since their place is another one."""
         return tuple(name for name in self.added if name in self.dropped)
+
+    @property
+    def clauses(self) -> list[str]:
+        """Of ALTER TABLE. What is in columns that are added or retyped is computed afterwards."""
+        return [
+            *(f"DROP COLUMN {quote(name)}" for name in self.dropped),
+            *(f"ALTER COLUMN {quote(name)} TYPE {type_} USING NULL" for name, type_ in self.retyped.items()),
+            *(f"ADD COLUMN {quote(name)} {definition}" for name, definition in self.added.items()),
+        ]
 
 
 async def column_changes(
@@ -75,15 +87,15 @@ async def column_changes(
 async def change_columns(
     session: SqlSession, context: RefreshContext, inputs: PlanInputs, *changes: ColumnChanges
 ) -> None:
-    """Change the columns of the storage table, whose OID stays. What is in those that are added is computed afterwards.
+    """Change the columns of the storage table, whose OID stays. What is in those that are new is computed afterwards.
 
-    Raises SqlError 2BP01 where a view or something else in PostgreSQL depends on a column that is dropped.
+    Raises SqlError where a view or something else in PostgreSQL depends on a column: 2BP01 if it is dropped, 0A000 if
+    it is to have another type.
     """
-    dropped = [f"DROP COLUMN {quote(name)}" for change in changes for name in change.dropped]
-    added = {name: definition for change in changes for name, definition in change.added.items()}
-    if not dropped and not added:
+    clauses = [clause for change in changes for clause in change.clauses]
+    if not clauses:
         return
-    columns = [f"ADD COLUMN {quote(name)} {definition}" for name, definition in added.items()]
+    added = [name for change in changes for name in change.added]
     built = await compiled(inputs)
     indexes = [
         statement
@@ -91,5 +103,5 @@ async def change_columns(
         if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quote(name)})") for name in added)
     ]
     async with local_setting(session, "pgtrickle.maintenance", "on"):
-        alter = f"ALTER TABLE {context.storage} {', '.join(dropped + columns)}"
+        alter = f"ALTER TABLE {context.storage} {', '.join(clauses)}"
         await execute_as_owner(session, context.owner, [alter, *indexes], current=context.caller)
