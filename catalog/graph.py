@@ -60,12 +60,15 @@ class DependencyGraph:
         """Seconds between refreshes, by pgt_id.
 
         A `calculated` stream table is refreshed as often as the most frequent of those that read it, directly or
-        through others; if none of them has a schedule of its own, every `pg_trickle.default_schedule_seconds`.
+        through others; if none of them has a duration of its own, every `pg_trickle.default_schedule_seconds`. Cron
+        schedules do not count, and are not in the result.
         """
         schedules: dict[int, float] = {}
         for table in self._tables.values():
             if table.schedule_seconds is not None:
                 schedules[table.pgt_id] = table.schedule_seconds
+                continue
+            if table.cron is not None:
                 continue
             readers = (self._tables[reader].schedule_seconds for reader in self.downstream(table.pgt_id))
             schedules[table.pgt_id] = min(

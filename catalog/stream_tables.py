@@ -30,7 +30,13 @@ class StreamTable:
     as_of: str | None
     """The time of that snapshot, to be compared with itself alone."""
     schedule_seconds: float | None
-    """Seconds between refreshes; None for a `calculated` schedule."""
+    """Seconds between refreshes; None for a `calculated` schedule, and for cron."""
+    cron: str | None
+    """The schedule, if it is a cron expression."""
+    time_zone: str
+    """In which the times of that are."""
+    clock: float
+    """PostgreSQL's, in seconds since 1970."""
     default_seconds: float
     """Seconds between refreshes of a `calculated` one that nobody reads."""
     sources: tuple[int, ...]
@@ -47,6 +53,8 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        extract(epoch FROM pg_catalog.clock_timestamp() - s.created_at)::double precision,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision, s.data_timestamp::text,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,
+       CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, pgtrickle._setting('TimeZone', 'UTC'),
+       extract(epoch FROM pg_catalog.clock_timestamp())::double precision,
        pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision,
        coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason
 FROM pgtrickle.pgt_stream_tables s

@@ -24,6 +24,7 @@ from engine.foreign_tables.polling import (
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import local_setting, overlap, savepoint, set_role
 from engine.stream_tables.analysis import HIDDEN_PREFIX, Definition, define, function_hashes
+from engine.stream_tables.cron import check_schedule
 from engine.stream_tables.plan_inputs import (
     SYSTEM_SCHEMAS,
     ForeignSource,
@@ -72,7 +73,7 @@ async def create(
     )
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
     properties = defined.properties | {
-        "schedule": arguments.get("schedule") or "calculated",
+        "schedule": check_schedule(arguments.get("schedule") or "calculated"),
         "engine": engine,
         "explain": explained,
         "topk": asdict(top) if (top := definition.inspected.topk) else None,

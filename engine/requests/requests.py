@@ -23,6 +23,7 @@ from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
 from engine.session.transactions import set_role
+from engine.stream_tables.cron import check_schedule
 from engine.stream_tables.plan_store import set_refresh_mode
 from engine.stream_tables.refresh_state import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.subscribe.history import retain_history
@@ -308,7 +309,7 @@ async def _alter(
     pgt_id = context.pgt_id
     requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
     if "schedule" in changes:
-        await set_state(session, pgt_id, schedule=changes["schedule"])
+        await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
     if "query" in changes:
         await redefine(session, context, changes["query"], search_path, spark, requested=requested)
     elif "refresh_mode" in changes:

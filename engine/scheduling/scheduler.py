@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from itertools import chain
+from zoneinfo import ZoneInfoNotFoundError
 
 import structlog
+from cronsim import CronSimError
 
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
@@ -33,6 +35,7 @@ from engine.session.backoff import pause_after
 from engine.session.clocks import ClockWatch
 from engine.session.leader_election import Rival, elected
 from engine.session.pool import APPLICATION_NAME, DatabasePool, PooledSession
+from engine.stream_tables.cron import next_time
 
 logger = structlog.get_logger(__name__)
 
@@ -118,6 +121,10 @@ class _Pace:
     """From when its age counts, on the monotonic clock."""
     skipped: str | None = None
     """Why it is not refreshed though it is due, as its history says already."""
+    fired: float = -math.inf
+    """Up to when its cron schedule has been heeded, by PostgreSQL's clock."""
+    told: bool = False
+    """Whether it was logged that its schedule is not understood."""
 
     def age(self, table: StreamTable, now: float) -> float:
         """Seconds since the snapshot of its rows, or, before there are any, since its creation.
@@ -129,6 +136,21 @@ class _Pace:
             self.as_of = table.as_of
             self.since = now - max(0.0, table.age_seconds if table.staleness is None else table.staleness)
         return now - self.since
+
+    def until_fire(self, table: StreamTable, after: float) -> float:
+        """Seconds until its cron schedule fires for the first time after that (by PostgreSQL's clock); negative if it
+        has fired.
+        """
+        try:
+            fire = next_time(table.cron or "", table.time_zone, after)
+        except (CronSimError, ZoneInfoNotFoundError) as error:
+            if not self.told:
+                self.told = True
+                logger.warning(
+                    "its schedule is not understood", stream_table=f"{table.schema}.{table.name}", error=str(error)
+                )
+            fire = None
+        return math.inf if fire is None else fire - table.clock
 
 
 @dataclass(slots=True, eq=False)
@@ -296,13 +318,15 @@ class Scheduler:
             if due is not None:
                 due.changed = due.changed or changed
             elif table.status != Status.SUSPENDED and (changed or upstream):
-                wait = self._seconds_to_wait(table, schedules[pgt_id], now)
+                pace = self._paces[pgt_id]
+                schedule = schedules[pgt_id] if table.cron is None else pace.until_fire(table, table.clock)
+                wait = self._seconds_to_wait(table, schedule, now)
                 if wait > 0:
                     next_look = min(next_look, now + wait)
                 else:
-                    due = self._take_up(
-                        _Due(table, self._paces[pgt_id], schedules[pgt_id], position, changed, upstream)
-                    )
+                    due = self._take_up(_Due(table, pace, schedule, position, changed, upstream))
+            elif table.cron is not None and not changed:
+                self._paces[pgt_id].fired = table.clock  # with nothing to do
             nearest[pgt_id] = upstream if due is None else {pgt_id}
         return next_look
 
@@ -312,8 +336,12 @@ class Scheduler:
         return seen is not None and seen == position and not table.needs_reinit and not table.untracked
 
     def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
-        """Until a stream table that may have changes is due: its rows may be as old as its schedule says."""
+        """Until a stream table that may have changes is due: its rows may be as old as its schedule says, or its cron
+        schedule fires.
+        """
         pace = self._paces[table.pgt_id]
+        if table.cron is not None and table.staleness is not None:
+            return max(pace.until_fire(table, max(table.clock - table.staleness, pace.fired)), pace.retry - now)
         whole = POPULATION_GRACE if table.staleness is None else schedule
         return max(whole - pace.age(table, now), pace.retry - now)
 
@@ -408,6 +436,7 @@ class Scheduler:
                 await self._tell(table)
         else:
             pace.failures, pace.busy, pace.retry, pace.seen, pace.skipped = 0, 0, -math.inf, due.position, None
+            pace.fired = table.clock
         return turn
 
     async def _tell(self, table: StreamTable) -> None:

@@ -16,7 +16,7 @@ BASE = 999
 """A plain table."""
 
 
-def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> StreamTable:
+def stream_table(pgt_id: int, *reads: int, schedule: float | None = None, cron: str | None = None) -> StreamTable:
     """A stream table whose storage has the OID 100 + pgt_id, reading others by id, or BASE."""
     return StreamTable(
         pgt_id=pgt_id,
@@ -32,6 +32,9 @@ def stream_table(pgt_id: int, *reads: int, schedule: float | None = None) -> Str
         staleness=10.0,
         as_of="2026-01-01 00:00:00+00",
         schedule_seconds=schedule,
+        cron=cron,
+        time_zone="UTC",
+        clock=1.8e9,
         default_seconds=1.0,
         sources=tuple(source if source == BASE else 100 + source for source in reads),
         untracked=False,
@@ -43,6 +46,13 @@ def test_generations_follow_what_is_read() -> None:
     assert [[table.pgt_id for table in generation] for generation in graph.generations()] == [[3, 4], [2], [1]]
     assert sorted(graph.reads(1)) == [2, 3] and graph.reads(3) == []
     assert graph.downstream(3) == {1, 2}
+
+
+def test_cron_takes_no_part_in_the_schedules_of_others() -> None:
+    graph = DependencyGraph(
+        [stream_table(1, BASE), stream_table(2, 1, cron="@hourly"), stream_table(3, 2, schedule=60)]
+    )
+    assert graph.effective_schedules() == {1: 60, 3: 60}
 
 
 def test_calculated_takes_the_shortest_schedule_downstream() -> None:

@@ -18,7 +18,7 @@ BEGIN
 END $$;
 
 
--- A schedule as it is stored: a duration or 'calculated'. NULL stays NULL.
+-- A schedule as it is stored: a duration, a cron expression or 'calculated'. NULL stays NULL.
 CREATE OR REPLACE FUNCTION pgtrickle._check_schedule(schedule text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -36,11 +36,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023',
             MESSAGE = format('schedule "%s" is shorter than the minimum of %s s', given, least_seconds),
             HINT = 'The minimum is set by pg_trickle.min_schedule_seconds.';
-    ELSIF given ~ '^@[a-z]+$' OR given ~ E'^([0-9*,/?LW#A-Za-z-]+\\s+){4,5}[0-9*,/?LW#A-Za-z-]+$' THEN
-        PERFORM pgtrickle._not_supported('cron schedules are', 'Use a duration such as ''30s'', ''5m'' or ''1h30m''.');
+    ELSIF given ~* '^@(yearly|annually|monthly|weekly|daily|midnight|hourly)$' THEN
+        RETURN lower(given);
+    ELSIF length(given) <= 200 AND given ~ E'^([0-9*,/LW#A-Za-z-]+\\s+){4,5}[0-9*,/LW#A-Za-z-]+$' THEN
+        RETURN regexp_replace(given, E'\\s+', ' ', 'g');  -- the engine looks whether it means anything
     END IF;
     RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid schedule "%s"', schedule),
-        HINT = 'Use a duration such as ''30s'', ''5m'' or ''1h30m'', or ''calculated''.';
+        HINT = 'Use a duration such as ''30s'', ''5m'' or ''1h30m'', a cron expression such as ''*/5 * * * *'' or ''@hourly'', or ''calculated''.';
 END $$;
 
 

@@ -4,7 +4,7 @@
 -- nothing but calls of qualified functions.
 
 
--- Create a stream table and, if initialize, populate it. schedule: a duration such as '30s', or 'calculated'.
+-- Create a stream table and, if initialize, populate it. schedule: a duration such as '30s', cron, or 'calculated'.
 -- refresh_mode: AUTO, FULL or DIFFERENTIAL. engine: auto, postgres or spark.
 CREATE OR REPLACE FUNCTION pgtrickle.create_stream_table(
     name text,

@@ -121,16 +121,18 @@ $$;
 -- caller may not know, or the change is being locked.
 CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp) > pgtrickle._effective_seconds(s.pgt_id) + 2
-           AND (s.needs_reinit OR (
-                -- Of three values: true if one is, else NULL if one is not known.
-                SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
-                FROM (SELECT coalesce((SELECT l.settled_position FROM pgtrickle._scheduler() l WHERE l.looks),
-                                      9223372036854775807) AS most OFFSET 0) AS l,
-                     pgtrickle.pgt_dependencies d,
-                     LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, l.most) AS c(changed)
-                WHERE d.pgt_id = s.pgt_id))
-    FROM pgtrickle.pgt_stream_tables s
+    SELECT CASE WHEN e.seconds IS NOT NULL THEN
+               extract(epoch FROM clock_timestamp() - s.data_timestamp) > e.seconds + 2
+               AND (s.needs_reinit OR (
+                    -- Of three values: true if one is, else NULL if one is not known.
+                    SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
+                    FROM (SELECT coalesce((SELECT l.settled_position FROM pgtrickle._scheduler() l WHERE l.looks),
+                                          9223372036854775807) AS most OFFSET 0) AS l,
+                         pgtrickle.pgt_dependencies d,
+                         LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, l.most) AS c(changed)
+                    WHERE d.pgt_id = s.pgt_id))
+           END
+    FROM pgtrickle.pgt_stream_tables s, pgtrickle._effective_seconds(s.pgt_id) AS e(seconds)
     WHERE s.pgt_id = _is_stale.pgt_id
 $$;
 
