@@ -45,7 +45,7 @@ class SparkJob:
     @classmethod
     def of_stages(cls, stages: SparkStages) -> SparkJob:
         """The delta of a differential refresh."""
-        return cls(tuple(query for _, query in stages.stages), stages.reads, stages.views, stages.repeated)
+        return cls(stages.stages, stages.reads, stages.views, stages.repeated)
 
     def computed(
         self,

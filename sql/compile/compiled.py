@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sqlglot import exp
+
 from sql.base.columns import Column, Field, Source
 from sql.base.text import quote
 from sql.compile.tick_accumulators import Running
@@ -42,12 +44,12 @@ class Core:
 class RemotePlan:
     """A differential refresh whose delta an external executor computes.
 
-    ``views`` are named queries in PostgreSQL's dialect, each over the sources, the sources' net deltas (`delta_name`)
+    ``views`` are named queries, each over the sources, the sources' net deltas (`delta_name`)
     and the views before it; ``stages`` are the queries over all these whose rows PostgreSQL wants to have. The
     ``statement`` applies these.
     """
 
-    views: tuple[tuple[str, str], ...]
+    views: tuple[tuple[str, exp.Expr], ...]
     stages: tuple[Stage, ...]
     statement: StagedText
 

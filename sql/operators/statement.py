@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from sqlglot import exp
+
 from sql.base.text import derived, quote, select
+from sql.canonical.written import read
 from sql.errors import NotDifferentiable
 from sql.operators.targets.postgresql import AFTER_STAGES, POSTGRESQL
 from sql.operators.targets.spark import SPARK
@@ -34,7 +37,7 @@ class Stage:
     """A relation that another executor computes; PostgreSQL finds its rows in a staging table."""
 
     name: str
-    query: str
+    query: exp.Expr
     types: Types
 
 
@@ -140,10 +143,11 @@ def _with(ctes: Sequence[str], final: str) -> str:
 class StagedStatement(Statement):
     """A statement that Spark begins: up to the first `stage` its common table expressions are ``views`` of Spark's.
 
-    Spark finds the sources' net deltas in relations. From the first stage on PostgreSQL goes on.
+    Spark finds the sources' net deltas in relations. From the first stage on PostgreSQL goes on. What is Spark's is
+    kept as expressions. Raises NotExpressible for what cannot be read as one.
     """
 
-    views: list[tuple[str, str]] = field(default_factory=list)
+    views: list[tuple[str, exp.Expr]] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)
     """How many common table expressions stand before that of each stage."""
@@ -155,11 +159,11 @@ class StagedStatement(Statement):
     def cte(self, name: str, query: str, *, materialized: bool | None = True) -> str:
         if self.stages:
             return Statement.cte(self, name, query, materialized=materialized)
-        self.views.append((name, query))
+        self.views.append((name, read(query)))
         return quote(name)
 
     def stage(self, name: str, query: str, types: Mapping[str, str]) -> str:
-        stage = Stage(name, query, tuple(types.items()))
+        stage = Stage(name, read(query), tuple(types.items()))
         self.stages.append(stage)
         self._places.append(len(self.ctes))
         return quote(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
+from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.aggregates.accumulators import scale_digits
 from sql.spark.numbers import average_of, scale_of, sum_of
@@ -17,8 +17,6 @@ from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
 
 def _filter(expressions: Expressions, node: exp.Filter) -> Typed:
     aggregate = node.this
-    while isinstance(aggregate, exp.Dot):
-        aggregate = aggregate.expression
     if not isinstance(aggregate, exp.AggFunc):
         raise NotExpressible("FILTER")
     return expressions.with_clause(f" FILTER (WHERE {expressions.boolean(node.expression.this)})").render(aggregate)
@@ -63,8 +61,7 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
     column = scales[0].expressions[0] if scales else None
     if not isinstance(column, exp.Column):
         return None
-    expected = sqlglot.parse_one(scale_digits(column.sql("postgres")), read="postgres")
-    if _bare(expected) != _bare(node):
+    if node != read(scale_digits(column.sql("postgres"))):
         return None
     value = expressions.with_clause("").render(column)
     scale = scale_of(value)
@@ -77,10 +74,6 @@ def _scale_digits(expressions: Expressions, node: Any) -> Typed | None:
         counts.append(f"lpad(CAST({count} AS STRING), 20, '0')")
     number = f"concat({', '.join(counts)})"
     return Typed(f"CASE WHEN count({value.sql}){expressions.clause} > 0 THEN {number} END", NUMERAL)
-
-
-def _bare(node: exp.Expr) -> str:
-    return node.sql("postgres").replace("pg_catalog.", "")
 
 
 def _avg(expressions: Expressions, node: exp.Avg) -> Typed:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
 
+from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.subqueries.enforce_single_row import CHECK
 from sql.spark.numbers import failure
@@ -18,7 +18,7 @@ from sql.spark.values import as_type, comparable, kept_scale, unify
 
 
 def _case(expressions: Expressions, node: exp.Case) -> Typed:
-    if node.sql("postgres").replace("pg_catalog.", "") == _single():
+    if len(node.args["ifs"]) == 1 and node == _single():
         counted = expressions.render(node.args["ifs"][0].this.this)
         several = failure("more than one row returned by a subquery used as an expression")
         return Typed(f"(CASE WHEN {counted.sql} > 1 THEN CAST({several} AS BOOLEAN) ELSE TRUE END)", BOOLEAN)
@@ -75,9 +75,9 @@ def _nullif(expressions: Expressions, node: exp.Nullif) -> Typed:
 
 
 @cache
-def _single() -> str:
+def _single() -> exp.Expr:
     """How the compiler has PostgreSQL raise the error of a scalar subquery with several rows."""
-    return sqlglot.parse_one(CHECK, read="postgres").sql("postgres").replace("pg_catalog.", "")
+    return read(CHECK)
 
 
 CONDITIONALS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {

@@ -87,11 +87,6 @@ class SparkExpressions:
     def _paren(self, node: exp.Paren) -> Typed:
         return self.render(node.this)
 
-    def _qualified(self, node: exp.Dot) -> Typed:
-        if node.this.name != "pg_catalog" or not isinstance(node.expression, exp.Func):
-            raise NotExpressible(node.sql("postgres"))
-        return self.render(node.expression)
-
     def _column(self, node: exp.Column) -> Typed:
         return self._resolve(node)
 
@@ -289,6 +284,8 @@ def _named(node: Any) -> str:
         return "subquery in an expression"
     if isinstance(node, exp.Window):
         return "window function"
+    if isinstance(node, exp.Dot):
+        return str(node.sql("postgres"))
     if isinstance(node, exp.Anonymous):
         return f"function {node.name.lower()}"
     if isinstance(node, exp.Func | exp.WithinGroup):
@@ -306,7 +303,6 @@ _BINARY = ("this", "expression")
 
 RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[str, ...]]] = {
     exp.Paren: (SparkExpressions._paren, ("this",)),
-    exp.Dot: (SparkExpressions._qualified, _BINARY),
     exp.Column: (SparkExpressions._column, ("this", "table")),
     exp.Null: (SparkExpressions._null, ()),
     exp.Boolean: (SparkExpressions._boolean, ("this",)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,8 @@ def delta_view_name(oid: int) -> str:
 class FromClauses:
     """Renders FROM clauses over ``sources``, and over their net changes, ``deltas``, by the names of these.
 
-    ``query`` renders a derived table. ``reads`` gathers the columns read of each source.
+    ``query`` renders a derived table. ``reads`` gathers the columns read of each source, ``uses`` how often each view
+    of changes, or of a query, is read.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class FromClauses:
         self._query = query
         self._aliases = 0
         self.reads: dict[int, dict[str, None]] = {}
+        self.uses = Counter[str]()
 
     def alias(self) -> str:
         """An alias that no other relation has."""
@@ -121,6 +124,7 @@ class FromClauses:
         refuse_parts(node, frozenset(("this", "db", "alias", "joins")))
         names = [column.name for column in node.args["alias"].columns] if node.args.get("alias") else []
         if not node.db and node.name in scope:
+            self.uses.update(scope[node.name].used)
             return self._derived(renamed(scope[node.name], names), node.alias or node.name, clause)
         delta = None if node.db else self._deltas.get(node.name)
         source = delta or self._sources.get((node.db, node.name))
@@ -136,7 +140,10 @@ class FromClauses:
         if delta is not None:
             columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
         self._bind(clause, node.alias or node.name, columns)
-        return f"{view_name(source.oid) if delta is None else delta_view_name(source.oid)} AS {alias}"
+        if delta is None:
+            return f"{view_name(source.oid)} AS {alias}"
+        self.uses[delta_view_name(source.oid)] += 1
+        return f"{delta_view_name(source.oid)} AS {alias}"
 
     def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:
         alias = self.alias()

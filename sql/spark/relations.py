@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlglot import exp
@@ -20,12 +20,19 @@ from sql.spark.values import as_type, identifier, kept_scale
 class Relation:
     """A query's text and its columns, called ``c0``, ``c1`` ... in Spark. ``view`` is that of its rows, if any.
 
-    Beside a numeric ``c0`` whose display scale is kept stands the scale, ``c0s``.
+    Beside a numeric ``c0`` whose display scale is kept stands the scale, ``c0s``. Of a WITH query ``inside`` are the
+    views that each use of its text reads, as often as it does.
     """
 
     sql: str
     columns: tuple[tuple[str, SparkType], ...]
     view: str = ""
+    inside: tuple[str, ...] = ()
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The views that are read where the relation stands in a FROM clause."""
+        return (self.view,) if self.view else self.inside
 
     @property
     def item(self) -> str:
@@ -135,7 +142,7 @@ def renamed(relation: Relation, names: Sequence[str]) -> Relation:
     """The relation with other names for its first columns."""
     kept = relation.columns[len(names) :]
     renamed = tuple((name, type_) for name, (_, type_) in zip(names, relation.columns, strict=False))
-    return Relation(relation.sql, renamed + kept, relation.view)
+    return replace(relation, columns=renamed + kept)
 
 
 def reference(alias: str, number: int, type_: SparkType) -> Typed:

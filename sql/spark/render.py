@@ -6,15 +6,15 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from sql.base.columns import Column, Source
+from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
@@ -54,18 +54,8 @@ class SparkQuery:
     columns: tuple[Column, ...]
 
 
-def _unqualified(node: exp.Expr) -> exp.Expr:
-    """A function that a plan's core names with its schema, without: sqlglot then knows it."""
-    named: exp.Expr = node
-    if isinstance(node, exp.Column) and node.table == "pg_catalog" and not isinstance(node.this, exp.Identifier):
-        named = node.this
-    if isinstance(node, exp.Dot) and node.this.name == "pg_catalog" and isinstance(node.expression, exp.Func):
-        named = node.expression
-    return named
-
-
 def render_spark(
-    query: str | exp.Expr,
+    query: str,
     sources: Sequence[Source],
     output: Sequence[Column] = (),
     *,
@@ -88,7 +78,7 @@ def render_spark(
     ({7: ('region', 'amount')}, ['text', 'bigint'])
     """
     renderer = Renderer(sources, binary_order, frozenset(collated), total_orders=total_orders)
-    relation = renderer.given_out(renderer.query(understood(query, sources), {}))
+    relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
     for expected, found in zip(output, columns, strict=False):
         if _declared(expected) != found.type:
@@ -99,14 +89,9 @@ def render_spark(
     return SparkQuery(relation.sql, reads, columns)
 
 
-def understood(query: str | exp.Expr, sources: Sequence[Source]) -> exp.Expr:
-    """A query over sources as `Renderer.query` wants it. Raises NotExpressible."""
-    try:
-        parsed = sqlglot.parse_one(query, read="postgres") if isinstance(query, str) else query
-        parsed = sqlglot.parse_one(parsed.transform(_unqualified).sql(dialect="postgres"), read="postgres")
-        return simplified(carried(parsed, carriers(sources)))
-    except SqlglotError as error:
-        raise NotExpressible("syntax that is not understood") from error
+def understood(query: exp.Expr, sources: Sequence[Source]) -> exp.Expr:
+    """A query over sources as `Renderer.query` wants it. Changes its argument."""
+    return simplified(carried(query, carriers(sources)))
 
 
 def _declared(column: Column) -> str:
@@ -154,6 +139,11 @@ class Renderer:
         """The columns read of each source so far."""
         return self._from.reads
 
+    @property
+    def uses(self) -> Counter[str]:
+        """How often each view of changes, or of a query, is read so far."""
+        return self._from.uses
+
     def query(self, node: Any, scope: Scope) -> Relation:
         """A SELECT or set operation, in parentheses or not. `scope` has the WITH queries around it."""
         if isinstance(node, exp.Subquery) and not node.args.get("joins"):
@@ -174,10 +164,18 @@ class Renderer:
             raise NotExpressible("WITH RECURSIVE")
         inner = dict(scope)
         for table in clause.expressions:
-            relation = self.query(table.this, inner)
+            relation = self._written_in_place(table.this, inner)
             names = [column.name for column in table.args["alias"].columns]
             inner[table.alias] = renamed(relation, names)
         return inner
+
+    def _written_in_place(self, node: Any, scope: Scope) -> Relation:
+        """A query that has no view: its text, and with it what it reads, stands wherever it is used."""
+        uses = self._from.uses
+        self._from.uses = Counter()
+        relation = self.query(node, scope)
+        inside, self._from.uses = self._from.uses, uses
+        return replace(relation, inside=tuple(inside.elements()))
 
     def given_out(self, relation: Relation) -> Relation:
         """The rows as PostgreSQL is to get them: numerics that have a display scale each are written as text."""

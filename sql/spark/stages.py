@@ -6,17 +6,15 @@ plan is a view of its own, which Spark may keep while the refresh goes on, since
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from sql.base.columns import Source
 from sql.compile.compiled import RemotePlan
 from sql.operators.captured_changes import delta_name
 from sql.operators.statement import Stage
 from sql.spark.relations import Relation
-from sql.spark.render import NotExpressible, Renderer, SparkQuery, delta_view_name, understood
+from sql.spark.render import Renderer, SparkQuery, delta_view_name, understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +28,14 @@ class SparkView:
 
 @dataclass(frozen=True, slots=True)
 class SparkStages:
-    """What Spark computes. ``reads`` gives the columns of each source that are read, as rows or as changes.
+    """What Spark computes: the ``views``, and over them one query for each of the ``stages``.
 
-    ``repeated`` are the views of changes that are read more than once.
+    ``reads`` gives the columns of each source that are read, as rows or as changes. ``repeated`` are the views of
+    changes that are read more than once.
     """
 
     views: tuple[SparkView, ...]
-    stages: tuple[tuple[Stage, SparkQuery], ...]
+    stages: tuple[SparkQuery, ...]
     reads: Mapping[int, tuple[str, ...]]
     repeated: tuple[str, ...]
 
@@ -52,41 +51,11 @@ def render_stages(
 ) -> SparkStages:
     """Render what Spark computes of a differential refresh; see `render_spark` for the other arguments.
 
-    ``changed`` are the sources whose changes are read; ``prefix`` is put before the names of the views. Raises
-    NotExpressible.
+    ``changed`` are the sources whose changes are read; ``prefix`` is put before the names of the views. Changes the
+    expressions of ``refresh``. Raises NotExpressible.
     """
-    found = _rendered(refresh, tuple(sources), frozenset(changed), prefix, binary_order, frozenset(collated))
-    if isinstance(found, str):
-        raise NotExpressible(found)
-    return found
-
-
-@lru_cache(maxsize=512)
-def _rendered(
-    refresh: RemotePlan,
-    sources: tuple[Source, ...],
-    changed: frozenset[int],
-    prefix: str,
-    binary_order: bool,
-    collated: frozenset[tuple[int, str]],
-) -> SparkStages | str:
-    """The same, or what stands in the way: a refresh asks for it each time."""
-    try:
-        return _render(refresh, sources, changed, prefix, binary_order, collated)
-    except NotExpressible as reason:
-        return str(reason)
-
-
-def _render(
-    refresh: RemotePlan,
-    sources: tuple[Source, ...],
-    changed: frozenset[int],
-    prefix: str,
-    binary_order: bool,
-    collated: frozenset[tuple[int, str]],
-) -> SparkStages:
     deltas = {delta_name(source.oid).strip('"'): source for source in sources if source.oid in changed}
-    renderer = Renderer(sources, binary_order, collated, deltas)
+    renderer = Renderer(sources, binary_order, frozenset(collated), deltas)
     scope: dict[str, Relation] = {}
     for name, query in refresh.views:
         relation = renderer.query(understood(query, sources), scope)
@@ -94,15 +63,11 @@ def _render(
     rendered = [
         (stage, renderer.given_out(renderer.query(understood(stage.query, sources), scope))) for stage in refresh.stages
     ]
-    texts = [relation.sql for relation in (*scope.values(), *(relation for _, relation in rendered))]
-
-    def repeated(name: str) -> bool:
-        return sum(len(re.findall(rf"\b{re.escape(name)} AS r", text)) for text in texts) > 1
-
-    views = [SparkView(relation.view, relation.sql, repeated(relation.view)) for relation in scope.values()]
-    changes = tuple(name for oid in sorted(changed) if repeated(name := delta_view_name(oid)))
+    uses = renderer.uses
+    views = [SparkView(relation.view, relation.sql, uses[relation.view] > 1) for relation in scope.values()]
+    changes = tuple(name for oid in sorted(changed) if uses[name := delta_view_name(oid)] > 1)
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
-    return SparkStages(tuple(views), tuple((s, _query(s, relation, reads)) for s, relation in rendered), reads, changes)
+    return SparkStages(tuple(views), tuple(_query(s, relation, reads) for s, relation in rendered), reads, changes)
 
 
 def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:

@@ -26,8 +26,6 @@ _PARTS = {exp.Lag: ("this", "offset", "default"), exp.Lead: ("this", "offset", "
 
 def _window(expressions: Expressions, node: exp.Window) -> Typed:
     function = node.this
-    while isinstance(function, exp.Dot) and function.this.name == "pg_catalog":
-        function = function.expression
     kind = type(function)
     known = _PARTS.get(kind, () if kind in _NUMBERS else ("this",))
     if not isinstance(function, _AGGREGATES) and any(

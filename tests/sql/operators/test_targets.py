@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sql.base.columns import Field
+from sql.canonical.written import read
+from sql.errors import NotExpressible
 from sql.operators.statement import StagedStatement, Statement
 from sql.operators.targets.postgresql import POSTGRESQL
 from sql.operators.targets.restriction import Restriction
@@ -39,19 +43,24 @@ def test_statement_that_spark_begins_goes_on_in_postgresql_after_the_first_stage
     assert statement.target is SPARK
     statement.cte("view", "SELECT 1 AS x")
     statement.violated("TRUE")
-    read = statement.staged("rows", "SELECT x FROM view", {"x": "integer"})
+    rows = statement.staged("rows", "SELECT x FROM view", {"x": "integer"})
     assert not statement.target.one_statement and statement.target.value("SELECT 1") == "(SELECT 1)"
-    assert statement.views == [("view", "SELECT 1 AS x")] and statement.violations == []
-    assert [(stage.name, stage.query) for stage in statement.stages] == [("rows", "SELECT x FROM view")]
-    statement.cte("after", read)
+    assert statement.views == [("view", read("SELECT 1 AS x"))] and statement.violations == []
+    assert [(stage.name, stage.query) for stage in statement.stages] == [("rows", read("SELECT x FROM view"))]
+    statement.cte("after", rows)
     text = statement.applied("SELECT * FROM after").over(["pg_temp.staging"])
-    rows = '"rows" AS MATERIALIZED (SELECT s."x"::integer AS "x" FROM pg_temp.staging AS s)'
-    assert text == f'WITH {rows}, "after" AS MATERIALIZED (SELECT * FROM "rows") SELECT * FROM after'
+    staged = '"rows" AS MATERIALIZED (SELECT s."x"::integer AS "x" FROM pg_temp.staging AS s)'
+    assert text == f'WITH {staged}, "after" AS MATERIALIZED (SELECT * FROM "rows") SELECT * FROM after'
 
 
 def test_stage_without_columns_has_one_in_its_staging_table() -> None:
     statement = StagedStatement()
-    read = statement.staged("touched", "SELECT FROM changes", {})
-    assert read == 'SELECT FROM "touched"'
+    assert statement.staged("touched", "SELECT FROM changes", {}) == 'SELECT FROM "touched"'
     (stage,) = statement.stages
-    assert (stage.query, stage.types) == ("SELECT 1::bigint AS n FROM (SELECT FROM changes) AS k", (("n", "bigint"),))
+    assert stage.query == read("SELECT 1::bigint AS n FROM (SELECT FROM changes) AS k")
+    assert stage.types == (("n", "bigint"),)
+
+
+def test_what_cannot_be_read_is_not_handed_to_spark() -> None:
+    with pytest.raises(NotExpressible, match="syntax that is not understood"):
+        StagedStatement().cte("view", "SELECT FROM FROM")

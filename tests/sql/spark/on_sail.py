@@ -55,7 +55,7 @@ class OnSail:
         stagings = []
         for number, (result, stage) in enumerate(zip(results, refresh.stages, strict=True)):
             stagings.append(quote("pg_temp", f"staged {number}"))
-            _store(table, stagings[-1], stages.stages[number][1].columns, result)
+            _store(table, stagings[-1], stages.stages[number].columns, result)
             assert len(stage.types) == result.num_columns
         return table.run(refresh.statement.over(stagings))
 
@@ -71,7 +71,7 @@ class OnSail:
             for view in stages.views:
                 # What several queries read would be computed once for each.
                 store(view.name, spark.sql(view.sql).toArrow())
-            return [spark.sql(query.sql).toArrow() for _, query in stages.stages]
+            return [spark.sql(query.sql).toArrow() for query in stages.stages]
 
         async with self._sessions.acquire() as lease:
             return await lease.run(work, description="delta")
