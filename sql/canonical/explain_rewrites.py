@@ -58,8 +58,8 @@ def _scalar_in_where(query: exp.Expr) -> bool:
 
 
 def _scalar_in_select(query: exp.Expr) -> bool:
-    remote_plan = (exp.Where, exp.Having, exp.Group, exp.Order)
-    return any(not any(_in_clause(node, clause) for clause in remote_plan) for node in _scalar_subqueries(query))
+    elsewhere = (exp.Where, exp.Having, exp.Group, exp.Order)
+    return any(not any(_in_clause(node, clause) for clause in elsewhere) for node in _scalar_subqueries(query))
 
 
 def _subquery_under_or(query: exp.Expr) -> bool:

@@ -62,8 +62,8 @@ def split_conditions(plain: exp.Select, outer: str) -> tuple[list[exp.Expr], lis
             return None
         else:
             joining.append(condition)
-    remote_plan = [part for key, part in plain.args.items() if key not in ("where", "expressions") and part]
-    flat = [node for part in remote_plan for node in (part if isinstance(part, list) else [part])]
+    elsewhere = [part for key, part in plain.args.items() if key not in ("where", "expressions") and part]
+    flat = [node for part in elsewhere for node in (part if isinstance(part, list) else [part])]
     for node in [*flat, *plain.expressions]:
         if isinstance(node, exp.Expr) and any(c.table == outer for c in node.find_all(exp.Column)):
             return None
