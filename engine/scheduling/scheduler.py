@@ -43,8 +43,8 @@ LEASE = "scheduler"
 """What a database's scheduler holds while it is elected; `pgtrickle._scheduler_running()` looks for it."""
 
 TITLE = f"{APPLICATION_NAME}: scheduler"
-"""`application_name` of its session, with the position up to which changes have been there for `SETTLED_SECONDS`:
-`pgtrickle._is_stale` tells by it what is late from what has just been changed."""
+"""`application_name` of its session, with the position up to which changes have been there for `SETTLED_SECONDS`, by
+which `pgtrickle._is_stale` tells what is late from what has just been changed, and the number of jobs that wait."""
 
 SETTLED_SECONDS = 2.0
 
@@ -263,7 +263,7 @@ class Scheduler:
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
         self._position = position if settled else None
-        await self._note(session, f"{TITLE} {self._settled(position)}")
+        await self._note(session, f"{TITLE} {self._settled(position)} {self._workers.waiting}")
         self._next_look = self._find_due(await stream_tables(session), self._position)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
@@ -500,7 +500,9 @@ class Scheduler:
 
 
 _SETTINGS = """
-SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4),
+SELECT pgtrickle._setting('pg_trickle.enabled', 'on'),
+       CASE lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) WHEN 'off' THEN 1
+            ELSE pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) END,
        pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._stray_roles()
 """
 

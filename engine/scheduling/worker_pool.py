@@ -33,6 +33,11 @@ class Workers:
     _busy: Counter[int] = field(default_factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
+    @property
+    def waiting(self) -> int:
+        """How many things are still to begin."""
+        return sum(len(works) for works in self._waiting.values())
+
     def add(self, role: int, work: Work) -> None:
         """Have something done for a role, after what it has asked for before has begun."""
         self._waiting.setdefault(role, deque()).append(work)

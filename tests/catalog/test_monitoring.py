@@ -125,8 +125,9 @@ def test_change_that_has_just_been_made_does_not_make_stale_where_a_scheduler_wo
     assert refreshed.value("SELECT pgtrickle._take_lease('scheduler')")
     for noted, expected in (
         (f": scheduler {position - 1}", False),
-        (": scheduler -1", False),
-        (f": scheduler {position}", True),
+        (": scheduler -1 0", False),
+        (f": scheduler {position - 1} 3", False),
+        (f": scheduler {position} 0", True),
         ("", True),
     ):
         refreshed.connection.execute(f"SET application_name = 'headwater engine 0f{noted}'".encode())

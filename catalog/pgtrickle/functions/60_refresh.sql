@@ -150,6 +150,8 @@ BEGIN
     PERFORM pgtrickle._refuse_interference(locked.pgt_relid);
     context := pgtrickle._refresh_context(pgt_id, system, 10000001);
     IF NOT wait THEN
+        -- Until the transaction ends: _workers counts the sessions of this name.
+        PERFORM set_config('application_name', regexp_replace(current_setting('application_name'), ': refresh$', '') || ': refresh', true);
         context := context || jsonb_build_object('held_back', (SELECT h.reason FROM pgtrickle._held_back() h
                                                                WHERE h.pgt_id = _begin_refresh.pgt_id));
     END IF;

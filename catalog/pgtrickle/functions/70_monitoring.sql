@@ -101,7 +101,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._scheduler(OUT looks boolean, OUT settled_position bigint) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(pgtrickle._lease_beat('scheduler') < interval '10 seconds', false),
-           CASE WHEN a.application_name ~ '^headwater engine [0-9a-f]+: scheduler -?[0-9]{1,18}$'
+           CASE WHEN a.application_name ~ '^headwater engine [0-9a-f]+: scheduler -?[0-9]{1,18}( [0-9]+)?$'
                 THEN split_part(a.application_name, ' ', 5)::bigint END
     FROM pg_stat_get_activity(NULL) a
     WHERE a.pid = pgtrickle._lease_holder('scheduler')

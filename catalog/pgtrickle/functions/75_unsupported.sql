@@ -1,12 +1,6 @@
 -- Functions of the reference that this version has not. They exist with their signatures, so that \df shows them and a
 -- call is refused with 0A000 rather than with "function does not exist".
 
-CREATE OR REPLACE FUNCTION pgtrickle.health_check()
-RETURNS TABLE (check_name text, severity text, detail text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('health_check is', 'Look at pgtrickle.quick_health.');
-END $$;
-
 CREATE OR REPLACE FUNCTION pgtrickle.slot_health()
 RETURNS TABLE (slot_name text, source_relid bigint, active bool, retained_wal_bytes bigint, wal_status text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -21,32 +15,12 @@ BEGIN
     PERFORM pgtrickle._not_supported('check_cdc_health is', 'Look at pgtrickle.trigger_inventory().');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgtrickle.worker_pool_status()
-RETURNS TABLE (active_workers int, max_workers int, per_db_cap int, parallel_mode text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('worker_pool_status is');
-END $$;
-
 CREATE OR REPLACE FUNCTION pgtrickle.parallel_job_status(max_age_seconds int DEFAULT 300)
 RETURNS TABLE (job_id bigint, unit_key text, unit_kind text, status text, member_count int, attempt_no int,
                scheduler_pid int, worker_pid int, enqueued_at timestamptz, started_at timestamptz,
                finished_at timestamptz, duration_ms float8) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._not_supported('parallel_job_status is', 'Look at pgtrickle.refresh_timeline().');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.dependency_tree()
-RETURNS TABLE (tree_line text, node text, node_type text, depth int, status text, refresh_mode text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('dependency_tree is', 'Look at pgtrickle.list_sources(name).');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.diamond_groups()
-RETURNS TABLE (group_id int4, member_name text, member_schema text, is_convergence bool, epoch int8,
-               schedule_policy text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('diamond groups are');
 END $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.pgt_scc_status()
