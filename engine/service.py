@@ -24,6 +24,7 @@ from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.registers.maintenance import RegisterMaintenance
 from engine.requests import requests
+from engine.requests.callers import Callers, has_callers
 from engine.requests.extensions import Installer
 from engine.requests.requests import Loader
 from engine.scheduling import worker
@@ -84,6 +85,7 @@ class _Database:
     spark: Spark
     mirrors: Maintenance | None
     hub: Hub
+    callers: Callers
 
 
 @dataclass(slots=True)
@@ -139,6 +141,7 @@ class Engine:
                 async with pool.session() as session:
                     result = await install(session)
                     absent = [await self._install_beside(session, database, system) for system in (QUEUES, REGISTERS)]
+                    callers = Callers(pool, await has_callers(session))
             except SqlError as error:
                 await pool.close()
                 if isinstance(error, UntrustedSchema):
@@ -150,12 +153,29 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             _log_repaired(database, STREAM_TABLES, result)
-            self._take_up(database, pool)
+            self._take_up(database, pool, callers)
             return "; ".join(filter(None, absent)) or None
 
     def is_trusted(self, database: str) -> bool:
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         return database not in self._untrusted
+
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        """Call `found` if a database has something that may make requests without being named by statements.
+
+        At once if that is known, else as soon as it is found out. Never blocks.
+        """
+        entry = self._databases.get(database)
+        if entry is not None and entry.callers.present:
+            found()
+        elif entry is not None and entry.callers.to_be_looked_for:
+            self._in_background(self._look_for_callers(database, entry.callers, found))
+
+    async def _look_for_callers(self, database: str, callers: Callers, found: Callable[[], None]) -> None:
+        try:
+            await callers.look(found)
+        except SqlError as error:
+            logger.warning("functions that make requests not looked for", database=database, error=error.message)
 
     async def _install_beside(self, session: PooledSession, database: str, system: System) -> str | None:
         """Install or upgrade what stream tables do not need. Returns a warning if it could not be."""
@@ -170,7 +190,7 @@ class Engine:
         _log_repaired(database, system, result)
         return None
 
-    def _take_up(self, name: str, pool: DatabasePool) -> None:
+    def _take_up(self, name: str, pool: DatabasePool, callers: Callers) -> None:
         spark = self.spark_for(pool)
 
         async def refresh(table: StreamTable, limit: float | None) -> Turn:
@@ -192,7 +212,7 @@ class Engine:
         for each in workers:
             each.start()
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub
+            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers
         )
 
     async def release_database(self, database: str, role: str) -> None:

@@ -258,6 +258,25 @@ class Interceptor:
         self._injected = None
         return False
 
+    async def carry_out_before(self) -> bool:
+        """Carry out what was requested before this message, and noticed behind it. False as for `carry_out`.
+
+        An implicit transaction, of a batch without its Sync, becomes one of ours.
+        """
+        if not self.dialogue.requested or self.status == m.FAILED:
+            return True
+        if self.status == m.IDLE:
+            try:
+                await self.open()
+            except BackendError as error:  # cancelled, or out of time
+                self.dialogue.requested = False
+                await self.report(error)
+                return False
+        done = await self.carry_out()
+        if done:
+            self.held = None  # the statement's own completion has been given
+        return done
+
     async def _engine(self, session: RelayedSession) -> None:
         await session.pin()
         await self.session.hooks.carry_out(session)
@@ -322,6 +341,12 @@ class Interceptor:
     # -- coming in ---------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
+        """Let everything that was passed on before be answered, and learn the transaction's status. Raises Refused."""
+        await self.drain_answers()
+        if not self.traffic.failed:
+            self.status = self.status_in_batch()
+
+    async def drain_answers(self) -> None:
         """Let everything that was passed on before be answered, or come to a COPY, which must not be interrupted."""
         traffic = self.traffic
         while traffic.outstanding and not traffic.copying:
@@ -330,8 +355,6 @@ class Interceptor:
             await self.send(m.FLUSH_MESSAGE)
             while traffic.received < traffic.batch.sent and not (traffic.failed or traffic.copying):
                 await self._pass_answer()
-        if not traffic.failed:
-            self.status = self.status_in_batch()
 
     async def _pass_answer(self) -> None:
         kind, data = await self.dialogue.next_from_backend()
@@ -339,6 +362,8 @@ class Interceptor:
         if kind in b"CZGE":
             if traffic.read(kind, data[5:]):
                 data = TOO_LATE
+            if kind == m.READY and data[5] == m.IDLE:
+                self.dialogue.requested = False  # it was undone, or refused
         elif kind in COMPLETIONS:
             traffic.received += 1
             traffic.seen += 1

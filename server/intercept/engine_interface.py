@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -36,6 +37,13 @@ class EngineInterface(Protocol):
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         ...
 
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        """Call `found` if a database has something that may make requests without being named by statements.
+
+        At once if that is known, else as soon as it is found out. Never blocks.
+        """
+        ...
+
     async def carry_out(self, session: RequestSession) -> None:
         """Carry out the pending requests of the session's transaction. Raises SqlError."""
         ...
@@ -65,6 +73,9 @@ class NoEngine:
 
     def is_trusted(self, database: str) -> bool:
         return True
+
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        return None
 
     async def carry_out(self, session: RequestSession) -> None:
         return None

@@ -53,19 +53,31 @@ class ExtendedInterceptor(Interceptor):
 
     async def run(self, kind: int, message: bytes, attention: Attention) -> None:
         """Run from an Execute that mentions something to the end of the batch."""
+        await self.drain_answers()
+        if self.traffic.copying:  # PostgreSQL ends the session
+            await self.send(message)
+            return
+        if attention is not Attention.COMMIT or self.dialogue.requested or self.traffic.failed:
+            await self._catch_up(attention)
+        if attention is Attention.DATABASE and not self.skipping:
+            await self.release_databases(self.text_of(message))
+        if attention in (Attention.DATABASE, Attention.COMMIT) and not (self.skipping or self.own):
+            await self.pass_one(m.EXECUTE, message)
+            return
+        await self.run_batch((kind, message))
+
+    async def _catch_up(self, attention: Attention) -> None:
+        """Learn how far the batch has come, and carry out what has been requested in it."""
         try:
             await self.drain()
         except Refused as error:
             await self.refuse(error)
         self.skipping |= self.traffic.failed
-        if self.traffic.copying:  # PostgreSQL ends the session
-            await self.send(message)
-            return
-        if attention is Attention.DATABASE and not self.skipping:
-            await self.release_databases(self.text_of(message))
-            await self.pass_one(m.EXECUTE, message)
-            return
-        await self.run_batch((kind, message))
+        if not self.skipping and not await self.carry_out_before():
+            self.skipping = True
+            if attention is Attention.COMMIT and self.status != m.IDLE:  # as where a commit fails
+                await self.roll_back()
+                self.own = False
 
     @cached_property
     def subscriptions(self) -> ExtendedSubscriptions:

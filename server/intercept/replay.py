@@ -33,9 +33,12 @@ class ReplayInterceptor(ExtendedInterceptor):
     async def take_over(self) -> None:
         """Take over in the middle of the answer of the oldest batch."""
         self.dialogue.requested = True
-        if self.traffic.outstanding:
+        if not self.traffic.outstanding:
+            await self._in_time()
+            return
+        while self.dialogue.requested and self.traffic.outstanding:
             await self._answered()
-        else:
+        if self.dialogue.requested:
             await self._in_time()
 
     async def _in_time(self) -> None:
@@ -137,8 +140,10 @@ class ReplayInterceptor(ExtendedInterceptor):
         failed = any(kind == m.ERROR for kind, _ in answers)
         for kind, data in answers:
             await self._said(kind, data)
-        if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else the commit is going to be refused
+        if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else when that has been answered, too
             await self.carry_out()
+        if self.status == m.IDLE:
+            self.dialogue.requested = False
         await self.release()
         await self._ready()
 

@@ -64,6 +64,9 @@ class SimpleInterceptor(Interceptor):
         try:
             await self.drain()
         except Refused as error:
+            if attention is Attention.COMMIT and not self.dialogue.requested:
+                await self.pass_one(m.QUERY, message)
+                return
             await self.fail_batch(flush=False)
             await self.report(error)
             await self.ready(self.status)
@@ -75,22 +78,39 @@ class SimpleInterceptor(Interceptor):
             return
         text = message[5:-1]
         found = await self.survey(text, subscribing=attention is Attention.SUBSCRIBE)
+        if not await self.carry_out_before():
+            await self._end_failed(found)
+            return
         self.subscribing = found.subscribing
-        mentioned = mentions(text)
-        # A request of a trigger on what is copied into is noticed too late outside a transaction block.
-        copies = Keyword.COPY_IN in mentioned and found.copying and (found.several or self.status == m.IDLE)
-        # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
-        # it makes all the same is noticed.
-        if not self.subscribing and (
-            not (found.ours or copies or Keyword.REQUEST in mentioned)
-            or self.status == m.FAILED
-            or not (found.several or found.ours or found.lone is Kind.QUERY)
-        ):
+        if self._passes_whole(text, found, attention):
             await self.pass_one(m.QUERY, message)
             return
         joins = self._joins()
         self.alone = not self.subscribing and not found.several and found.begins_with("SELECT") and not joins
         await self.run_statements(text, alone=not found.several, joins=joins)
+
+    def _passes_whole(self, text: bytes, found: Survey, attention: Attention) -> bool:
+        """Whether the string may be run as it is, in one piece."""
+        if self.subscribing or self.own:
+            return False
+        mentioned = mentions(text)
+        # A request of a trigger on what is copied into is noticed too late outside a transaction block.
+        copies = Keyword.COPY_IN in mentioned and found.copying and (found.several or self.status == m.IDLE)
+        # A lone statement that is no query makes no request, or may end the transaction itself: run as it is, a request
+        # it makes all the same is noticed.
+        commits = attention is Attention.COMMIT and found.several and self.status == m.IN_TRANSACTION
+        return (
+            not (found.ours or copies or commits or Keyword.REQUEST in mentioned)
+            or self.status == m.FAILED
+            or not (found.several or found.ours or found.lone is Kind.QUERY)
+        )
+
+    async def _end_failed(self, found: Survey) -> None:
+        """End the Query before which a request has failed: it did not run, or fails as a COMMIT does."""
+        if self.status != m.IDLE and (self.own or found.lone is Kind.END):
+            await self.roll_back()
+        self.own = False
+        await self.ready(self.status)
 
     def _joins(self) -> bool:
         """Whether something has been executed without a Sync in the transaction in which the Query will run."""

@@ -8,7 +8,7 @@ because Python's part in a short statement's way is about as long as all system 
 from __future__ import annotations
 
 from server.protocol import messages as m
-from server.protocol.keyword_scan import CURSOR_WORDS, ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, sends
+from server.protocol.keyword_scan import COMMIT_WORDS, CURSOR_WORDS, ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, sends
 from server.protocol.traffic import Traffic
 
 _unpack = m.HEADER.unpack_from
@@ -45,20 +45,33 @@ def is_batch(traffic: Traffic, data: bytes) -> bool:
     if len(data) < 5 or traffic.copying:
         return False
     kind, length = _unpack(data)
-    scanned = False  # whether all of the chunk has been looked at for words of the server's own statements
     if kind in (_QUERY, _PARSE):
-        text = data.lower()
-        start = 5 if kind == _QUERY else text.find(0, 5) + 1
-        # What reads and writes is none of the server's own statements.
-        scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
-        if _may_be_own(text, kind, scanned):
-            return False
-        if not traffic.sending:
-            traffic.sending = sends(text)
+        scanned = _scan(traffic, kind, length, data)
+    else:  # it runs what has been prepared
+        scanned = None if traffic.hidden.possible and traffic.committing else False
+    if scanned is None:
+        return False
     if length + 1 != len(data) if kind == _QUERY else not _is_extended_batch(traffic, data, scanned):
         return False
     traffic.outstanding.append(data)
     return True
+
+
+def _scan(traffic: Traffic, kind: int, length: int, data: bytes) -> bool | None:
+    """Look at the text of a Query, or of a batch that begins with a Parse. None if it cannot pass.
+
+    True if all of it has been looked at for words of the server's own statements; what reads and writes is none.
+    """
+    text = data.lower()
+    start = 5 if kind == _QUERY else text.find(0, 5) + 1
+    scanned = not text.startswith(_READING_AND_WRITING, start) or _goes_on(text, start, length)
+    if _may_be_own(text, kind, scanned):
+        return None
+    if (start > 6 or traffic.hidden.possible) and _commits(traffic, kind, text, start, length):
+        return None
+    if not traffic.sending:
+        traffic.sending = sends(text)
+    return scanned
 
 
 def _may_be_own(text: bytes, kind: int, scanned: bool) -> bool:
@@ -74,6 +87,24 @@ def _may_be_own(text: bytes, kind: int, scanned: bool) -> bool:
     return False
 
 
+def _may_commit(text: bytes) -> bool:
+    """Whether a text in lower case may commit a transaction."""
+    return any(word in text for word in COMMIT_WORDS)
+
+
+def _commits(traffic: Traffic, kind: int, lowered: bytes, start: int, length: int) -> bool:
+    """Whether a chunk may prepare a COMMIT with a name, or commit what has not been answered, in the chunk as well."""
+    if start > 6 and _may_commit(lowered):
+        return True
+    if not traffic.hidden.possible:
+        return False
+    if not (_may_commit(lowered) or (kind == _PARSE and traffic.committing)):
+        return False
+    if traffic.outstanding:
+        return True
+    return _goes_on(lowered, start, length) if kind == _QUERY else lowered.count(b"e\0\0\0") > 1
+
+
 def _is_extended_batch(traffic: Traffic, data: bytes, scanned: bool) -> bool:
     """Whether a chunk consists of messages of the extended protocol that can pass, and one Sync behind them."""
     if traffic.batches.know(data):
@@ -85,6 +116,8 @@ def _is_extended_batch(traffic: Traffic, data: bytes, scanned: bool) -> bool:
     while kind != _SYNC:
         parses += kind == _PARSE
         if not 4 <= length <= limits[kind]:
+            return False
+        if parses > 1 and kind == _PARSE and data[position + 5 : position + 6] != b"\0":  # it may be one that commits
             return False
         position += length + 1
         if position + 5 > end:

@@ -11,6 +11,8 @@ import re
 from enum import Flag, auto
 from typing import NamedTuple
 
+from server.protocol.lexer import leading
+
 
 class Keyword(Flag):
     NOTHING = 0
@@ -27,6 +29,8 @@ class Keyword(Flag):
     COPY_IN = auto()
     """May be a COPY from the client: its data come once, so that it cannot be run again where a trigger has made a
     request."""
+    CALLER = auto()
+    """May define something that makes an engine request wherever it is used: a function, a view, a default."""
 
 
 NOTHING = Keyword.NOTHING
@@ -83,6 +87,8 @@ _SUBSCRIBE = re.compile(rb'(?:^|[\0;(/\r\n]|\bfor\b)\s{0,64}+(?:\s|subscribe\s{0
 _REQUEST = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table")
 _DATABASE = re.compile(rb"\bdatabase\b")
 _STDIN = re.compile(rb"\bstdin\b")
+_DEFINITION = re.compile(rb"\b(?:create|alter|prepare)\b")
+_CALL = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)_stream_table|retain_history")
 
 _FORMS = (
     _Form(Keyword.LOAD, (b"://",), (_COPY, _FROM, _URI), (b"copy",), (b"://",)),
@@ -95,6 +101,13 @@ _FORMS = (
     _Form(Keyword.REQUEST, (b"retain_history",), (), (b"retain_history",)),
     _Form(Keyword.DATABASE, (b"database",), (_CHANGE, _DATABASE), _CHANGES, (b"database",), everywhere=True),
     _Form(Keyword.COPY_IN, (b"stdin",), (_COPY, _STDIN), (b"copy",), (b"stdin",)),
+    _Form(
+        Keyword.CALLER,
+        (b"stream_table", b"retain_history"),
+        (_DEFINITION, _CALL),
+        (b"create ", b"alter ", b"prepare "),
+        (*_ON_STREAM_TABLES, b"retain_history"),
+    ),
 )
 
 _WORDS = tuple({word: None for form in _FORMS for word in form.words})
@@ -107,6 +120,9 @@ CURSOR_WORDS = (b"fetch", b"close", b"move")
 """A text without any of them does not speak of a cursor."""
 
 _CURSOR = re.compile(rb"\b(?:fetch|close|move)\b")
+COMMIT_WORDS = (b"commit", b"end", b"prepare")
+"""A text without any of them does not commit a transaction."""
+_COMMIT = re.compile(rb"\b(?:commit|end|prepare)\b")
 _SENDS = re.compile(
     rb'pgque"?\s{0,64}\.\s{0,64}"?(?:send|insert_event|dlq_replay|force_|create_queue|resume_queue|start)'
 )
@@ -128,6 +144,8 @@ def mentions(text: bytes) -> Keyword:
     (<Keyword.COPY_IN: 32>, <Keyword.NOTHING: 0>)
     >>> mentions(b"declare c cursor for subscribe t"), mentions(b"SELECT subscribe FROM users")
     (<Keyword.SUBSCRIBE: 8>, <Keyword.NOTHING: 0>)
+    >>> mentions(b"create function f() returns void return pgtrickle.resume_stream_table('x')")
+    <Keyword.REQUEST|CALLER: 65>
     """
     lowered = text.lower()
     for word in _WORDS:
@@ -152,6 +170,22 @@ def speaks_of_cursors(text: bytes) -> bool:
     if not any(word in lowered for word in CURSOR_WORDS):
         return False
     return len(lowered) > LONG or _CURSOR.search(lowered) is not None
+
+
+def commits(lowered: bytes) -> bool:
+    """Whether a text, in lower case, may commit a transaction; of several statements, whether one of them may.
+
+    >>> commits(b"/* all */ commit work"), commits(b"select case when a then 1 end"), commits(b"select 1; end")
+    (True, False, True)
+    """
+    if not any(word in lowered for word in COMMIT_WORDS):
+        return False
+    if len(lowered) > LONG:
+        return b";" in lowered
+    if b";" in lowered.rstrip(b"; \t\r\n"):
+        return _COMMIT.search(lowered) is not None
+    first = leading(lowered, 2)
+    return first[:1] in (("COMMIT",), ("END",)) or first == ("PREPARE", "TRANSACTION")
 
 
 def sends(lowered: bytes) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from server.protocol import messages as m
-from server.protocol.keyword_scan import NOTHING, Keyword, mentions, sends, speaks_of_cursors
+from server.protocol.keyword_scan import NOTHING, Keyword, commits, mentions, sends, speaks_of_cursors
 
 
 class Attention(Enum):
@@ -18,6 +18,8 @@ class Attention(Enum):
     """The next client message is, or is about, a subscription, its prepared statement, portal or cursor."""
     DATABASE = auto()
     """The next client message is a Query or Execute that may drop, alter or copy a database."""
+    COMMIT = auto()
+    """The next client message is a Query or Execute that may commit; what comes before it may make a request yet."""
     REQUEST_MADE = auto()
     """The oldest unanswered batch has made a request without naming it."""
 
@@ -28,6 +30,17 @@ class Mentioning:
 
     mention: Keyword
     text: bytes
+
+
+@dataclass(slots=True)
+class HiddenRequests:
+    """Whether statements of a database may make engine requests without naming them. Its sessions share it."""
+
+    possible: bool = False
+
+    def expect(self) -> None:
+        """Something has been found that may make them."""
+        self.possible = True
 
 
 class StatementRegistry:
@@ -43,6 +56,11 @@ class StatementRegistry:
         """Prepared statements that mention something, by name."""
         self.portals: dict[bytes, Mentioning] = {}
         """Portals of such statements, and cursors of subscriptions."""
+        self.hidden = HiddenRequests()
+        """Where they are possible, what commits waits for what comes before it."""
+        self.committing: set[bytes] = set()
+        """Prepared statements that commit, by name; some may be closed."""
+        self.committing_portals: set[bytes] = set()
         self.failed = False
         """Whether the batch that is being answered has failed."""
         self.rolled_back = False
@@ -68,6 +86,8 @@ class StatementRegistry:
     def _parse(self, data: bytes, at: int, following: int) -> Attention | None:
         name = m.text_at(data, at)
         text = data[at:following] if following <= len(data) else b""
+        if name or self.hidden.possible:
+            self._follow_commit(name, text)
         found = self.mentioned(text)
         if name and found in (NOTHING, Keyword.SUBSCRIBE) and speaks_of_cursors(text):
             found |= Keyword.CURSOR
@@ -82,7 +102,12 @@ class StatementRegistry:
 
     def _bind(self, data: bytes, at: int) -> Attention | None:
         portal = m.text_at(data, at)
-        statement = self._about(self.statements.get(m.text_at(data, at + len(portal) + 1)))
+        name = m.text_at(data, at + len(portal) + 1)
+        if name in self.committing:
+            self.committing_portals.add(portal)
+        else:
+            self.committing_portals.discard(portal)
+        statement = self._about(self.statements.get(name))
         replaced = self.portals.pop(portal, None)
         if statement is not None:
             self.portals[portal] = statement
@@ -93,6 +118,19 @@ class StatementRegistry:
         name = m.text_at(data, at + 1)
         about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
         return Attention.SUBSCRIBE if _subscribes(about) else None
+
+    @property
+    def followed(self) -> bool:
+        """Whether Bind, Execute, Close and Describe may be about something that is kept here."""
+        return bool(self.statements or self.portals or (self.hidden.possible and self.committing))
+
+    def _follow_commit(self, name: bytes, parse: bytes) -> None:
+        """Note whether the statement of a Parse commits. One that is not there as a whole is too long to."""
+        begin = len(name) + 1
+        if self.trusted and commits(parse[begin : parse.find(b"\0", begin)].lower()):
+            self.committing.add(name)
+        elif self.committing:
+            self.committing.discard(name)
 
     def _about(self, statement: Mentioning | None) -> Mentioning | None:
         """A statement as it is now: one that speaks of a cursor matters where there may be cursors of subscriptions."""
@@ -107,6 +145,9 @@ class StatementRegistry:
         if not self.sending and sends(text.lower()):
             self.sending = True
         found = mentions(text)
+        if Keyword.CALLER in found:
+            self.hidden.expect()
+            found &= ~Keyword.CALLER
         if self.portals and speaks_of_cursors(text):
             found |= Keyword.SUBSCRIBE
         return found

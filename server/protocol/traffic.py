@@ -23,7 +23,7 @@ from server.protocol.batches import beginning
 from server.protocol.error_rewriting import is_own_debugging
 from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.header_cache import HeaderCache, Rows
-from server.protocol.keyword_scan import NOTHING
+from server.protocol.keyword_scan import NOTHING, commits
 from server.protocol.owed import Owed
 from server.protocol.statement_registry import Attention, reason
 
@@ -159,10 +159,7 @@ class Traffic(Owed):
     # False if the message does not pass: it needs attention, or more of it must be there first.
 
     def _note_step(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if (kind == m.PARSE or self.statements or self.portals) and (
-            self._lacks(min(following - position, WHOLE if kind == m.PARSE else _BEGINNING), data, position, following)
-            or self.look(kind, data, position, following)
-        ):
+        if (kind == m.PARSE or self.followed) and self._stops(kind, data, position, following):
             return False
         batch = self.batch or self.current_batch()
         batch.sent += 1
@@ -171,6 +168,15 @@ class Traffic(Owed):
         elif kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
             batch.unnamed.append((batch.sent, beginning(data, position)))
         return True
+
+    def _stops(self, kind: int, data: bytes, position: int, following: int) -> bool:
+        """Whether a message may be about something that is kept, and needs attention or is not there far enough."""
+        wanted = min(following - position, WHOLE if kind == m.PARSE else _BEGINNING)
+        return (
+            self._lacks(wanted, data, position, following)
+            or self.look(kind, data, position, following)
+            or (kind == m.EXECUTE and self._commits_behind(data, position))
+        )
 
     def _lacks(self, wanted: int, data: bytes, position: int, following: int) -> bool:
         """Whether less than so many bytes of a message have arrived: they are waited for."""
@@ -187,8 +193,11 @@ class Traffic(Owed):
             if found is not NOTHING:
                 self.attention = reason(found)
                 return False
+            if self.hidden.possible and self._query_commits_behind(data[position + 5 : following]):
+                return False
         if self.statements:
             self.statements.pop(b"", None)
+        self.committing.discard(b"")
         return self._note_call(kind, data, position, following)
 
     def _note_call(self, kind: int, data: bytes, position: int, following: int) -> bool:
@@ -227,6 +236,31 @@ class Traffic(Owed):
 
     def _note_unknown(self, kind: int, data: bytes, position: int, following: int) -> bool:
         raise m.ProtocolViolation(f"invalid frontend message type {kind}")
+
+    def _commits_behind(self, data: bytes, position: int) -> bool:
+        """Whether an Execute that commits must wait for what comes before it: then that needs attention."""
+        if not self.committing_portals or m.text_at(data, position + 5) not in self.committing_portals:
+            return False
+        if (self.outstanding or self._executes()) and not (self.failed or self.skipping):
+            self.attention = Attention.COMMIT
+        return self.attention is not None
+
+    def _query_commits_behind(self, text: bytes) -> bool:
+        """Whether a Query that may commit must wait for what comes before it, in its own text as well.
+
+        Any Query ends the batch of what is executed before it without a Sync: then it cannot be run again.
+        """
+        if not self.trusted or self.skipping:
+            return False
+        executes = self._executes()
+        waits = self.outstanding or executes or (self.status == m.IN_TRANSACTION and b";" in text)
+        if (executes and self.status == m.IDLE) or (waits and commits(text[:-1].lower())):
+            self.attention = Attention.COMMIT
+        return self.attention is not None
+
+    def _executes(self) -> bool:
+        """Whether something is executed in the batch that is being sent, of which PostgreSQL has not answered all."""
+        return self.batch is not None and self.batch.executed > self.received
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -319,6 +353,7 @@ class Traffic(Owed):
             self.note_ready(body[0])
         elif kind == m.NOTICE:
             if self.trusted and m.sqlstate_of(body) == m.REQUEST_MADE:
+                self.hidden.expect()
                 if self.copying:  # the client must go on; what ends the COPY needs attention
                     self.requested = True
                 else:
@@ -369,6 +404,8 @@ class Traffic(Owed):
             self.controls = []
             self.ended = 0
         if status == m.IDLE:
+            if self.committing_portals:
+                self.committing_portals.clear()
             if self.portals:
                 self._end_portals()
             if self.changed:

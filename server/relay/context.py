@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.intercept.engine_interface import Backend, EngineInterface
+from server.protocol.statement_registry import HiddenRequests
 from server.relay.cancel import CancelRegistry
 
 
@@ -36,8 +37,13 @@ class RelayContext:
         self.allow_trust = allow_trust
         """Whether clients may log in without having been asked for anything."""
         self.cancels = CancelRegistry(backend)
+        self._hidden: dict[str, HiddenRequests] = {}
         self.farewells: set[asyncio.Task[None]] = set()
         """Tasks that outlive their sessions."""
+
+    def hidden_requests(self, database: str) -> HiddenRequests:
+        """What all sessions of a database know about requests that no statement names."""
+        return self._hidden.setdefault(database, HiddenRequests())
 
     def outlive(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that may end after the session that began it."""

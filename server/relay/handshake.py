@@ -213,10 +213,17 @@ class StartupHandshake:
         else:
             self.session.spawn(self._make_database_ready())
 
+    def _look_for_hidden_requests(self) -> None:
+        relay, database = self.session.relay, self.session.database
+        self.session.traffic.hidden = hidden = relay.hidden_requests(database)
+        if not hidden.possible and self.session.traffic.trusted:
+            relay.hooks.look_for_callers(database, hidden.expect)
+
     async def _make_database_ready(self) -> None:
         try:
             warning = await self.session.relay.hooks.database_ready(self.session.database)
             self.session.traffic.trusted = self.session.relay.hooks.is_trusted(self.session.database)
+            self._look_for_hidden_requests()
         except Exception as error:  # whatever the engine's trouble is, the client's database is still usable
             log.error("database not ready", database=self.session.database, exc_info=error)
             warning = f'the engine cannot work in database "{self.session.database}": {error}'

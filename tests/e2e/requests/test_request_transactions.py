@@ -262,6 +262,36 @@ class TestPipeline:
             db.connection.execute("SELECT %s", [1])
         db.assert_current("copy")
 
+    @pytest.mark.parametrize("syncing", [False, True])
+    def test_function_that_hides_the_request_in_a_transaction_sent_up_to_its_commit(
+        self, db: Any, syncing: bool
+    ) -> None:
+        db.run(
+            "CREATE FUNCTION make(name text) RETURNS void LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pgtrickle.create_stream_table(name, 'SELECT id, v FROM t'); END $$"
+        )
+        with db.connection.pipeline() as pipeline:
+            for statement in (
+                "BEGIN",
+                "INSERT INTO t VALUES (3, 'c')",
+                "SELECT count(*) FROM t",
+                "SELECT make('copy')",
+                "COMMIT",
+            ):
+                last = db.connection.execute(statement)
+                if syncing:
+                    pipeline.sync()
+        assert last.statusmessage == "COMMIT"
+        assert db.value("SELECT count(*) FROM copy") == 3
+        db.assert_current("copy")
+        with pytest.raises(psycopg.errors.DuplicateTable), db.connection.pipeline() as pipeline:
+            for statement in ("BEGIN", "INSERT INTO t VALUES (4, 'd')", "SELECT make('copy')", "COMMIT"):
+                db.connection.execute(statement)
+                if syncing:
+                    pipeline.sync()
+        db.connection.rollback()
+        assert db.value("SELECT count(*) FROM t") == 3
+
 
 def test_refresh_sees_the_changes_of_its_transaction_and_of_its_statement(db: Any) -> None:
     db.run(CREATE)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from server.intercept.engine_interface import NoEngine
 from server.protocol import messages as m
 from server.relay.session import State
 from tests.server.conftest import RunningRelay, through
@@ -173,6 +174,50 @@ def test_transaction_control_behind_what_the_server_has_begun_a_transaction_for(
     with _both(relay, dsn) as both:
         for messages in conversations:
             both.hold(Conversation(messages))
+
+
+class Calling(NoEngine):
+    """An engine in whose databases functions may make requests."""
+
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        found()
+
+
+@pytest.mark.parametrize("text", ["commit", "end work and chain", "/* all */ commit", "prepare transaction 'never'"])
+@pytest.mark.parametrize("before", ["insert into c values (1)", "select 1/0", "insert into d values (1), (1)"])
+def test_commit_that_waits_for_what_comes_before_it(
+    start_relay: Callable[..., RunningRelay], dsn: str, text: str, before: str
+) -> None:
+    begin, first, sync = m.query(b"begin"), statement(before), m.SYNC_MESSAGE
+    control, named, behind = statement(text), m.parse(b"n", text.encode()), (m.query(b"select 1"), COUNT)
+    executed = m.bind(b"p", b"n") + m.execute(b"p")
+    conversations = [
+        (begin, m.query(before.encode()), m.query(text.encode()), *behind),
+        (begin, m.query(before.encode() + b"; " + text.encode()), *behind),
+        (begin, first, sync, control, sync, begin, first, control, sync, *behind),
+        (begin, first, control, first, sync, *behind),
+        (begin, first, m.query(text.encode()), first, control, m.query(b"select 2"), *behind),
+        (named, sync, begin, first, executed, first, m.close_statement(b"n"), executed, sync, *behind),
+        (named, sync, begin, m.query(b"copy c from stdin"), DATA, DONE, executed, sync, *behind),
+        (begin, statement("copy c from stdin"), DATA, DONE, control, sync, *behind),
+        (statement("begin"), first, control, statement("begin"), first, control, sync, *behind),
+        (statement("begin"), statement("savepoint s"), statement("rollback to s"), first, control, sync, *behind),
+        (
+            statement("begin"),
+            statement("savepoint s"),
+            statement("rollback to s"),
+            first,
+            m.query(text.encode()),
+            *behind,
+        ),
+        (begin, first, m.query(b"select case when true then 1 end; " + text.encode() + b"; select 2"), *behind),
+        (m.query(b"begin; " + before.encode() + b"; " + text.encode() + b"; select 2"), *behind),
+        (first, m.query(b"select 2; begin; " + before.encode() + b"; " + text.encode()), *behind),
+    ]
+    with _both(start_relay(hooks=Calling()), dsn) as both:
+        for messages in conversations:
+            for piece in (0, 1, -1):
+                both.hold(Conversation((*messages, m.query(b"rollback")), piece))
 
 
 OLDER = (  # what comes behind the Parse of a statement without a name, and leaves it as it is

@@ -143,18 +143,20 @@ def test_pipelined_batches_behind_a_request_without_name_are_refused_not_reorder
     assert engaged.tables() == set()
 
 
-def test_transaction_pipelined_to_its_commit_with_a_request_without_name_is_refused(
+def test_transaction_pipelined_to_its_commit_with_a_request_that_nobody_expects_is_refused_once(
     requesting: Wire, engaged: Engaged
 ) -> None:
-    requesting.send(
-        m.query(b"begin"), m.query(b"select make('t', 'select 1')"), m.query(b"commit"), m.query(b"select 1")
-    )
+    transaction = m.query(b"begin"), m.query(b"select make('t', 'select 1')"), m.query(b"commit"), m.query(b"select 1")
+    requesting.send(*transaction)
     assert requesting.kinds() == "CZ"
     assert requesting.kinds() == "TDCZ"
     refused = requesting.until()
     assert [kind for kind, _ in refused] == ["E", "Z"] and b"C0A000" in refused[0][1]
     assert requesting.kinds() == "TDCZ"
     assert engaged.tables() == set()
+    requesting.send(*transaction)
+    assert [requesting.kinds() for _ in transaction] == ["CZ", "TDCZ", "NCZ", "TDCZ"]
+    assert engaged.tables() == {"t"}
 
 
 def test_copy_with_requests(requesting: Wire, engaged: Engaged) -> None:
@@ -357,13 +359,28 @@ def test_batch_that_closes_what_it_has_prepared_is_run_again(requesting: Wire, e
     assert engaged.tables() == {"t"}
 
 
-def test_commit_that_was_sent_before_the_request_was_noticed_says_in_public_terms_why_it_fails(
+def test_commit_behind_a_request_that_was_not_noticed_before_it_was_sent_waits_for_it(
+    engaged: Engaged,
+) -> None:
+    engaged.engine.has_callers = True
+    client = Wire(engaged.dsn)
+    client.send(statement("begin"), statement(MAKE), statement("commit"), m.FLUSH_MESSAGE)
+    for _ in range(3):
+        client.until("C")
+    assert engaged.tables() == {"t"}
+    client.send(m.SYNC_MESSAGE)
+    assert client.until() == [("Z", b"I")]
+    client.close()
+
+
+def test_commit_in_a_text_too_long_to_be_looked_at_says_in_public_terms_why_it_fails(
     requesting: Wire, engaged: Engaged
 ) -> None:
-    requesting.send(statement("begin"), statement(MAKE), statement("commit"))
+    requesting.send(m.query(b"begin"))
+    requesting.until()
+    requesting.send(m.query(MAKE.encode() + b"; commit --" + b"x" * (1 << 20)))
     answer = requesting.until("E")
     assert b"C0A000" in answer[-1][1] and b"HW002" not in answer[-1][1]
-    requesting.send(m.SYNC_MESSAGE)
     assert requesting.until() == [("Z", b"I")]
     assert engaged.tables() == set()
 

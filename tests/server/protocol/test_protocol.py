@@ -26,8 +26,11 @@ MADE = m.notice_response("HW001", "1", severity="INFO")
 LEFT = m.error_response("HW002", "left")
 
 
-def traffic() -> Traffic:
-    return Traffic(lambda: None)
+def traffic(hidden: bool = False) -> Traffic:
+    """What is known at a session's beginning; `hidden`: functions may make requests."""
+    new = Traffic(lambda: None)
+    new.hidden.possible = hidden
+    return new
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
@@ -169,9 +172,11 @@ def test_backend_bytes_pass_unchanged_however_they_are_cut(sent: list[bytes], pl
     assert passing.backend.partial == b""
 
 
-@given(st.lists(frontend), st.lists(frontend), st.lists(st.integers(0, 10_000)))
-def test_client_bytes_stop_in_front_of_a_request(before: list[bytes], behind: list[bytes], places: list[int]) -> None:
-    passing = traffic()
+@given(st.lists(frontend), st.lists(frontend), st.lists(st.integers(0, 10_000)), st.booleans())
+def test_client_bytes_stop_in_front_of_a_request(
+    before: list[bytes], behind: list[bytes], places: list[int], hidden: bool
+) -> None:
+    passing = traffic(hidden)
     passed = b""
     rest = b""
     for chunk in cut(b"".join(before) + REQUEST + b"".join(behind), places):
@@ -179,9 +184,92 @@ def test_client_bytes_stop_in_front_of_a_request(before: list[bytes], behind: li
             passed += passing.from_client(chunk)
         else:
             rest += chunk
+        while hidden and passing.attention is Attention.COMMIT:  # then it waits for what comes before it
+            waiting = passing.client.next()
+            assert waiting is not None and waiting[0] == m.QUERY
+            passed += waiting[1]
+            passing.attention = passing.batch = None
+            passed += passing.from_client(b"")
     assert passed == b"".join(before)
     assert passing.attention is Attention.NAMED_REQUEST
     assert passing.client.take() + rest == REQUEST + b"".join(behind)
+
+
+SELECT = m.parse(b"", b"select 1") + m.bind(b"", b"") + m.execute(b"")
+COMMIT = m.parse(b"n", b"-- all\ncommit"), m.bind(b"p", b"n"), m.execute(b"p")
+
+
+BEHIND = [
+    ([m.query(b"select 1")], m.query(b"commit")),
+    ([m.query(b"select 1")], m.query(b"select 2; END")),
+    ([SELECT, m.SYNC_MESSAGE, *COMMIT[:2]], COMMIT[2]),
+    ([SELECT, *COMMIT[:2]], COMMIT[2]),
+    ([SELECT], m.query(b"select 2")),
+]
+
+
+@pytest.mark.parametrize(("before", "commit"), BEHIND)
+def test_commit_stops_behind_what_has_not_been_answered(before: list[bytes], commit: bytes) -> None:
+    passing = traffic(hidden=True)
+    assert passing.from_client(b"".join(before) + commit) == b"".join(before)
+    assert passing.attention is Attention.COMMIT
+    alone = traffic(hidden=True)
+    controls = [part for part in before if part in COMMIT]
+    assert alone.from_client(b"".join(controls) + commit) == b"".join(controls) + commit
+    assert alone.attention is None
+
+
+@pytest.mark.parametrize(("before", "commit"), BEHIND)
+def test_commit_waits_for_nothing_where_nothing_can_make_a_request(before: list[bytes], commit: bytes) -> None:
+    passing = traffic()
+    sent = b"".join(before) + commit
+    assert passing.from_client(sent) == sent
+    assert passing.attention is None
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        m.query(b"commit"),
+        m.query(b"select 1; /* all */ end"),
+        m.parse(b"", b"COMMIT") + m.bind(b"", b"") + m.execute(b"") + m.SYNC_MESSAGE,
+        m.bind(b"p", b"n") + m.execute(b"p") + m.SYNC_MESSAGE,
+        SELECT + m.bind(b"p", b"n") + m.execute(b"p") + m.SYNC_MESSAGE,
+    ],
+)
+def test_commit_behind_something_passes_by_the_fast_path_where_nothing_can_make_a_request(batch: bytes) -> None:
+    for hidden in (False, True):
+        passing = traffic(hidden)
+        prepared = m.parse(b"n", b"commit") + m.SYNC_MESSAGE
+        assert not is_batch(passing, prepared)  # it must be known by its name
+        assert passing.from_client(prepared) == prepared
+        assert is_batch(passing, m.query(b"select 2"))
+        assert is_batch(passing, batch) is not hidden
+
+
+def test_commit_prepared_behind_another_statement_is_known_by_its_name() -> None:
+    passing = traffic()
+    prepared = SELECT + COMMIT[0] + m.SYNC_MESSAGE
+    assert not is_batch(passing, prepared)
+    assert passing.from_client(prepared) == prepared
+    assert passing.committing == {b"n"}
+
+
+@pytest.mark.parametrize(
+    ("text", "possible"),
+    [
+        (b"create function f() returns void return pgtrickle.refresh_stream_table('t')", True),
+        (b"create or replace view v as select pgtrickle.drop_stream_table('t')", True),
+        (b"alter table t alter i set default pgtrickle.resume_stream_table('t')", True),
+        (b"prepare p as select pgtrickle.retain_history('t', '1 hour')", True),
+        (b"select pgtrickle.create_stream_table('t', 'select 1')", False),
+        (b"create table stream_tables (i int)", False),
+    ],
+)
+def test_what_will_make_requests_without_being_named_is_noticed_when_it_is_defined(text: bytes, possible: bool) -> None:
+    passing = traffic()
+    passing.from_client(m.query(text))
+    assert passing.hidden.possible is possible
 
 
 @given(st.lists(backend), st.lists(backend), st.lists(st.integers(0, 10_000)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from catalog.session import RequestSession, SqlError
@@ -20,12 +21,18 @@ class TableEngine:
         self.waiting = threading.Event()
         self.cancelled = threading.Event()
         self.warning: str | None = None
+        self.has_callers = False
+        """Whether the relay is told of functions that make requests."""
 
     async def database_ready(self, database: str) -> str | None:
         return self.warning
 
     def is_trusted(self, database: str) -> bool:
         return True
+
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        if self.has_callers:
+            found()
 
     def committed(self, database: str) -> None:
         self.commits += 1
