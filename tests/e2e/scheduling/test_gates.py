@@ -206,6 +206,28 @@ def test_no_refresh_sees_what_was_loaded_after_the_gate(orders: Database, eventu
         eventually(lambda n=n: db.value("SELECT n FROM whole") == n + 2)
 
 
+def test_refresh_that_was_found_due_before_there_was_a_gate_is_not_done(
+    orders: Database, eventually: Eventually
+) -> None:
+    """The scheduler's look is blind here: refreshes alone see gates."""
+    db = orders
+    db.run("ALTER FUNCTION pgtrickle._held_back() RENAME TO _truly_held_back")
+    db.run(
+        "CREATE FUNCTION pgtrickle._held_back() RETURNS TABLE (pgt_id bigint, reason text) LANGUAGE sql AS"
+        " $$ SELECT * FROM pgtrickle._truly_held_back() WHERE current_setting('application_name') ~ ': refresh$' $$"
+    )
+    db.create("count", "SELECT count(*) AS n FROM orders", schedule="1s")
+    db.create("others", "SELECT count(*) AS n FROM order_lines", schedule="1s")
+    gate(db, "orders")
+    load(db, "orders", "1,north,10\n")
+    for n in range(2):
+        load(db, "order_lines", f"{n},north\n")
+        eventually(lambda n=n: db.value("SELECT n FROM others") == n + 1)
+    assert db.value("SELECT n FROM count") == 0 and refreshes(db, "count") == ["FULL"]
+    ungate(db, "orders")
+    eventually(lambda: db.value("SELECT n FROM count") == 1)
+
+
 def test_refresh_asks_in_its_own_snapshot_what_holds_it_back(db: Database) -> None:
     """It was found due before there was a gate. Who waits for it, to refresh it by hand, is not told."""
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
