@@ -92,21 +92,29 @@ def aggregate_result(name: str, function: str, argument: Field | None) -> Field 
     if argument is None:
         return None
     if function in ("sum", "avg"):
-        result = (_SUMS if function == "sum" else _AVERAGES).get(argument.base_type)
-        if result is None:
-            return None
-        known = {"numeric": argument.scale, "bigint": 0} if function == "sum" else {}
-        scale = known.get(result)
-        alike = scale is not None or result == "money"
-        return Field(name, result, equality_is_identity=alike, hashable=result != "money", scale=scale)
+        return _sum_result(name, function, argument)
+    if function in ("min", "max"):
+        return _extremum_result(name, argument)
     if function in ("bool_and", "bool_or", "every"):
         return Field(name, "boolean")
     if function in ("bit_and", "bit_or", "bit_xor") and argument.type in ("smallint", "integer", "bigint"):
         return Field(name, argument.type, scale=0)
     if function in POWERS and argument.base_type in _AVERAGES and argument.base_type != "interval":
         return Field(name, _AVERAGES[argument.base_type], equality_is_identity=False)
-    if function not in ("min", "max"):
+    return None
+
+
+def _sum_result(name: str, function: str, argument: Field) -> Field | None:
+    result = (_SUMS if function == "sum" else _AVERAGES).get(argument.base_type)
+    if result is None:
         return None
+    known = {"numeric": argument.scale, "bigint": 0} if function == "sum" else {}
+    scale = known.get(result)
+    alike = scale is not None or result == "money"
+    return Field(name, result, equality_is_identity=alike, hashable=result != "money", scale=scale)
+
+
+def _extremum_result(name: str, argument: Field) -> Field | None:
     if argument.type in ORDERED and argument.base_type not in ("character varying", "character"):
         return Field(name, argument.type, False, argument.hashable, argument.equality_is_identity, None, argument.scale)
     if argument.base_type == "numeric":
@@ -136,12 +144,15 @@ def result_type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
     return found if found is not None and base_type(found) == found else None
 
 
+def _column_type(column: Field | None) -> str | None:
+    return column.type if column is not None and column.base_type in (*_INTEGERS, "numeric", "boolean") else None
+
+
 def _type(node: exp.Expr, fields: Mapping[str, Field]) -> str | None:
     """The same with the modifier of a column or cast, where the expression is nothing else."""
     node = node.unnest()
     if isinstance(node, exp.Column):
-        found = fields.get(node.name)
-        return found.type if found is not None and found.base_type in (*_INTEGERS, "numeric", "boolean") else None
+        return _column_type(fields.get(node.name))
     if isinstance(node, exp.Literal):
         return _literal_type(node)
     if isinstance(node, exp.Boolean | exp.And | exp.Or | exp.Not):

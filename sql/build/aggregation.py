@@ -109,6 +109,18 @@ def _arguments(call: exp.Expr, function: str) -> list[exp.Expr]:
     return arguments
 
 
+def _order(call: _Written, within: exp.Expr | None) -> None:
+    """Take the ORDER BY, that of WITHIN GROUP or the one behind the arguments, into the call."""
+    arguments = call.arguments
+    if within is not None:
+        if any(map(has_placeholder, arguments)):
+            raise NotDifferentiable("subquery in a direct argument of WITHIN GROUP")
+        call.order, call.within = within.expressions, True
+    elif arguments and isinstance(arguments[-1], exp.Order):
+        call.order = arguments[-1].expressions
+        arguments[-1] = arguments[-1].this
+
+
 def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
     node, condition, within = _unwrapped(node)
     function = aggregate_name(node, special) or ""
@@ -119,13 +131,7 @@ def _written(node: exp.Expr, special: frozenset[str]) -> _Written:
         result.syntax = call.args.get("syntax") or ""
         if function == "JSON_OBJECTAGG":
             result.function, result.syntax = _object_function(result.syntax), None
-    if within is not None:
-        if any(map(has_placeholder, arguments)):
-            raise NotDifferentiable("subquery in a direct argument of WITHIN GROUP")
-        result.order, result.within = within.expressions, True
-    elif arguments and isinstance(arguments[-1], exp.Order):
-        result.order = arguments[-1].expressions
-        arguments[-1] = arguments[-1].this
+    _order(result, within)
     if arguments and isinstance(arguments[0], exp.Distinct):
         arguments[:1] = arguments[0].expressions
         # DISTINCT makes no difference to an extremum.
@@ -145,8 +151,7 @@ def build_aggregate(
 
     ``group`` and ``parts`` speak of the operator's columns.
     """
-    own = list(group.keys) if group is not None else []
-    sets = group.sets if group is not None else (frozenset[int](),)
+    own, sets = ([*group.keys], group.sets) if group is not None else ([], (frozenset[int](),))
     written: dict[str, _Written] = {}
     positions = {generate(key.unnest()): i for i, key in enumerate(own)}
     parts = _taken(builder, parts, written)

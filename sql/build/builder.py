@@ -246,16 +246,7 @@ class TreeBuilder:
         conditions = [c for c in conditions if not (isinstance(c, exp.Boolean) and c.this)]
         subqueries = [c for c in conditions if has_placeholder(c)]
         conditions = [c for c in conditions if not has_placeholder(c)]
-        sure = {name for condition in conditions for name in equated(condition) if name}
-        columns = tuple(_not_null(f, sure) for operator in clause.operators for f in operator.columns)
-        clause.bindings = [
-            replace(b, columns={n: _not_null(f, sure) for n, f in b.columns.items()}) for b in clause.bindings
-        ]
-        operator = clause.operators[0]
-        if len(clause.operators) > 1:
-            operator = Join(tuple(clause.operators), tuple(conditions), columns)
-        elif conditions:
-            operator = Filter(operator, exp.and_(*conditions, wrap=True, copy=True), columns)
+        operator = _joined(clause, conditions)
         return self.filtered(operator, subqueries) if subqueries else operator
 
     def filtered(self, operator: Operator, conditions: Sequence[exp.Expr]) -> Operator:
@@ -265,6 +256,19 @@ class TreeBuilder:
     def attached(self, operator: Operator, expressions: Sequence[exp.Expr]) -> tuple[Operator, list[exp.Expr]]:
         """The operator with the results of all subqueries in the expressions, and the expressions over its columns."""
         return attached(self, operator, expressions)
+
+
+def _joined(clause: FromClause, conditions: Sequence[exp.Expr]) -> Operator:
+    """The inputs where the conditions hold. Columns that are equated are no longer NULL there, nor in the clause."""
+    sure = {name for condition in conditions for name in equated(condition) if name}
+    columns = tuple(_not_null(f, sure) for operator in clause.operators for f in operator.columns)
+    clause.bindings = [
+        replace(b, columns={n: _not_null(f, sure) for n, f in b.columns.items()}) for b in clause.bindings
+    ]
+    if len(clause.operators) > 1:
+        return Join(tuple(clause.operators), tuple(conditions), columns)
+    (operator,) = clause.operators
+    return Filter(operator, exp.and_(*conditions, wrap=True, copy=True), columns) if conditions else operator
 
 
 def _not_null(column: Field, sure: Set[str]) -> Field:

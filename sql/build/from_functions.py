@@ -187,14 +187,18 @@ def flattened(join: exp.Join) -> list[exp.Join] | None:
         return None
     if any(j.side in ("RIGHT", "FULL") or j.args.get("using") for j in joins):
         return None
-    inside = {node.alias_or_name for node in (first, *(j.this for j in joins))}
-    laterals = [node for node in (first, *(j.this for j in joins)) if isinstance(node, exp.Lateral)]
-    outside = [c for node in laterals for c in node.this.find_all(exp.Column) if c.table not in inside]
-    if not outside:
+    if not _uses_what_stands_before([first, *(j.this for j in joins)]):
         return None
     alone = first.copy()
     alone.set("joins", None)
     return [exp.Join(this=alone), *joins]
+
+
+def _uses_what_stands_before(items: Sequence[exp.Expr]) -> bool:
+    """Whether one of the items uses columns of none of them."""
+    inside = {node.alias_or_name for node in items}
+    laterals = [node for node in items if isinstance(node, exp.Lateral)]
+    return any(c.table not in inside for node in laterals for c in node.this.find_all(exp.Column))
 
 
 def padded_on(right: FromClause, conditions: Sequence[exp.Expr]) -> Operator:

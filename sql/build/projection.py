@@ -32,32 +32,37 @@ def projected(
         operator, results = builder.attached(operator, [expression for _, expression in expressions])
         expressions = [(hint, result) for (hint, _), result in zip(expressions, results, strict=True)]
     fields = {column.name: column for column in operator.columns}
-    columns: dict[str, Field] = {}
-    computed: dict[str, tuple[exp.Expr, Field]] = {}
-    result: list[str] = []
-    for i, (hint, expression) in enumerate(expressions):
-        plain = expression.unnest()
-        key = generate(plain)
-        result.append(key)
-        if isinstance(plain, exp.Column):
-            columns[key] = fields[plain.name]
-        elif key not in computed:
-            found = described(builder.fresh(hint), output[i]) if output else Field(builder.fresh(hint), "")
-            computed[key] = (plain, found)
+    columns, computed, result = _told_apart(builder, expressions, output, fields)
     if computed and not output:
         _describe(builder, operator, computed, fields)
-    columns |= {key: _with_scale(plain, found, fields) for key, (plain, found) in computed.items()}
-    expressions_by_key = {key: plain for key, (plain, _) in computed.items()}
-    project = Project(
-        operator,
-        tuple(
-            expressions_by_key.get(key) or exp.column(exp.to_identifier(column.name, quoted=True))
-            for key, column in columns.items()
-        ),
-        tuple(columns.values()),
-    )
-    sets = any(returns_set(plain, builder.special) for plain, _ in computed.values())
+    columns |= {key: _with_scale(expression, found, fields) for key, (expression, found) in computed.items()}
+    written = [
+        computed[key][0] if key in computed else exp.column(exp.to_identifier(column.name, quoted=True))
+        for key, column in columns.items()
+    ]
+    project = Project(operator, tuple(written), tuple(columns.values()))
+    sets = any(returns_set(expression, builder.special) for expression, _ in computed.values())
     return ProjectSet(project) if sets else project, [columns[key] for key in result]
+
+
+def _told_apart(
+    builder: Builder,
+    expressions: Sequence[tuple[str, exp.Expr]],
+    output: Sequence[Column] | None,
+    fields: Mapping[str, Field],
+) -> tuple[dict[str, Field], dict[str, tuple[exp.Expr, Field]], list[str]]:
+    """By their texts the expressions that are columns, those that are computed, with their columns; and all texts."""
+    columns: dict[str, Field] = {}
+    computed: dict[str, tuple[exp.Expr, Field]] = {}
+    plain = [expression.unnest() for _, expression in expressions]
+    texts = [generate(expression) for expression in plain]
+    for i, (expression, text) in enumerate(zip(plain, texts, strict=True)):
+        if isinstance(expression, exp.Column):
+            columns[text] = fields[expression.name]
+        elif text not in computed:
+            name = builder.fresh(expressions[i][0])
+            computed[text] = expression, described(name, output[i]) if output else Field(name, "")
+    return columns, computed, texts
 
 
 def _with_scale(node: exp.Expr, described: Field, fields: Mapping[str, Field]) -> Field:

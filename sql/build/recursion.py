@@ -85,10 +85,7 @@ def build_recursion(builder: Builder, table: RecursiveTable) -> Relation:
         with_=exp.With(expressions=clauses, recursive=True),
     )
     ordered = any(_order_matters(clause, builder.special) for clause in clauses)
-    looks = all(column.equality_is_identity for scan in scans for column in scan.columns) or not any(
-        map(_merges, clauses)
-    )
-    reproducible = not ordered and looks and not table.records & set(names)
+    reproducible = not ordered and not _looks_matter(scans, clauses) and not table.records & set(names)
     recursion = Recursion(table.name, query, scans, tuple(Field(fields[name], "") for name in names), reproducible)
     recursion = _typed(builder, recursion, {fields[name] for name in table.records if name in fields})
     if reproducible:
@@ -97,6 +94,12 @@ def build_recursion(builder: Builder, table: RecursiveTable) -> Relation:
         replace(column, origin=(number, name)) for name, column in zip(names, recursion.columns, strict=True)
     )
     return Relation(replace(recursion, columns=columns), tuple(zip(names, columns, strict=True)))
+
+
+def _looks_matter(scans: tuple[Scan, ...], clauses: list[exp.CTE]) -> bool:
+    """Whether rows become one that are equal and can look different."""
+    alike = all(column.equality_is_identity for scan in scans for column in scan.columns)
+    return not alike and any(map(_merges, clauses))
 
 
 def _collect(name: str, table: CommonTable, found: dict[str, CommonTable]) -> None:

@@ -12,10 +12,11 @@ from sql.build.grouping_sets import grouped_by
 from sql.build.ordering import Ordering, distinct_on, lift
 from sql.build.projection import distinct_rows, projected
 from sql.build.protocol import Builder, Scope
-from sql.build.scope import Relation
+from sql.build.scope import FromClause, Relation
 from sql.build.windows import Windows
 from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import conjuncts
+from sql.operators import Operator
 
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
@@ -38,16 +39,8 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     expressions = [(node.alias_or_name or "column", resolved(node.unalias())) for node in query.expressions]
     hidden = [resolved(node) for node in ordering.expressions]
     components = [resolved(node) for node in list(windows.components)]
-    having = query.args.get("having")
-    condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
-    group = query.args.get("group")
     parts = [expression for _, expression in expressions] + hidden + components
-    parts += [condition] if condition is not None else []
-    if group or condition is not None or has_aggregates(builder, parts):
-        keys = grouped_by(group, lambda node: builder.resolve(node, clause.bindings)) if group else None
-        operator, parts = build_aggregate(builder, operator, keys, parts)
-    if condition is not None:
-        operator = builder.filtered(operator, conjuncts(parts.pop()))
+    operator, parts = _grouped(builder, query, clause, operator, parts)
     if components:
         components, parts = parts[-len(components) :], parts[: -len(components)]
     operator, parts = windows.build(builder, operator, parts, components)
@@ -61,3 +54,19 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     if distinct is None:
         return relation
     return distinct_on(relation, on) if distinct.args.get("on") else distinct_rows(builder, relation)
+
+
+def _grouped(
+    builder: Builder, query: exp.Select, clause: FromClause, operator: Operator, parts: list[exp.Expr]
+) -> tuple[Operator, list[exp.Expr]]:
+    """GROUP BY and HAVING, and the expressions of the query over what is left."""
+    having, group = query.args.get("having"), query.args.get("group")
+    condition = builder.resolve(having.this, clause.bindings, condition=True) if having else None
+    if condition is not None:
+        parts = [*parts, condition]
+    if group or condition is not None or has_aggregates(builder, parts):
+        keys = grouped_by(group, lambda node: builder.resolve(node, clause.bindings)) if group else None
+        operator, parts = build_aggregate(builder, operator, keys, parts)
+    if condition is None:
+        return operator, parts
+    return builder.filtered(operator, conjuncts(parts[-1])), parts[:-1]

@@ -150,6 +150,16 @@ class Windows:
             _key(_COMPONENT, i): reference(columns[i]) if i in columns else component
             for i, component in enumerate(components)
         }
+        operator, results = self._operators(builder, operator, columns, values)
+        return operator, [_filled(part, results) for part in parts]
+
+    def _operators(
+        self, builder: Builder, operator: Operator, columns: Mapping[int, Field], values: Mapping[str, exp.Expr]
+    ) -> tuple[Operator, dict[str, exp.Expr]]:
+        """One operator for each PARTITION BY, and the columns that take the place of the placeholders of calls.
+
+        ``columns`` are those of the components, ``values`` what takes the place of their placeholders.
+        """
         calls = list(self._pending.values())
         results: dict[str, exp.Expr] = {}
         available = {column.name: column for column in operator.columns}
@@ -161,7 +171,7 @@ class Windows:
             for n, done in zip(numbers, window.calls, strict=True):
                 results[_key(_WINDOW, n)] = reference(done.column)
             operator = window
-        return operator, [_filled(part, results) for part in parts]
+        return operator, results
 
     def _by_partition(self, columns: Mapping[int, Field]) -> dict[frozenset[str], list[int]]:
         """The numbers of the calls by what they are partitioned by; ``columns`` hold the components that vary."""

@@ -146,19 +146,24 @@ def _primary(tokens: Sequence[str]) -> bool:
     head = 0
     while head < len(tokens) and tokens[head] not in "([":
         head += 1
-    names, rest = tokens[:head], tokens[head:]
-    if not all((token == ".") == (i % 2 == 1) for i, token in enumerate(names)) or (names and len(names) % 2 == 0):
+    return _name_or_literal(tokens[:head]) and _closed(tokens[head:])
+
+
+def _name_or_literal(tokens: Sequence[str]) -> bool:
+    """Whether it is one name, qualified or not, or one literal, or nothing."""
+    if not all((token == ".") == (i % 2 == 1) for i, token in enumerate(tokens)) or (tokens and len(tokens) % 2 == 0):
         return False
-    if any(not (token[0] in "'\"." or token[0].isalnum() or token[0] == "_") and "'" not in token for token in names):
-        return False
-    if not rest:
-        return True
+    return all(token[0] in "'\"." or token[0].isalnum() or token[0] == "_" or "'" in token for token in tokens)
+
+
+def _closed(tokens: Sequence[str]) -> bool:
+    """Whether it is nothing, or one pair of parentheses or brackets with what is in it."""
     depth = 0
-    for i, token in enumerate(rest):
+    for i, token in enumerate(tokens):
         depth += (token in "([") - (token in ")]")
         if depth == 0:
-            return i == len(rest) - 1
-    return False
+            return i == len(tokens) - 1
+    return not tokens
 
 
 def _equal(expected: Sequence[str], found: Sequence[str]) -> bool:

@@ -226,27 +226,43 @@ def strategies(root: Operator, shape: Shape) -> dict[str, str]:
 def choose_shape(root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...]) -> Shape:
     """Groups where the aggregate at the root adds up, rows with a key where there is one, else a bag."""
     rows = select(output_columns(fields), derived(root.new(NOTHING), "o"))
-    by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
     decisive = below_projections(root)
     for operator in root.walk():
         if isinstance(operator, Recursion) and not operator.reproducible and operator is not decisive:
             raise NotDifferentiable("operator over a WITH RECURSIVE whose rows depend on the order of others")
     if isinstance(root, Limit) or (isinstance(decisive, Window) and not decisive.keys):
-        key = root_key(root, fields, output)
-        base = KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
+        base = _plain_shape(root, fields, output, rows)
         return Top(base, root, fields) if isinstance(root, Limit) and maintainable(root, fields) else Recomputed(base)
     if isinstance(decisive, DistinctOn | Aggregate) and all(keyable(key) for key in decisive.keys):
-        key = stored_keys(decisive.keys, by_field)
-        if isinstance(decisive, Aggregate):
-            shape = groups(root, decisive, output, key, fields)
-            if shape is not None:
-                return shape
-            decisive = replace(decisive, reproducible=False)
-        return touched_groups(root, decisive, output, key, fields)
+        return _grouped_shape(root, decisive, fields, output)
     if isinstance(decisive, Recursion):
         return recursive(output, root, fields, decisive) or Recomputed(Bag(rows, output, root, fields))
+    return _plain_shape(root, fields, output, rows)
+
+
+def _plain_shape(
+    root: Operator, fields: tuple[tuple[str, Field], ...], output: tuple[Column, ...], rows: str
+) -> KeyedRows | Bag:
+    """Rows with a key where there is one, else a bag."""
     key = root_key(root, fields, output)
     return KeyedRows(rows, output, key, fields, root) if key else Bag(rows, output, root, fields)
+
+
+def _grouped_shape(
+    root: Operator,
+    decisive: DistinctOn | Aggregate,
+    fields: tuple[tuple[str, Field], ...],
+    output: tuple[Column, ...],
+) -> Shape:
+    """Groups where all of an aggregate adds up, else groups that are computed again where something has changed."""
+    by_field = {f.name: column for column, (_, f) in reversed(list(zip(output, fields, strict=True)))}
+    key = stored_keys(decisive.keys, by_field)
+    if isinstance(decisive, Aggregate):
+        shape = groups(root, decisive, output, key, fields)
+        if shape is not None:
+            return shape
+        decisive = replace(decisive, reproducible=False)
+    return touched_groups(root, decisive, output, key, fields)
 
 
 def root_key(

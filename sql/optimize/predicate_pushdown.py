@@ -88,14 +88,25 @@ def harmless(node: exp.Expr, columns: Mapping[str, Field]) -> bool:
     if node.find(exp.Column) is None:
         return all(isinstance(part, (*_CONSTANTS, exp.Any)) for part in node.walk())
     if isinstance(node, exp.Cast):
-        column = node.this.unnest()
-        is_text = isinstance(column, exp.Column) and columns[column.name].base_type in _TEXTS
-        return is_text and generate(node.to).lower() == "text" and columns[column.name].builtin
+        return _text_of_text(node, columns)
     if isinstance(node, Worded):
-        words = " ".join(part.name for part in node.expressions if isinstance(part, exp.Var))
-        numbers = [part for part in node.expressions[1:] if isinstance(part, exp.Literal) and not part.is_string]
-        return words == "SUBSTRING( FROM FOR )" and len(numbers) == 2 and harmless(node.expressions[1], columns)
+        return _is_substring(node) and harmless(node.expressions[1], columns)
     return isinstance(node, _TESTS) and all(harmless(child, columns) for child in node.iter_expressions())
+
+
+def _text_of_text(cast: exp.Cast, columns: Mapping[str, Field]) -> bool:
+    """Whether a column of text is cast to text."""
+    column = cast.this.unnest()
+    if not isinstance(column, exp.Column) or generate(cast.to).lower() != "text":
+        return False
+    return columns[column.name].base_type in _TEXTS and columns[column.name].builtin
+
+
+def _is_substring(node: Worded) -> bool:
+    """Whether it is a SUBSTRING that begins and ends at given numbers."""
+    words = " ".join(part.name for part in node.expressions if isinstance(part, exp.Var))
+    numbers = [part for part in node.expressions[1:] if isinstance(part, exp.Literal) and not part.is_string]
+    return words == "SUBSTRING( FROM FOR )" and len(numbers) == 2
 
 
 def _over_buffer(condition: exp.Expr, columns: Mapping[str, Field]) -> str:

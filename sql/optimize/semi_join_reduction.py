@@ -45,6 +45,12 @@ class _Search:
     found: dict[int, list[SemiJoinReduction]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
+    def _visit_groups(self, operator: RecomputeGroups, given: Sequence[SemiJoinReduction]) -> None:
+        given = _passed(given, {key.name: key.name for key in operator.keys})
+        if given:
+            self.found.setdefault(operator.node, []).extend(given)
+        self.visit(operator.input, given)
+
     def visit(self, operator: Operator, given: Sequence[SemiJoinReduction]) -> None:
         """Pass bounds of an operator's rows on to everything below it."""
         if operator.node in self.seen or not operator.barrier:
@@ -53,11 +59,7 @@ class _Search:
             self.seen.add(operator.node)
             given = ()
         if isinstance(operator, RecomputeGroups):
-            own = {key.name: key.name for key in operator.keys}
-            given = _passed(given, own)
-            if given:
-                self.found.setdefault(operator.node, []).extend(given)
-            self.visit(operator.input, given)
+            self._visit_groups(operator, given)
         elif isinstance(operator, Join):
             for below in operator.joined:
                 mine = _passed(given, _same(below.columns))
@@ -104,6 +106,13 @@ def _for(bound: SemiJoinReduction, column: str) -> SemiJoinReduction:
     return replace(bound, pairs=tuple((column, theirs) for _, theirs in bound.pairs))
 
 
+def _restricting_match(operator: SemiJoin, column: str) -> Iterator[SemiJoinReduction]:
+    """The same of the rows that a semi-join's must match, where the column is equated with one of theirs."""
+    for mine, theirs in operator.match.equal_columns:
+        if mine.name == column:
+            yield from _restricting(operator.right, theirs.name, ())
+
+
 def _restricting(operator: Operator, column: str, conditions: Sequence[exp.Expr]) -> Iterator[SemiJoinReduction]:
     """Tables with conditions, outside of which a column of an operator has no value."""
     names = {f.name for f in operator.columns}
@@ -124,9 +133,8 @@ def _restricting(operator: Operator, column: str, conditions: Sequence[exp.Expr]
             yield from _restricting(joined, name, [*conditions, *operator.conditions])
     elif isinstance(operator, SemiJoin | AntiJoin):
         yield from _restricting(operator.left, column, conditions)
-        matched = operator.match.equal_columns if isinstance(operator, SemiJoin) else ()
-        for name in [theirs.name for mine, theirs in matched if mine.name == column]:
-            yield from _restricting(operator.right, name, ())
+        if isinstance(operator, SemiJoin):
+            yield from _restricting_match(operator, column)
 
 
 def _kept_names(conditions: Sequence[exp.Expr], beneath: Mapping[str, str]) -> list[exp.Expr]:

@@ -107,17 +107,7 @@ class SparkExpressions:
         return number(node.name)
 
     def _cast(self, node: exp.Cast) -> Typed:
-        bare = not node.to.expressions
-        declared = sqlglot_type(node.to.sql("postgres"))
-        if declared.startswith("character varying") and isinstance(node.this.unnest(), exp.Null):
-            bare = True
-        target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
-        if target.name == "text":
-            if not bare:
-                raise NotExpressible(f"cast to {declared}")
-            target = TEXT
-        elif target.name == "character":
-            target = SparkType("character", target.precision)
+        target, bare = _cast_to(node)
         value = node.this.unnest()
         if isinstance(value, exp.Neg) and isinstance(value.this, exp.Literal) and not value.this.is_string:
             value = exp.Literal.string("-" + value.this.name)
@@ -276,6 +266,20 @@ def _interval(node: Any) -> Interval | None:
 
 def _negated(node: exp.Expression, sql: str) -> Typed:
     return Typed(f"(NOT {sql})" if node.args.get("negate") else sql, BOOLEAN)
+
+
+def _cast_to(node: exp.Cast) -> tuple[SparkType, bool]:
+    """The type of a cast, and whether it is without a modifier."""
+    bare = not node.to.expressions
+    declared = sqlglot_type(node.to.sql("postgres"))
+    if declared.startswith("character varying") and isinstance(node.this.unnest(), exp.Null):
+        bare = True
+    target = SparkType("numeric", 38, 0) if bare and declared == "numeric" else column_type(declared)
+    if target.name == "text" and not bare:
+        raise NotExpressible(f"cast to {declared}")
+    if target.name == "character":
+        target = SparkType("character", target.precision)
+    return (TEXT if target.name == "text" else target), bare
 
 
 def _named(node: Any) -> str:

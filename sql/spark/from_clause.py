@@ -131,12 +131,7 @@ class FromClauses:
         if source is None or not isinstance(node.this, exp.Identifier):
             raise NotExpressible(f'relation "{node.name or node.key}"')
         alias = self.alias()
-        reads = self.reads.setdefault(source.oid, {})
-        columns: dict[str, Any] = {}
-        for position, column in enumerate(source.columns):
-            name = names[position] if position < len(names) else column.name
-            ordered = self._binary_order and (source.oid, column.name) not in self._collated
-            columns[name] = SourceColumn(alias, column, reads, ordered)
+        columns = self._source_columns(source, alias, names)
         if delta is not None:
             columns[WEIGHT] = Typed(f"{alias}.{identifier(WEIGHT)}", BIGINT)
         self._bind(clause, node.alias or node.name, columns)
@@ -144,6 +139,16 @@ class FromClauses:
             return f"{view_name(source.oid)} AS {alias}"
         self.uses[delta_view_name(source.oid)] += 1
         return f"{delta_view_name(source.oid)} AS {alias}"
+
+    def _source_columns(self, source: Source, alias: str, names: Sequence[str]) -> dict[str, Any]:
+        """The columns of a source; ``names`` rename the first ones."""
+        reads = self.reads.setdefault(source.oid, {})
+        columns: dict[str, Any] = {}
+        for position, column in enumerate(source.columns):
+            name = names[position] if position < len(names) else column.name
+            ordered = self._binary_order and (source.oid, column.name) not in self._collated
+            columns[name] = SourceColumn(alias, column, reads, ordered)
+        return columns
 
     def _derived(self, relation: Relation, name: str, clause: FromClause) -> str:
         alias = self.alias()

@@ -88,17 +88,21 @@ class SelectText:
             before, after = ("", where) if self.where_divides else (where, "")
             inner = f"(SELECT {', '.join([f'{alias}.*', *self.layers.steps[0]])}{source}{before}) AS {alias}"
             return f"{select} {', '.join(items)} FROM {self.layers.around(inner)}{after}{self.ending}"
-        # What divides aggregates is computed around the groups; the others with them.
-        above = [named(n, v) for n, v in enumerate(self.items)]
-        within = list(self.layers.steps[0])
-        for n, value in enumerate(self.items):
-            if f"{alias}." not in value.sql:
-                within.append(named(n, value))
-                above[n] = named(n, reference(alias, n, value.type))
-            elif set(re.findall(r"\b(r\d+)\.", value.sql)) != {alias} or _AGGREGATE.search(value.sql):
-                raise NotExpressible("avg or division of aggregates together with others")
+        within, above = self._around_groups(self.layers)
         inner = f"(SELECT {', '.join(within)}{source}{where}{grouping}) AS {alias}"
         return f"{select} {', '.join(above)} FROM {self.layers.around(inner)}{self.ending}"
+
+    def _around_groups(self, layers: Layers) -> tuple[list[str], list[str]]:
+        """What is computed with the groups, and the items around them: what divides aggregates is among these."""
+        above = [named(n, v) for n, v in enumerate(self.items)]
+        within = list(layers.steps[0])
+        for n, value in enumerate(self.items):
+            if f"{layers.alias}." not in value.sql:
+                within.append(named(n, value))
+                above[n] = named(n, reference(layers.alias, n, value.type))
+            elif set(re.findall(r"\b(r\d+)\.", value.sql)) != {layers.alias} or _AGGREGATE.search(value.sql):
+                raise NotExpressible("avg or division of aggregates together with others")
+        return within, above
 
 
 _AGGREGATE = re.compile(r"\b(sum|count|min|max|bool_and|bool_or)\(")
@@ -180,6 +184,12 @@ def check_groupable(name: str, type_: SparkType) -> None:
             f"grouping by {name} of type {type_.name}"
             + ("" if type_.name != "text" else ", whose collation is not deterministic")
         )
+
+
+def check_all_groupable(columns: Sequence[tuple[str, SparkType]]) -> None:
+    """`check_groupable`, of all columns of rows of which equal ones become one."""
+    for name, type_ in columns:
+        check_groupable(name, type_)
 
 
 def literal_number(node: Any) -> int | None:

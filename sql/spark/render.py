@@ -24,6 +24,7 @@ from sql.spark.relations import (
     Relation,
     SelectText,
     cast_columns,
+    check_all_groupable,
     check_groupable,
     is_grouped,
     literal_number,
@@ -205,8 +206,7 @@ class Renderer:
         types = [unify((a, b), name) for (_, a), (_, b) in zip(left.columns, right.columns, strict=True)]
         columns = tuple((name, type_) for (name, _), type_ in zip(left.columns, types, strict=True))
         if distinct:
-            for column, type_ in columns:
-                check_groupable(column, type_)
+            check_all_groupable(columns)
         branches = [cast_columns(branch, types, self._from.alias()) for branch in (left, right)]
         if name != "UNION":
             # INTERSECT binds closer than the others, wherever it stands.
@@ -224,22 +224,18 @@ class Renderer:
         levels = (clause.bindings, *outer)
         grouped = is_grouped(node)
         if any(item.find(exp.Window) for item in node.expressions):
-            if grouped:
-                raise NotExpressible("window function over aggregates")
-            if not self._total_orders:
-                raise NotExpressible("window function over an order that may leave ties")
+            self._check_windows(grouped=grouped)
         layers = Layers(self._from.alias()) if grouped else Layers(clause.single) if clause.single else None
         expressions = SparkExpressions(lambda column: resolve(column, levels), layers=layers)
         select = SelectText(clause.sql, layers, grouped)
         names, texts = [], []
         for item in self._items(node, clause):
-            select.items.append(expressions.render(item.this if isinstance(item, exp.Alias) else item))
-            names.append(item.alias if isinstance(item, exp.Alias) else item.name)
+            select.items.append(expressions.render(item.unalias()))
+            names.append(item.alias_or_name)
             texts.append(item.unalias().unnest().sql("postgres"))
         columns = tuple((name, value.type) for name, value in zip(names, select.items, strict=True))
-        if distinct := node.args.get("distinct"):
-            for name, type_ in columns:
-                check_groupable(name, type_)
+        if distinct:
+            check_all_groupable(columns)
             select.distinct = True
         if where := node.args.get("where"):
             conditional = expressions.with_queries(lambda query: self._exists(query, scope, levels))
@@ -256,6 +252,12 @@ class Renderer:
             select,
         )
         return Relation(select.text(), columns)
+
+    def _check_windows(self, *, grouped: bool) -> None:
+        if grouped:
+            raise NotExpressible("window function over aggregates")
+        if not self._total_orders:
+            raise NotExpressible("window function over an order that may leave ties")
 
     def _first_of_each(self, node: exp.Select, scope: Scope, outer: Levels) -> Relation:
         """DISTINCT ON: the rows that are the first ones of their groups."""
@@ -283,15 +285,8 @@ class Renderer:
             return ""
         if not self._total_orders:
             raise NotExpressible("LIMIT over an order that may leave ties")
-        keys = []
-        for item in node.args["order"].expressions if node.args.get("order") else ():
-            key = item.this.unnest()
-            by_name = isinstance(key, exp.Column) and not key.table
-            own = given.get(key.name if by_name else key.sql("postgres"))
-            if own is None and (select.grouped or select.distinct or select.divides):
-                raise NotExpressible("ORDER BY what is not given out")
-            value = Typed(f"c{own}", select.items[own].type) if own is not None else expressions.render(key)
-            keys.append(sort_key(value, item))
+        items = node.args["order"].expressions if node.args.get("order") else ()
+        keys = [sort_key(_sorted_by(item.this.unnest(), expressions, given, select), item) for item in items]
         ending = f" ORDER BY {', '.join(keys)}" if keys else ""
         ending += f" LIMIT {limit}" if limit is not None else ""
         return ending + (f" OFFSET {offset}" if offset is not None else "")
@@ -340,3 +335,14 @@ class Renderer:
             else:
                 check_groupable(node.sql("postgres"), key.type)
         return ", ".join(keys)
+
+
+def _sorted_by(key: exp.Expr, expressions: SparkExpressions, given: Mapping[str, int], select: SelectText) -> Typed:
+    """What an ORDER BY sorts by: a column that is given out, or another expression. Raises NotExpressible."""
+    by_name = isinstance(key, exp.Column) and not key.table
+    own = given.get(key.name if by_name else key.sql("postgres"))
+    if own is not None:
+        return Typed(f"c{own}", select.items[own].type)
+    if select.grouped or select.distinct or select.divides:
+        raise NotExpressible("ORDER BY what is not given out")
+    return expressions.render(key)

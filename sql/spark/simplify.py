@@ -113,15 +113,20 @@ def repeated_by(item: Any) -> exp.Expr | None:
     if not isinstance(inner, exp.Select) or inner.expressions or not inner.args.get("limit"):
         return None
     number = inner.args["limit"].expression
-    source = inner.args["from_"].this if inner.args.get("from_") else None
-    fills = list(source.find_all(exp.Anonymous)) if source is not None else []
-    arrays = list(source.find_all(exp.Array)) if source is not None else []
-    parts = {part for part, value in inner.args.items() if value} - {"limit", "from_"}
-    if parts or [fill.name.lower() for fill in fills] != ["array_fill"] or len(arrays) != 1:
+    parts = {part for part, value in inner.args.items() if value}
+    if parts != {"limit", "from_"}:
+        return None
+    filled = _filled(inner.args["from_"].this)
+    return number if filled is not None and filled.unnest() == number.unnest() else None
+
+
+def _filled(source: exp.Expr) -> exp.Expr | None:
+    """How many elements an array has that an item of FROM is made of by ``array_fill``."""
+    fills, arrays = [*source.find_all(exp.Anonymous)], [*source.find_all(exp.Array)]
+    if [fill.name.lower() for fill in fills] != ["array_fill"] or len(arrays) != 1:
         return None
     cast = arrays[0].expressions[0]
-    same = isinstance(cast, exp.Cast) and cast.this.unnest() == number.unnest()
-    return number if same else None
+    return cast.this if isinstance(cast, exp.Cast) else None
 
 
 def _without_looks(select: exp.Select) -> None:

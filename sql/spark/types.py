@@ -202,6 +202,12 @@ def column_type(
     if declared.endswith("[]"):
         column_type(declared.removesuffix("[]"))
         return SparkType(declared, equatable=False, ordered=False, groupable=False)
+    result = _by_name(declared)
+    return _compared(result, equality_is_identity, binary_order) if result.is_text else result
+
+
+def _by_name(declared: str) -> SparkType:
+    """A type of PostgreSQL's own that is no array."""
     found = re.fullmatch(r"([a-z0-9 ]+?)(?:\((\d+)(?:,(-?\d+))?\))?( with(?:out)? time zone)?", declared)
     if found is None:
         raise NotExpressible(f"type {declared}")
@@ -215,18 +221,20 @@ def column_type(
         return SparkType(name, equatable=False, ordered=False, groupable=False)
     if name not in _SPARK_NAMES or name in ("numeral", *OPAQUE):
         raise NotExpressible(f"type {declared}")
-    result = SparkType(name, int(found[2] or 0) if name == "character" else 0)
-    if result.is_text:
-        return replace(
-            result,
-            equatable=equality_is_identity,
-            ordered=equality_is_identity and binary_order,
-            groupable=equality_is_identity,
-        )
     if name in ("real", "double precision"):
         # Minus zero equals zero, but looks different: which of them stands for a group is chance.
-        return replace(result, groupable=False)
-    return result
+        return SparkType(name, groupable=False)
+    return SparkType(name, int(found[2] or 0) if name == "character" else 0)
+
+
+def _compared(text: SparkType, equality_is_identity: bool, binary_order: bool) -> SparkType:
+    """A type of text under a collation."""
+    return replace(
+        text,
+        equatable=equality_is_identity,
+        ordered=equality_is_identity and binary_order,
+        groupable=equality_is_identity,
+    )
 
 
 def base_type(declared: str) -> str:

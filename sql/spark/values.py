@@ -53,7 +53,7 @@ def unify(types: Sequence[SparkType], what: str) -> SparkType:
     known = [type_ for type_ in types if type_ != UNKNOWN]
     if not known:
         return TEXT
-    if all(type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0) for type_ in known):
+    if all(map(_is_whole, known)):
         return _widest(known)
     if NUMERAL in known and all(type_ == NUMERAL or type_.is_number for type_ in known):
         return NUMERAL
@@ -69,16 +69,26 @@ def _widest(whole: Sequence[SparkType]) -> SparkType:
     return max(whole, key=lambda type_: _WHOLE.index(type_.name))
 
 
+def _is_whole(type_: SparkType) -> bool:
+    """Whether it has whole numbers only."""
+    return type_.name in _WHOLE or (type_.name == "numeric" and type_.scale == 0)
+
+
+def _common_numeric(known: Sequence[SparkType]) -> SparkType:
+    """The numeric that holds the values of all of these numerics."""
+    display = Display.KEPT if len({type_.scale for type_ in known}) > 1 else Display.FIXED
+    for kind in (Display.KEPT, Display.LOST):
+        display = kind if any(type_.display is kind for type_ in known) else display
+    return numeric(max(type_.digits for type_ in known), max(type_.scale for type_ in known), display)
+
+
 def _of_one_name(known: Sequence[SparkType], what: str) -> SparkType:
     """The common type of types that differ in their modifiers, or in what can be done with their values."""
     first = known[0]
     if any(type_.name != first.name for type_ in known):
         raise NotExpressible(f"{what} of different types")
     if first.name == "numeric":
-        display = Display.KEPT if len({type_.scale for type_ in known}) > 1 else Display.FIXED
-        for kind in (Display.KEPT, Display.LOST):
-            display = kind if any(type_.display is kind for type_ in known) else display
-        first = numeric(max(type_.digits for type_ in known), max(type_.scale for type_ in known), display)
+        first = _common_numeric(known)
     if first.name == "character" and any(type_.precision != first.precision for type_ in known):
         first = replace(first, precision=0)
     return replace(
@@ -132,11 +142,8 @@ def _narrows(source: SparkType, target: SparkType) -> bool:
 def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
     """A literal of a type, `'…'::type`."""
     try:
-        if target.name == "numeric" and not has_modifier:
-            value = number(text.strip())
-            return converted(value, value.type.as_numeric())
         if target.is_number:
-            return Typed(_number_as(number(text.strip()), target), target)
+            return _number_literal(number(text.strip()), target, has_modifier)
         if target.name == "character" and not target.precision:
             return Typed(string(text.rstrip(" ")), target)
         if target.name in _ENDLESS and text in ("infinity", "-infinity"):
@@ -144,13 +151,7 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
         if target.name == "date":
             return Typed(f"DATE '{datetime.date.fromisoformat(text)}'", target)
         if target.name.startswith("timestamp"):
-            moment = datetime.datetime.fromisoformat(text)
-            zoned = moment.tzinfo is not None
-            if zoned != (target.name == "timestamp with time zone"):
-                raise NotExpressible(f"literal '{text}' of type {target.name}")
-            utc = (moment.astimezone(datetime.UTC) if zoned else moment).replace(tzinfo=None)
-            keyword = "TIMESTAMP_LTZ" if zoned else "TIMESTAMP_NTZ"
-            return Typed(f"{keyword} '{utc.isoformat(' ', 'microseconds')}'", target)
+            return _timestamp(text, target)
         if target.name == "uuid":
             return Typed(string(str(uuid.UUID(text))), target)
         if target.name == "boolean" and text in ("t", "f", "true", "false"):
@@ -162,6 +163,24 @@ def constant(text: str, target: SparkType, has_modifier: bool) -> Typed:
     if target.name in ("real", "double precision"):
         return Typed(f"CAST({string(text)} AS {target.spark})", target)
     raise NotExpressible(f"literal of type {target.name}")
+
+
+def _number_literal(value: Typed, target: SparkType, has_modifier: bool) -> Typed:
+    """A literal number; a numeric without a modifier has the digits that are written."""
+    if target.name == "numeric" and not has_modifier:
+        return converted(value, value.type.as_numeric())
+    return Typed(_number_as(value, target), target)
+
+
+def _timestamp(text: str, target: SparkType) -> Typed:
+    """A literal with a time zone exactly where the type has one."""
+    moment = datetime.datetime.fromisoformat(text)
+    zoned = moment.tzinfo is not None
+    if zoned != (target.name == "timestamp with time zone"):
+        raise NotExpressible(f"literal '{text}' of type {target.name}")
+    utc = (moment.astimezone(datetime.UTC) if zoned else moment).replace(tzinfo=None)
+    keyword = "TIMESTAMP_LTZ" if zoned else "TIMESTAMP_NTZ"
+    return Typed(f"{keyword} '{utc.isoformat(' ', 'microseconds')}'", target)
 
 
 def number(text: str) -> Typed:

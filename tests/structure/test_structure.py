@@ -10,7 +10,7 @@ FOLDER = 18
 CIRCLES: list[int] = []
 CIRCLES_OF_TYPES: list[int] = []
 OVER_20 = 3
-OVER_15 = 62
+OVER_15 = 20
 LINES = 69
 
 

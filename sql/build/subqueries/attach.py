@@ -14,7 +14,7 @@ subquery of the select list is computed for rows that WHERE has let through only
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
@@ -54,7 +54,7 @@ def attached(
     result = list(expressions)
     base = base or operator
     while True:
-        call = next((c for e in result for c in e.find_all(exp.Anonymous) if placeholder(c) and _ready(c)), None)
+        call = _first_call(result, _ready)
         if call is None:
             return operator, result
         subplan = builder.subplan(int(call.expressions[0].name))
@@ -197,22 +197,11 @@ def filtered(builder: Builder, operator: Operator, conditions: Sequence[exp.Expr
     base = operator
     rest = []
     for condition in [c for c in conditions if has_placeholder(c)]:
-        inner, wanted = condition.unnest(), True
-        while isinstance(inner, exp.Not):
-            inner, wanted = inner.this.unnest(), not wanted
-        subplan = builder.subplan(int(inner.expressions[0].name)) if placeholder(inner) else None
-        if subplan is None or subplan.kind is Kind.SCALAR:
+        tested = _tested(builder, operator, base, condition)
+        if tested is None:
             rest.append(condition)
-            continue
-        arguments = inner.expressions[2:]
-        if any(has_placeholder(a) for a in arguments):
-            operator, arguments = attached(builder, operator, arguments, base)
-        if subplan.reads_tables:
-            within = base if _known(base, arguments) else operator
-            operator = matching(builder, within, operator, subplan, arguments, wanted=wanted)
         else:
-            found = _function(subplan, arguments)
-            operator = Filter(operator, found if wanted else exp.Not(this=exp.paren(found)), operator.columns)
+            operator = tested
     results: list[exp.Expr] = []
     for condition in rest:
         compared = _compared(builder, operator, condition)
@@ -259,6 +248,30 @@ def _required(condition: exp.Expr) -> bool:
     return isinstance(inner, _COMPARISONS) and certain(inner.left) and certain(inner.right)
 
 
+def _tested(builder: Builder, operator: Operator, base: Operator, condition: exp.Expr) -> Operator | None:
+    """The rows that satisfy a condition that is a test of a subquery's rows, or its negation. None if it is another."""
+    inner, wanted = condition.unnest(), True
+    while isinstance(inner, exp.Not):
+        inner, wanted = inner.this.unnest(), not wanted
+    subplan = builder.subplan(int(inner.expressions[0].name)) if placeholder(inner) else None
+    if subplan is None or subplan.kind is Kind.SCALAR:
+        return None
+    arguments = inner.expressions[2:]
+    if any(has_placeholder(a) for a in arguments):
+        operator, arguments = attached(builder, operator, arguments, base)
+    if subplan.reads_tables:
+        within = base if _known(base, arguments) else operator
+        return matching(builder, within, operator, subplan, arguments, wanted=wanted)
+    found = _function(subplan, arguments)
+    return Filter(operator, found if wanted else exp.Not(this=exp.paren(found)), operator.columns)
+
+
+def _first_call(expressions: Sequence[exp.Expr], wanted: Callable[[exp.Anonymous], bool]) -> exp.Anonymous | None:
+    """The first call of a subquery in the expressions that is such."""
+    calls = (call for expression in expressions for call in expression.find_all(exp.Anonymous) if placeholder(call))
+    return next(filter(wanted, calls), None)
+
+
 def on_condition(
     builder: Builder, kept: Operator, padded: Operator, conditions: Sequence[exp.Expr], *, full: bool = False
 ) -> tuple[Operator, Operator, list[exp.Expr]]:
@@ -277,7 +290,7 @@ def on_condition(
         rest = [c for c in rest if c not in below]
     pairs = Join((kept, padded), tuple(plain), kept.columns + padded.columns)
     while True:
-        call = next((c for e in rest for c in e.find_all(exp.Anonymous) if placeholder(c) and _innermost(c)), None)
+        call = _first_call(rest, _innermost)
         if call is None:
             return kept, padded, [*plain, *rest]
         kept, padded, values, agree = _joined_to_a_side(builder, pairs, kept, padded, call, full=full)

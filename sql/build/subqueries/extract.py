@@ -349,16 +349,18 @@ class _Extraction:
         parts = [select.args.get("from_"), *(select.args.get("joins") or ())]
         for part in [part for part in parts if part is not None]:
             for node in part.walk(prune=lambda n: isinstance(n, exp.Select | exp.SetOperation | exp.Values)):
-                if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
-                    source = self.builder.sources.get((node.db, node.name))
-                    if source is None or name in {column.name for column in source.columns}:
-                        return True
-                elif isinstance(node, exp.Query | exp.Values | ValuesQuery):
-                    if name in output_names(node):
-                        return True
-                elif isinstance(node, exp.TableAlias) and name in {c.name for c in node.columns}:
+                if self._has_column(node, name):
                     return True
         return False
+
+    def _has_column(self, node: exp.Expr, name: str) -> bool:
+        """Whether a part of FROM can have a column of this name."""
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
+            source = self.builder.sources.get((node.db, node.name))
+            return source is None or name in {column.name for column in source.columns}
+        if isinstance(node, exp.Query | exp.Values | ValuesQuery):
+            return name in output_names(node)
+        return isinstance(node, exp.TableAlias) and name in {c.name for c in node.columns}
 
 
 def _wanted(node: exp.Expr, child: exp.Expr, truth: Truth) -> Truth:

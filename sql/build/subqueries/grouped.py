@@ -9,7 +9,7 @@ PostgreSQL, which computes what it is asked for, would not raise: they are over 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -109,31 +109,20 @@ def keyed_aggregate(
 ) -> KeyedAggregate | None:
     """The aggregate by key that a scalar subquery is, None if it is not one."""
     calls = _plain_calls(query, builder.special) if subplan.parameters else {}
-    split = split_conditions(query, subplan.outer) if calls and isinstance(query, exp.Select) else None
-    keys = [_key(condition, subplan.outer) for condition in split[1]] if split else []
-    if split is None or not keys or {name for name, _ in keys} != set(subplan.parameters):
+    split = _split(query, subplan) if calls and isinstance(query, exp.Select) else None
+    if split is None:
         return None
-    inner = query.copy()
-    items = [*(key for _, key in keys), *calls.values()]
-    inner.set("expressions", [exp.alias_(item.copy(), f"c{i}", quoted=True) for i, item in enumerate(items)])
-    inner.set("where", exp.Where(this=exp.and_(*(c.copy() for c in split[0]), wrap=True)) if split[0] else None)
-    inner.set("group", exp.Group(expressions=[key.copy() for _, key in keys]))
+    keys, conditions_within = split
+    inner = _by_keys(query, [key for _, key in keys], [*calls.values()], conditions_within)
     relation = builder.query(inner, subplan.scope)
     fields = [f for _, f in relation.output]
     mine = dict(zip(subplan.parameters, arguments, strict=True))
     conditions = tuple(
         exp.EQ(this=mine[name].copy(), expression=reference(f)) for (name, _), f in zip(keys, fields, strict=False)
     )
-    results = {
-        text: _result(call, f, builder.special)
-        for (text, call), f in zip(calls.items(), fields[len(keys) :], strict=True)
-    }
-
-    def replaced(node: exp.Expr) -> exp.Expr:
-        found = results.get(generate(node))
-        return found.copy() if found is not None else node
-
-    values = tuple(node.unalias().transform(replaced) for node in query.expressions)
+    found = zip(calls.items(), fields[len(keys) :], strict=True)
+    results = {text: _result(call, f, builder.special) for (text, call), f in found}
+    values = tuple(node.unalias().transform(_replaced, results) for node in query.expressions)
     return KeyedAggregate(relation.operator, conditions, values, all(strict(v) for v in values))
 
 
@@ -186,3 +175,30 @@ def _key(condition: exp.Expr, outer: str) -> tuple[str, exp.Expr]:
             if mine.table == outer and theirs.table != outer:
                 return mine.name, theirs
     return "", condition
+
+
+def _split(query: exp.Select, subplan: Subplan) -> tuple[list[tuple[str, exp.Expr]], list[exp.Expr]] | None:
+    """The keys that all outer columns are equated with, each beside the name of one, and the other conditions."""
+    split = split_conditions(query, subplan.outer)
+    if split is None:
+        return None
+    keys = [_key(condition, subplan.outer) for condition in split[1]]
+    return (keys, split[0]) if keys and {name for name, _ in keys} == set(subplan.parameters) else None
+
+
+def _by_keys(
+    query: exp.Expr, keys: Sequence[exp.Expr], calls: Sequence[exp.Expr], conditions: Sequence[exp.Expr]
+) -> exp.Expr:
+    """The query with its calls for each key, of the rows that satisfy conditions."""
+    inner = query.copy()
+    items = [*keys, *calls]
+    inner.set("expressions", [exp.alias_(item.copy(), f"c{i}", quoted=True) for i, item in enumerate(items)])
+    inner.set("where", exp.Where(this=exp.and_(*(c.copy() for c in conditions), wrap=True)) if conditions else None)
+    inner.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+    return inner
+
+
+def _replaced(node: exp.Expr, results: Mapping[str, exp.Expr]) -> exp.Expr:
+    """A call's result in its place."""
+    found = results.get(generate(node))
+    return found.copy() if found is not None else node

@@ -34,7 +34,7 @@ def _supplier(builder: Builder, left: FromClause, fields: Sequence[Field]) -> Op
     operators = [o for o in left.operators if wanted & {f.name for f in o.columns}]
     if len(operators) <= 1:
         return operators[0] if operators else left.operators[0]
-    names = {f.name for o in operators for f in o.columns}
-    conditions = [c for c in left.conditions if {x.name for x in c.find_all(exp.Column)} <= names]
     columns = tuple(f for o in operators for f in o.columns)
+    names = {f.name for f in columns}
+    conditions = [c for c in left.conditions if {x.name for x in c.find_all(exp.Column)} <= names]
     return Join(tuple(operators), tuple(c for c in conditions if not has_placeholder(c)), columns)

@@ -35,6 +35,14 @@ def matching(
     return _placed(SemiJoin if wanted else AntiJoin, operator, rows, tuple(conditions))
 
 
+def _only_input(join: Join, conditions: Sequence[exp.Expr]) -> int | None:
+    """The one input that conditions speak of. None if there are several, or if the join leaves out rows of one."""
+    owner = {f.name: number for number, below in enumerate(join.joined) for f in below.columns}
+    owners = [{owner[c.name] for c in condition.find_all(exp.Column)} for condition in join.conditions]
+    speaks_of = {owner[c.name] for condition in conditions for c in condition.find_all(exp.Column) if c.name in owner}
+    return speaks_of.pop() if len(speaks_of) == 1 and all(len(some) > 1 for some in owners) else None
+
+
 def _placed(
     kind: type[SemiJoin | AntiJoin], operator: Operator, rows: Operator, conditions: tuple[exp.Expr, ...]
 ) -> Operator:
@@ -44,12 +52,9 @@ def _placed(
     """
     if not (isinstance(operator, Join) and rows.barrier and all(isinstance(i, Scan) for i in operator.joined)):
         return kind(operator, rows, conditions)
-    owner = {f.name: number for number, below in enumerate(operator.joined) for f in below.columns}
-    owners = [{owner[c.name] for c in condition.find_all(exp.Column)} for condition in operator.conditions]
-    speaks_of = {owner[c.name] for condition in conditions for c in condition.find_all(exp.Column) if c.name in owner}
-    if len(speaks_of) != 1 or any(len(some) < 2 for some in owners):
+    number = _only_input(operator, conditions)
+    if number is None:
         return kind(operator, rows, conditions)
-    (number,) = speaks_of
     inputs = list(operator.joined)
     inputs[number] = kind(inputs[number], rows, conditions)
     changed = {f.name: f for f in inputs[number].columns}

@@ -27,9 +27,7 @@ def plain_select(query: exp.Expr, *, compared: bool = False) -> exp.Select | Non
     """
     if type(query) is not exp.Select or not query.args.get("from_"):
         return None
-    if compared and any(query.args.get(key) for key in ("limit", "offset")):
-        return None
-    if compared and query.args.get("distinct") and query.args["distinct"].args.get("on"):
+    if compared and _chooses_rows(query):
         return None
     result = query.copy()
     limit = result.args.get("limit")
@@ -56,7 +54,7 @@ def split_conditions(plain: exp.Select, outer: str) -> tuple[list[exp.Expr], lis
     inner: list[exp.Expr] = []
     joining: list[exp.Expr] = []
     for condition in conjuncts(where.this) if where is not None else []:
-        if not any(c.table == outer for c in condition.find_all(exp.Column)):
+        if not _mentions(condition, outer):
             inner.append(condition)
         elif condition.find(exp.Query):
             return None
@@ -65,9 +63,19 @@ def split_conditions(plain: exp.Select, outer: str) -> tuple[list[exp.Expr], lis
     elsewhere = [part for key, part in plain.args.items() if key not in ("where", "expressions") and part]
     flat = [node for part in elsewhere for node in (part if isinstance(part, list) else [part])]
     for node in [*flat, *plain.expressions]:
-        if isinstance(node, exp.Expr) and any(c.table == outer for c in node.find_all(exp.Column)):
+        if isinstance(node, exp.Expr) and _mentions(node, outer):
             return None
     return inner, joining
+
+
+def _chooses_rows(query: exp.Select) -> bool:
+    """Whether it gives out some of its rows only."""
+    first_of_each = query.args.get("distinct") and query.args["distinct"].args.get("on")
+    return bool(first_of_each or query.args.get("limit") or query.args.get("offset"))
+
+
+def _mentions(node: exp.Expr, table: str) -> bool:
+    return any(c.table == table for c in node.find_all(exp.Column))
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:

@@ -264,10 +264,7 @@ class Unnesting:
             joins[0].set("side", "LEFT")
             tree.set("this", first)
         for join in joins:
-            if join.side in ("RIGHT", "FULL"):
-                raise NotDifferentiable(f"{join.side} JOIN over an outer column")
-            if join.method:
-                raise NotDifferentiable(f"{join.method} JOIN over an outer column")
+            _check_keeps_left(join)
         if _tree(first) and self._uses(first):
             alias = self._place_in_tree(first)
             first.set("joins", joins)
@@ -354,3 +351,11 @@ def _filtered(call: exp.Expr, condition: exp.Expr) -> None:
         where.set("this", exp.and_(condition, where.this, wrap=True))
     else:
         call.replace(exp.Filter(this=call.copy(), expression=exp.Where(this=condition)))
+
+
+def _check_keeps_left(join: exp.Join) -> None:
+    """Refuse a join that does not go along with the columns of its left side."""
+    if join.side in ("RIGHT", "FULL"):
+        raise NotDifferentiable(f"{join.side} JOIN over an outer column")
+    if join.method:
+        raise NotDifferentiable(f"{join.method} JOIN over an outer column")

@@ -128,8 +128,11 @@ class Call:
         if self.function in _ANY_ORDER and (not reproducible or all(a.base_type in EXACT for a in arguments)):
             return []
         given = {key.column.name for key in self.order if key.column.equality_is_identity}
-        records = [f'{a}::text COLLATE "C"' for a in self.arguments if isinstance(a, str) and a.startswith("ROW(")]
-        return [part for a in arguments if a.name not in given for part in by_content(a)] + records
+        return [part for a in arguments if a.name not in given for part in by_content(a)] + self._records()
+
+    def _records(self) -> list[str]:
+        """The arguments that are rows, as texts."""
+        return [f'{a}::text COLLATE "C"' for a in self.arguments if isinstance(a, str) and a.startswith("ROW(")]
 
     def describe(self) -> str:
         """The call in the words of the query, as far as they are columns."""

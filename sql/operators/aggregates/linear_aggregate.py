@@ -14,7 +14,7 @@ with NaN or infinity among what is added, or if what has come is the extremum no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sql.base.columns import Field
@@ -84,13 +84,7 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
         before = plan.memo(_Memo).loaded.get(aggregate.node)
         now = _among(aggregate, made_of, every, summed, plan)
     else:
-        stored = plan.memo(_Memo).stored.get(aggregate.node)
-        added, unknown = _added(aggregate, made_of, summed, *stored, plan) if stored else (None, summed)
-        members = aggregate.input_new(plan, aggregate.at(unknown))
-        if doubts and not _rare(made_of, plan):
-            members = select(["*"], plan.cte(plan.fresh("members"), members))
-        now = state(keys, parts, members, grouped=aggregate.grouped)
-        now = union_all([now, added]) if added else now
+        now, members = _read(aggregate, parts, summed, plan, again=bool(doubts) and not _rare(made_of, plan))
     doubt, was = any_of(doubts), None
     if before:
         condition = known(plan.facts.remembered[aggregate.node])
@@ -101,14 +95,32 @@ def delta_by_addition(aggregate: RecomputedAggregate, parts: Sequence[Maintained
         plan.statement.violated(f"EXISTS ({select([], both, where=['__pgt_doubt'])})")
     # What is remembered leaves no doubt, and a usual statement is not valid without.
     if doubts and not (plan.usual and (before or _rare(made_of, plan))):
-        doubtful = plan.cte(plan.fresh("doubtful"), select(names(keys), both, where=["__pgt_doubt"]))
-        if members is None:
-            members = aggregate.input_new(plan, aggregate.at(doubtful), rare=True)
-        else:
-            members = aggregate.within(plan, members, doubtful)
-        again = select(["*"], plan.cte(plan.fresh("members"), members))
-        branches.append(aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W)))
+        branches.append(_doubtful(aggregate, plan, both, members, changes))
     return union_all(branches)
+
+
+def _read(
+    aggregate: RecomputedAggregate, parts: Sequence[Maintained], summed: str, plan: Plan, *, again: bool
+) -> tuple[str, str]:
+    """What the touched groups are made of now, from the input's rows, and these. ``again``: others may read them."""
+    stored = plan.memo(_Memo).stored.get(aggregate.node)
+    added, unknown = _added(aggregate, auxiliaries(parts), summed, *stored, plan) if stored else (None, summed)
+    members = aggregate.input_new(plan, aggregate.at(unknown))
+    if again:
+        members = select(["*"], plan.cte(plan.fresh("members"), members))
+    now = state(aggregate.keys, parts, members, grouped=aggregate.grouped)
+    return (union_all([now, added]) if added else now), members
+
+
+def _doubtful(aggregate: RecomputedAggregate, plan: Plan, both: str, members: str | None, changes: str) -> str:
+    """The rows of groups in doubt, computed again. ``members`` are the input's rows, if they are cheap to repeat."""
+    doubtful = plan.cte(plan.fresh("doubtful"), select(names(aggregate.keys), both, where=["__pgt_doubt"]))
+    if members is None:
+        members = aggregate.input_new(plan, aggregate.at(doubtful), rare=True)
+    else:
+        members = aggregate.within(plan, members, doubtful)
+    again = select(["*"], plan.cte(plan.fresh("members"), members))
+    return aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W))
 
 
 def _among(aggregate: RecomputedAggregate, made_of: Sequence[Accumulator], every: str, summed: str, plan: Plan) -> str:
@@ -252,6 +264,26 @@ def _rare(made_of: Sequence[Accumulator], plan: Plan) -> bool:
     return plan.usual and not any(a.consolidated for a in made_of)
 
 
+def _padded(values: Mapping[str, Sequence[str]], numbered: Mapping[str, Sequence[str]]) -> list[str]:
+    """The columns of all sides by their numbers: of one side its values, of the others NULLs."""
+    return [pair for side, theirs in numbered.items() for pair in _as(values[side], theirs)]
+
+
+def _of(alias: str, columns: Sequence[str]) -> list[str]:
+    return [f"{alias}.{column}" for column in columns]
+
+
+def _side(alias: str, columns: Sequence[str], numbers: Sequence[str]) -> str:
+    """An item of FROM beside the groups: the columns of one side under their names again."""
+    return f"LATERAL ({select(_as(_of('g', numbers), columns))}) AS {alias}"
+
+
+def _largest(keys: Sequence[Field], rows: str, columns: Sequence[str]) -> str:
+    """The one value of each column in the rows of a key that is not NULL."""
+    values = [f"pg_catalog.max({name}) AS {name}" for name in columns]
+    return select([*names(keys), *values], derived(rows, "p"), group_by=names(keys) if keys else None)
+
+
 def _beside(
     keys: Sequence[Field],
     made_of: Sequence[Accumulator],
@@ -269,35 +301,20 @@ def _beside(
     """
     here = [quote(a.name) for a in made_of]
     deltas = [quote(part.name) for a in made_of for part in a.delta]
-    sides = [("n", here, now), ("d", deltas, summed), *([("b", here, before[0])] if before else [])]
+    sides = [("n", here, derived(now, "n")), ("d", deltas, summed)]
+    sides += [("b", here, derived(before[0], "b"))] if before else []
     numbered = {alias: [f"{alias}{i}" for i in range(len(columns))] for alias, columns, _ in sides}
     absent = {alias: ["NULL"] * len(columns) for alias, columns, _ in sides} | {
         "b": [f"NULL::{a.type}" for a in made_of]  # Two NULLs without a type make a text.
     }
-
-    def padded(alias: str, columns: Sequence[str]) -> list[str]:
-        """The columns of one side, beside NULLs in place of the other ones'."""
-        values = {**absent, alias: columns}
-        return [pair for other, theirs in numbered.items() for pair in _as(values[other], theirs)]
-
     pieces = [
-        select([*names(keys), *padded(alias, columns)], rows if rows == summed else derived(rows, alias))
-        for alias, columns, rows in sides
+        select([*names(keys), *_padded({**absent, alias: columns}, numbered)], rows) for alias, columns, rows in sides
     ]
-    grouped = select(
-        [*names(keys), *(f"pg_catalog.max({name}) AS {name}" for some in numbered.values() for name in some)],
-        derived(union_all(pieces), "p"),
-        group_by=names(keys) if keys else None,
-    )
-    laterals = [
-        f"LATERAL ({select(_as([f'g.{value}' for value in numbered[alias]], columns))}) AS {alias}"
-        for alias, columns, _ in sides
-    ]
+    grouped = _largest(keys, union_all(pieces), [name for some in numbered.values() for name in some])
+    laterals = [_side(alias, columns, numbered[alias]) for alias, columns, _ in sides]
+    was = [f"{_was(a, before and before[1])} AS {former(a)}" for a in made_of]
     return select(
-        [f"g.{name}" for name in names(keys)]
-        + [f"n.{name}" for name in here]
-        + [f"{_was(a, before and before[1])} AS {former(a)}" for a in made_of]
-        + [f"{doubt} AS __pgt_doubt"],
+        [*_of("g", names(keys)), *_of("n", here), *was, f"{doubt} AS __pgt_doubt"],
         " CROSS JOIN ".join([derived(grouped, "g"), *laterals]),
         where=[f"d.{quote(COUNT)} IS NOT NULL"],
     )

@@ -67,9 +67,7 @@ def rows_at(
     None if the restriction says nothing about the others, or these nothing about the groups.
     """
     graph = JoinGraph(inputs, conditions)
-    plain = [i for i, operator in enumerate(inputs) if not operator.barrier]
-    # Where all of them are such, the first that the restriction speaks of is.
-    plain = plain or [i for i, operator in enumerate(inputs) if only.to(operator.columns)][:1]
+    plain = _not_aggregating(inputs, only)
     inside, given = frozenset(plain), {f.name for f in columns}
     known = [f for i in plain for f in inputs[i].columns if f.name in given]
     below = only.to(known)
@@ -88,6 +86,12 @@ def rows_at(
         rows = _repeatable(plan, rows)
         rows = chains.combined(rows, {j: inputs[j].new(plan, chains.restriction(rows, j))}, None)
     return rows.query
+
+
+def _not_aggregating(inputs: Sequence[Operator], only: Restriction) -> list[int]:
+    """The inputs that do not aggregate. Where all of them do, the first that the restriction speaks of."""
+    plain = [i for i, operator in enumerate(inputs) if not operator.barrier]
+    return plain or [i for i, operator in enumerate(inputs) if only.to(operator.columns)][:1]
 
 
 @dataclass(frozen=True, slots=True)

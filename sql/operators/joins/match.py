@@ -157,21 +157,27 @@ class Match:
             possibly = [mine.name for mine, _ in self.agreements if not mine.not_null]
             left = plan.target.restricted(left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
-        where = [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
-        if single:
-            signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
-            before, now = (self.with_values(plan, row) for row in signed)
-            if before is not None and now is not None:
-                crossed = f"(({before}) IS TRUE) <> (({now}) IS TRUE)"
-                where = [f"EXISTS ({select([], derived(rows, 'r'))})", crossed]
+        crossed = self._crossed(plan, rows) if single else []
+        where = crossed or [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
         if self.pairs:
-            values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
-            known = [f"{pair.right} IS NOT NULL" for pair in self.pairs]
-            keys = plan.cte(plan.fresh("keys"), select(values, derived(rows, "r"), where=known, distinct=True))
-            source = f"{keys} AS k CROSS JOIN {source}"
+            source = f"{self._values(plan, rows)} AS k CROSS JOIN {source}"
             equal = [f"{pair.left} = k.k{i}" for i, pair in enumerate(self.pairs)]
             where = equal if self.equalities_only else equal + where
         return select(columns, source, where=where)
+
+    def _values(self, plan: Plan, rows: str) -> str:
+        """A CTE: the distinct values in right rows that left ones are equated with."""
+        values = [f"{pair.right} AS k{i}" for i, pair in enumerate(self.pairs)]
+        known = [f"{pair.right} IS NOT NULL" for pair in self.pairs]
+        return plan.cte(plan.fresh("keys"), select(values, derived(rows, "r"), where=known, distinct=True))
+
+    def _crossed(self, plan: Plan, rows: str) -> list[str]:
+        """Conditions under which a left row's match has changed with a relation's one row; none if unknown."""
+        signed = (select(["r.*"], derived(rows, "r"), where=[f"r.{quote(WEIGHT)} {sign} 0"]) for sign in "<>")
+        before, now = (self.with_values(plan, row) for row in signed)
+        if before is None or now is None:
+            return []
+        return [f"EXISTS ({select([], derived(rows, 'r'))})", f"(({before}) IS TRUE) <> (({now}) IS TRUE)"]
 
     def with_values(self, plan: Plan, row: str) -> str | None:
         """The conditions as an expression over the left's columns, the right's being those of a query of one row.
