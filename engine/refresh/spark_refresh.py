@@ -78,7 +78,7 @@ class DatabaseOnSpark:
             result = await self._executor.run(
                 session,
                 query=core.query,
-                names=core.names,
+                types=core.types,
                 total_orders=plan.differentiable,
                 **await self._circumstances(session, context, plan, "full", expected),
             )

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NotRequired, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
@@ -28,8 +28,8 @@ from engine.spark.sessions import Session, SparkSessions, SparkUnavailable
 from engine.spark.target import Kind
 from sql import jobs
 from sql.base.columns import Source
-from sql.operators.statement import StagedText
-from sql.spark.render import NotExpressible, SparkQuery
+from sql.operators.statement import StagedText, Types
+from sql.spark.render import NotExpressible, SparkQuery, typed
 from sql.spark.stages import SparkStages
 
 log = structlog.get_logger(__name__)
@@ -132,14 +132,15 @@ class SparkExecutor:
         session: SqlSession,
         *,
         query: str,
-        names: Sequence[str] = (),
+        types: Types = (),
         total_orders: bool = True,
         **around: Unpack[RunOptions],
     ) -> SparkResult:
         """Compute `query` (canonical, or a plan's core) as of a snapshot of `session`, into a staging table there.
 
         `session` must be in a transaction that has not written to the sources, and not in a savepoint (a snapshot
-        cannot be exported from one). `names` replace the query's column names; of `total_orders` see `render_spark`.
+        cannot be exported from one). `types` are names for the query's columns, each with the type that it
+        has in PostgreSQL, or ""; of `total_orders` see `render_spark`.
 
         Raises NotExpressible, before `session` was touched unless a value turned out not to be expressible;
         SparkUnavailable (58000), SparkJobFailed (38000, 57014), SqlError.
@@ -147,9 +148,8 @@ class SparkExecutor:
         rendered = await _rendered(
             query, tuple(around["sources"]), total_orders, *await _order_of_text(session, around)
         )
-        if names:
-            columns = tuple(replace(column, name=name) for name, column in zip(names, rendered.columns, strict=True))
-            rendered = replace(rendered, columns=columns)
+        if types:
+            rendered = typed(rendered, types, around["sources"])
         return await self._run(session, SparkJob.of_query(rendered), {}, around)
 
     async def run_refresh(

@@ -7,7 +7,7 @@ differ in case only are one, lateral aliases) never matter. A table becomes the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from sqlglot import exp
 from sql.base.columns import Column, Source
 from sql.canonical.written import read
 from sql.errors import NotExpressible
+from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
 from sql.spark.numbers import Layers, shown
@@ -82,8 +83,7 @@ def render_spark(
     relation = renderer.given_out(renderer.query(understood(read(query), sources), {}))
     columns = relation.declared
     for expected, found in zip(output, columns, strict=False):
-        if _declared(expected) != found.type:
-            raise NotExpressible(f'column "{expected.name}", which is {expected.type} but was read as {found.type}')
+        _check_type(expected, found)
     if output and len(output) != len(columns):
         raise NotExpressible("a different number of columns")
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
@@ -93,6 +93,24 @@ def render_spark(
 def understood(query: exp.Expr, sources: Sequence[Source]) -> exp.Expr:
     """A query over sources as `Renderer.query` wants it. Changes its argument."""
     return simplified(carried(query, carriers(sources)))
+
+
+def typed(query: SparkQuery, types: Types, sources: Iterable[Source]) -> SparkQuery:
+    """A query with other names for its columns, which PostgreSQL knows to be of these types ("" for any).
+
+    Raises NotExpressible if one was read as of another type.
+    """
+    known = carriers(sources)
+    for (name, type_), found in zip(types, query.columns, strict=True):
+        if type_:
+            _check_type(Column(name, type_, carrier=known.get(type_, "")), found)
+    columns = tuple(replace(found, name=name) for (name, _), found in zip(types, query.columns, strict=True))
+    return replace(query, columns=columns)
+
+
+def _check_type(expected: Column, found: Column) -> None:
+    if _declared(expected) != found.type:
+        raise NotExpressible(f'column "{expected.name}", which is {expected.type} but was read as {found.type}')
 
 
 def _declared(column: Column) -> str:

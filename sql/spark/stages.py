@@ -7,14 +7,13 @@ plan is a view of its own, which Spark may keep while the refresh goes on, since
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sql.base.columns import Source
 from sql.compile.compiled import RemotePlan
 from sql.operators.captured_changes import delta_name
-from sql.operators.statement import Stage
 from sql.spark.relations import Relation
-from sql.spark.render import Renderer, SparkQuery, delta_view_name, understood
+from sql.spark.render import Renderer, SparkQuery, delta_view_name, typed, understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,5 @@ def render_stages(
     views = [SparkView(relation.view, relation.sql, uses[relation.view] > 1) for relation in scope.values()]
     changes = tuple(name for oid in sorted(changed) if uses[name := delta_view_name(oid)] > 1)
     reads = {oid: tuple(names) for oid, names in renderer.reads.items()}
-    return SparkStages(tuple(views), tuple(_query(s, relation, reads) for s, relation in rendered), reads, changes)
-
-
-def _query(stage: Stage, relation: Relation, reads: Mapping[int, tuple[str, ...]]) -> SparkQuery:
-    """The query under the names of the staging table's columns."""
-    columns = tuple(replace(c, name=name) for (name, _), c in zip(stage.types, relation.declared, strict=True))
-    return SparkQuery(relation.sql, reads, columns)
+    queries = [typed(SparkQuery(r.sql, reads, r.declared), stage.types, sources) for stage, r in rendered]
+    return SparkStages(tuple(views), tuple(queries), reads, changes)

@@ -68,7 +68,7 @@ async def test_rows_equal_the_query_at_the_snapshot_that_is_reported(laboratory:
     async with laboratory.session.transaction():
         await laboratory.session.fetch("SELECT 1")
         await late.execute("INSERT INTO public.t VALUES (0, 'late', 1)")
-        result = await laboratory.compute(GROUPS, names=("g", "__count", "__sum"))
+        result = await laboratory.compute(GROUPS, types=(("g", ""), ("__count", "bigint"), ("__sum", "")))
         rows = await laboratory.session.fetch(f"SELECT g, __count, __sum FROM {result.staging}")
         ((snapshot,),) = await laboratory.session.fetch("SELECT pg_catalog.pg_current_snapshot()::text")
     assert sorted(rows) == sorted(expected)

@@ -67,7 +67,7 @@ async def test_cores_of_compiled_queries_have_the_rows_of_postgresql(
                 sources=table.sources,
                 owner=options["user"],
                 description="core",
-                names=core.names,
+                types=core.types,
                 binary_order=True,
             )
             one, other = (f"SELECT (q.*)::text FROM {rows} AS q" for rows in (f"({core.query})", result.staging))

@@ -11,7 +11,11 @@ import pytest
 from psycopg import conninfo
 
 from sql import Column, Source
+from sql.canonical.written import read
+from sql.compile.compiled import RemotePlan
+from sql.operators.statement import Stage, StagedText
 from sql.spark.render import NotExpressible, render_spark
+from sql.spark.stages import SparkStages, render_stages
 
 EDGE_CASES = Path(__file__).with_name("spark_edge_cases.py")
 
@@ -193,3 +197,24 @@ def test_only_columns_in_use_are_read() -> None:
     spark = render_spark("SELECT count(*) AS n FROM public.t a JOIN public.t b ON a.i = b.i WHERE a.b", [TABLE])
     assert spark.reads == {7: ("i", "b")}
     assert render_spark("SELECT count(*) AS n FROM public.t", [TABLE]).reads == {7: ()}
+
+
+def test_stage_has_the_types_that_postgresql_knows_its_columns_to_have() -> None:
+    def stages(type_: str, column: str = "i") -> SparkStages:
+        stage = Stage("rows", read(f"SELECT t.{column} FROM public.t"), (("x", type_),))
+        return render_stages(RemotePlan((), (stage,), StagedText((), "SELECT 1")), [TABLE], ())
+
+    assert [query.columns for query in stages("integer").stages] == [(Column("x", "integer"),)]
+    assert [query.columns for query in stages("").stages] == [(Column("x", "integer"),)]
+    with pytest.raises(NotExpressible, match='column "x", which is bigint but was read as integer'):
+        stages("bigint")
+    # Of a user's type it is what the source's columns of it are carried as.
+    assert stages("public.pence", "p").stages[0].columns == (Column("x", "numeric"),)
+
+
+def test_views_are_counted_wherever_their_rows_are_read() -> None:
+    views = (("once", read("SELECT t.i FROM public.t")), ("twice", read("SELECT o.i FROM once o")))
+    query = read("WITH w AS (SELECT a.i FROM twice a) SELECT b.i FROM w b JOIN w c ON b.i = c.i")
+    plan = RemotePlan(views, (Stage("rows", query, (("i", ""),)),), StagedText((), "SELECT 1"))
+    found = render_stages(plan, [TABLE], ())
+    assert [(view.name, view.repeated) for view in found.views] == [("once", False), ("twice", True)]
