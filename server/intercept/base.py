@@ -22,7 +22,6 @@ from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.intercept.relayed_session import NAME, BackendError, RelayedSession, run_by_name
 from server.protocol import messages as m
-from server.protocol.batches import Batch
 from server.protocol.error_rewriting import explained
 from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
@@ -120,11 +119,9 @@ class Interceptor:
             return TOO_LATE
         return explained(response, in_our_transaction=self.own, requested=self.dialogue.requested)
 
-    async def ready(self, status: int) -> None:
-        """End the batch: tell the client, and let go of what was noted about it."""
-        self.traffic.changed |= self.changed
-        self.traffic.batch = None
-        self.traffic.note_ready(status)
+    async def ready(self, status: int, *, oldest: bool = False) -> None:
+        """End the batch: tell the client, and let go of what was noted about it. `oldest`: others come behind it."""
+        self.traffic.answered(status, changed=self.changed, oldest=oldest)
         self.status = status
         self.session.client.write(m.ready(status))
 
@@ -215,7 +212,8 @@ class Interceptor:
     async def roll_back(self) -> None:
         await self.inject(b"ROLLBACK")
         self.dialogue.pinned = False
-        self.changed = self.traffic.changed = False
+        self.changed = False
+        self.traffic.undone()
 
     # -- the engine's turn -------------------------------------------------------------------------------------
 
@@ -351,9 +349,9 @@ class Interceptor:
         traffic = self.traffic
         while traffic.outstanding and not traffic.copying:
             await self._pass_answer()
-        if traffic.batch is not None and traffic.received < traffic.batch.sent and not traffic.copying:
+        if traffic.owes_in_batch() and not traffic.copying:
             await self.send(m.FLUSH_MESSAGE)
-            while traffic.received < traffic.batch.sent and not (traffic.failed or traffic.copying):
+            while traffic.owes_in_batch() and not (traffic.failed or traffic.copying):
                 await self._pass_answer()
 
     async def _pass_answer(self) -> None:
@@ -365,8 +363,7 @@ class Interceptor:
             if kind == m.READY and data[5] == m.IDLE:
                 self.dialogue.requested = False  # it was undone, or refused
         elif kind in COMPLETIONS:
-            traffic.received += 1
-            traffic.seen += 1
+            traffic.completed()
         await self.give(kind, data)
 
     def status_in_batch(self) -> int:
@@ -386,17 +383,9 @@ class Interceptor:
             status = m.IN_TRANSACTION if tag in (b"BEGIN", b"START TRANSACTION") else m.IDLE
         return status
 
-    async def pass_one(self, kind: int, data: bytes) -> None:
-        """Pass a message on as if nothing had been noticed about it."""
-        batch = self.traffic.batch or Batch()
-        batch.keep(data)
-        if kind == m.EXECUTE:
-            batch.go_on(1, executed=1)
-            self.traffic.batch = batch
-        else:
-            batch.simple = True
-            self.traffic.outstanding.append(batch)
-            self.traffic.batch = None
+    async def pass_one(self, kind: int, data: bytes, *, afresh: bool = False) -> None:
+        """Pass a message on as if nothing had been noticed about it. `afresh`: its batch has been answered so far."""
+        self.traffic.pass_on(kind, data, afresh=afresh)
         await self.send(data)
 
     async def statements(self, text: bytes) -> AsyncIterator[Statement]:

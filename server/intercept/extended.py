@@ -111,7 +111,7 @@ class ExtendedInterceptor(Interceptor):
                     return
                 continue
             if kind == m.TERMINATE:
-                self.traffic.terminated = True
+                self.traffic.goodbye()
                 await self.send(data)
                 return
             if kind != m.FLUSH and not self.skipping:
@@ -174,8 +174,7 @@ class ExtendedInterceptor(Interceptor):
     def _follow(self, kind: int, data: bytes) -> None:
         """Keep what the fast path keeps about prepared statements."""
         if kind in (m.PARSE, m.BIND, m.CLOSE):
-            self.traffic.look(kind, data, 0, len(data))
-            self.traffic.attention = None  # we are attending
+            self.traffic.follow(kind, data)
             self.executed.follow(kind, data)
 
     # -- what is executed ----------------------------------------------------------------------------------------
@@ -321,7 +320,7 @@ class ExtendedInterceptor(Interceptor):
             if self.own:
                 await self.roll_back()
         await self.ready(self.status)
-        self.traffic.unnamed = self.executed.statements.get(b"", b"")
+        self.traffic.left_unnamed(self.executed.statements.get(b"", b""))
 
     async def _until_ready(self) -> None:
         """Pass on what is still said before ReadyForQuery."""
@@ -339,8 +338,7 @@ class ExtendedInterceptor(Interceptor):
         ends it, or has several statements.
         """
         if not self.own:
-            self.traffic.batch = None
-            await self.pass_one(kind, data)
+            await self.pass_one(kind, data, afresh=True)
             return False
         if kind == m.QUERY and len(data) == int.from_bytes(data[1:5], "big") + 1:
             joining = SimpleInterceptor(self.session, self.dialogue)

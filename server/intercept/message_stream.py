@@ -81,7 +81,7 @@ class MessageStream:
         """The session passes bytes again: what was read too early goes back."""
         if self._waiting:
             early = b"".join(data for _, data in self._waiting)
-            self._traffic.backend.partial = early + self._traffic.backend.partial
+            self._traffic.backend.put_back(early)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class MessageStream:
         elif kind == m.PARAMETER_STATUS:
             self._pass_parameter(data)
         elif kind == m.ERROR and m.is_fatal(data[5:]):
-            self._traffic.fatal = True
+            self._traffic.dismissed()
             self._client.write(data)
         else:
             return False

@@ -50,19 +50,19 @@ class ReplayInterceptor(ExtendedInterceptor):
             _, piece = await self.dialogue.next_from_client()
             await self.send(piece)
         await self.send(m.FLUSH_MESSAGE)
-        while traffic.received < traffic.batch.sent and not self.skipping:
+        while traffic.owes_in_batch() and not self.skipping:
             kind, data = await self.dialogue.next_from_backend()
             await self.release()
             if kind == m.COMMAND_COMPLETE:
                 self._completed(data)
-                traffic.received += 1
+                traffic.completed()
                 continue
             if kind == m.ERROR:
                 self.skipping = True
                 traffic.read(kind, data[5:])
                 data = self.explained(data)
             elif kind in b"123TnIs":
-                traffic.received += 1
+                traffic.completed()
             await self.give(kind, data)
             if kind == m.COPY_IN:
                 await self._copy()
@@ -82,7 +82,7 @@ class ReplayInterceptor(ExtendedInterceptor):
         self.traffic.begin_copy()
         if self.traffic.copying:
             await self.pump_copy()
-            self.traffic.copying = False
+            self.traffic.end_copy()
 
     async def _answered(self) -> None:
         """The batch has been sent to its end: hold what is left of its answer until it is known what it was."""
@@ -125,7 +125,8 @@ class ReplayInterceptor(ExtendedInterceptor):
                     self.dialogue.requested = False
                     await self.run_batch()
                     return
-            traffic.received += kind in COMPLETIONS
+            if kind in COMPLETIONS:
+                traffic.completed()
             while size > WHOLE and len(answers) > 1:
                 repeatable = False
                 kept, early = answers.popleft()
@@ -158,9 +159,7 @@ class ReplayInterceptor(ExtendedInterceptor):
 
     async def _ready(self) -> None:
         """End the oldest batch; the next one may have begun."""
-        batch = self.traffic.batch
-        await self.ready(self.status)
-        self.traffic.batch = batch
+        await self.ready(self.status, oldest=True)
 
     async def _left_behind(
         self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int

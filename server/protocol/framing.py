@@ -85,6 +85,10 @@ class Framer:
         self._data, self._at, self.size, self.wanted = data, 0, len(data), 0
         self._later.clear()
 
+    def put_back(self, data: bytes) -> None:
+        """These bytes, which were taken, come before those that have not been consumed."""
+        self.partial = data + self.partial
+
     def next(self) -> tuple[int, bytes] | None:
         """The next message or piece with its type, None if more bytes are needed. Raises ProtocolViolation.
 

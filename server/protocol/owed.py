@@ -74,6 +74,36 @@ class Owed(StatementRegistry):
             batch.raw = None
         self.outstanding.append(batch)
 
+    # -- as an interceptor says ----------------------------------------------------------------------------------
+
+    def pass_on(self, kind: int, data: bytes, *, afresh: bool = False) -> None:
+        """A message at which somebody has looked is passed on as if nothing had been noticed about it.
+
+        `afresh`: what the batch has had before it has been answered already.
+        """
+        if afresh:
+            self.batch = None
+        batch = self.current_batch()
+        batch.keep(data)
+        if kind == m.EXECUTE:
+            batch.go_on(1, executed=1)
+        else:
+            batch.simple = True
+            self.outstanding.append(batch)
+            self.batch = None
+
+    def owes_in_batch(self) -> bool:
+        """Whether PostgreSQL has not answered yet all of the batch that is being sent."""
+        return self.batch is not None and self.received < self.batch.sent
+
+    def end_copy(self) -> None:
+        """The data of a COPY have been passed on to their end."""
+        self.copying = False
+
+    def left_unnamed(self, text: bytes) -> None:
+        """A batch has left this unnamed statement behind; empty if none."""
+        self.unnamed = text
+
     # -- as PostgreSQL answers -----------------------------------------------------------------------------------
 
     def parsed(self, *, failed: bool) -> None:

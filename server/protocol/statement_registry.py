@@ -69,6 +69,39 @@ class StatementRegistry:
         """Whether the session has sent events to queues or made a register; its statements may be prepared, so it is
         taken to go on."""
 
+    # -- as an interceptor says ------------------------------------------------------------------------------------
+
+    def attend(self) -> Attention | None:
+        """Somebody looks at what needs attention; returns why it does."""
+        attention, self.attention = self.attention, None
+        return attention
+
+    def follow(self, kind: int, message: bytes) -> None:
+        """Take note of a Parse, Bind or Close, or of the first piece of one, at which somebody looks anyway."""
+        self.look(kind, message, 0, len(message))
+        self.attention = None
+
+    def keep_statement(self, name: bytes, mention: Keyword, text: bytes) -> None:
+        """A prepared statement has been read closely: it mentions this. If that is nothing it is forgotten."""
+        if mention is NOTHING:
+            self.statements.pop(name, None)
+        else:
+            self.statements[name] = Mentioning(mention, text)
+
+    def open_portal(self, name: bytes, text: bytes = b"") -> None:
+        """There is a portal of a subscription, or a cursor, of this name."""
+        self.portals[name] = Mentioning(Keyword.SUBSCRIBE, text)
+
+    def close_portal(self, name: bytes) -> None:
+        """There is no such portal any more, or none that matters here."""
+        self.portals.pop(name, None)
+
+    def lost_cursors_forgotten(self) -> None:
+        """The cursors that ROLLBACK TO SAVEPOINT had undone have been closed."""
+        self.rolled_back = False
+
+    # -- as the client sends -----------------------------------------------------------------------------------------
+
     def look(self, kind: int, data: bytes, position: int, following: int) -> bool:
         """Follow which statement and portal mentions something; True in front of a message that needs attention."""
         at = position + 5

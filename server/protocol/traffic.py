@@ -19,19 +19,11 @@ import re
 from collections.abc import Callable
 
 from server.protocol import messages as m
-from server.protocol.batches import beginning
+from server.protocol.client_messages import MOST_MESSAGES, ClientMessages
 from server.protocol.error_rewriting import is_own_debugging
-from server.protocol.framing import BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
+from server.protocol.framing import AUTHENTICATION_LENGTHS, BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.header_cache import HeaderCache, Rows
-from server.protocol.keyword_scan import NOTHING, commits
-from server.protocol.owed import Owed
-from server.protocol.statement_registry import Attention, reason
-
-MOST_MESSAGES = 1000
-"""Messages of a chunk, rows not counted, that are looked at in one turn of the event loop."""
-
-_BEGINNING = 4096
-"""Bytes of a long message in which its names stand."""
+from server.protocol.statement_registry import Attention, HiddenRequests
 
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
@@ -58,7 +50,7 @@ TOO_LATE = m.error_response(
 """Takes the place of the error with which the database refuses to commit a request that was left behind."""
 
 
-class Traffic(Owed):
+class Traffic(ClientMessages):
     """What is known about a session whose bytes pass through."""
 
     def __init__(
@@ -74,25 +66,16 @@ class Traffic(Owed):
         """Called when a session that sends events to queues has ended a transaction."""
         self.portals_ended = portals_ended
         """Called when a transaction that had portals of ours has ended."""
-        self.client = Framer(FRONTEND_LENGTHS)
         self.backend = Framer(BACKEND_LENGTHS)
-        self._begin = 0
-        """Where the batch that is being sent begins in the client's chunk."""
-        self._wanted = 0
-        """How much of the last message of that chunk must be there."""
-        self.more_from_client = self.more_from_backend = False
+        self.more_from_backend = False
         """Whether the chunk had more messages than :data:`MOST_MESSAGES`: the others wait in the framer."""
-        self.terminated = False
-        """The client has said goodbye."""
         self.fatal = False
         """PostgreSQL has said why it ends the session."""
-        self.status = m.IDLE
-        """Transaction status of the last ReadyForQuery."""
         self.parameters: dict[str, str] = {}
         """What ParameterStatus said."""
         self.batches, self.answers = HeaderCache(), HeaderCache()
-        """Shapes of whole batches and whole answers (``express``)."""
-        self.past_rows = Rows().past
+        """Shapes of whole batches and whole answers (``fast_path``)."""
+        self._past_rows = Rows().past
         # Since the last ReadyForQuery:
         self.seen = 0
         """Messages other than rows and asynchronous ones."""
@@ -102,165 +85,54 @@ class Traffic(Owed):
         """Tags of transaction control."""
         self.ended = 0
         """Completions up to the last that ended a transaction."""
-        self.requested = False
+        self._requested = False
         """Whether a COPY from the client has made a request."""
         self.changed = False
         """Whether the current transaction has changed data, as far as tags tell."""
 
-    # -- client to backend ---------------------------------------------------------------------------------------
+    # -- as the session begins -----------------------------------------------------------------------------------
 
-    def from_client(self, data: bytes) -> bytes:
-        """The bytes to pass on to the backend. Raises ProtocolViolation."""
-        framer = self.client
-        self.more_from_client = False
-        if framer.size:
-            framer.feed(data)
-            if framer.size < framer.wanted:
-                return b""
-            data = framer.take()
-        end = len(data)
-        position = framer.skip
-        self._begin = 0 if self.batch is not None else min(position, end)
-        self._wanted = 0
-        if position <= end:
-            position = self._note_messages(data, position)
-        framer.skip = max(position - end, 0)
-        if position < end:
-            if end - position < 5 and not FRONTEND_LENGTHS[data[position]]:
-                check(FRONTEND_LENGTHS, data[position], 4)
-            framer.partial = data[position:]
-            framer.wanted = self._wanted
-            data = data[:position]
-        if self.batch is not None:
-            self.batch.keep(data[self._begin :])
-        return data
+    def authenticate(self, *, watching: bool) -> None:
+        """The client logs in; `watching`: the texts that it sends afterwards are looked at."""
+        self.client.lengths = AUTHENTICATION_LENGTHS
+        self.watching = watching
 
-    def _note_messages(self, data: bytes, position: int) -> int:
-        """Take note of the client's messages from there on; returns the end of the last that passes."""
-        last = len(data) - 5
-        left = MOST_MESSAGES
-        while position <= last:
-            left -= 1
-            if not left:
-                self.more_from_client = True
-                break
-            kind, length = _unpack(data, position)
-            if length not in FRONTEND_LENGTHS[kind]:
-                check(FRONTEND_LENGTHS, kind, length)
-            following = position + 1 + length
-            if not _NOTES[kind](self, kind, data, position, following):
-                break
-            if self.batch is None:
-                self._begin = following
-            position = following
-        return position
+    def authenticated(self, status: int) -> None:
+        """PostgreSQL has let the client in, with this transaction status."""
+        self.note_ready(status)
+        self.client.lengths = FRONTEND_LENGTHS
 
-    # Each takes note of one message, from `position` to `following`, which may be behind the end of what has arrived.
-    # False if the message does not pass: it needs attention, or more of it must be there first.
+    def database_ready(self, *, trusted: bool, hidden: HiddenRequests | None = None) -> None:
+        """It is known whether the database's catalog is the server's, and what it may hide."""
+        self.trusted = trusted
+        if hidden is not None:
+            self.hidden = hidden
 
-    def _note_step(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if (kind == m.PARSE or self.followed) and self._stops(kind, data, position, following):
-            return False
-        batch = self.batch or self.current_batch()
-        batch.sent += 1
-        if kind == m.EXECUTE:
-            batch.executed = batch.sent
-        elif kind == m.PARSE and data[position + 5] == 0 and not self.skipping:
-            batch.unnamed.append((batch.sent, beginning(data, position)))
-        return True
+    # -- as an interceptor says ----------------------------------------------------------------------------------
 
-    def _stops(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        """Whether a message may be about something that is kept, and needs attention or is not there far enough."""
-        wanted = min(following - position, WHOLE if kind == m.PARSE else _BEGINNING)
-        return (
-            self._lacks(wanted, data, position, following)
-            or self.look(kind, data, position, following)
-            or (kind == m.EXECUTE and self._commits_behind(data, position))
-        )
+    def completed(self) -> None:
+        """PostgreSQL has completed one message of the batch that it answers."""
+        self.received += 1
+        self.seen += 1
 
-    def _lacks(self, wanted: int, data: bytes, position: int, following: int) -> bool:
-        """Whether less than so many bytes of a message have arrived: they are waited for."""
-        if following <= len(data) or len(data) - position >= wanted:
-            return False
-        self._wanted = wanted
-        return True
+    def answered(self, status: int, *, changed: bool, oldest: bool = False) -> None:
+        """The intercepted batch has been answered, with this status; it may have changed data.
 
-    def _note_query(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if following - position <= WHOLE and self._lacks(following - position, data, position, following):
-            return False
-        if following <= len(data) and self.watching:
-            found = self.mentioned(data[position + 5 : following])
-            if found is not NOTHING:
-                self.attention = reason(found)
-                return False
-            if self.hidden.possible and self._query_commits_behind(data[position + 5 : following]):
-                return False
-        if self.statements:
-            self.statements.pop(b"", None)
-        self.committing.discard(b"")
-        return self._note_call(kind, data, position, following)
-
-    def _note_call(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if not self.skipping:
-            self._note_end(kind, data, following)
-        return True
-
-    def _note_sync(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if not self.copying:
-            self.skipping = False
-            self._note_end(kind, data, following)
-        return True
-
-    def _note_end(self, kind: int, data: bytes, following: int) -> None:
-        alone = self._begin == 0 and following == len(data)
-        self.end_batch(kind, data if alone else data[self._begin : following], whole=following <= len(data))
-
-    def _note_copy(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        """COPY data belong to a COPY that has begun, or may begin, or to nothing."""
-        if kind != m.COPY_DATA:
-            if self.copying:
-                self.copying = False
-            elif self.outstanding or self.batch is not None:
-                batch = self.current_batch()
-                batch.copies.append(batch.sent)
-        if self.batch is not None:
-            self.batch.raw = None  # cannot be repeated
-        return True
-
-    def _note_terminate(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        self.terminated = True
-        return True
-
-    def _note_flush(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        return True
-
-    def _note_unknown(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        raise m.ProtocolViolation(f"invalid frontend message type {kind}")
-
-    def _commits_behind(self, data: bytes, position: int) -> bool:
-        """Whether an Execute that commits must wait for what comes before it: then that needs attention."""
-        if not self.committing_portals or m.text_at(data, position + 5) not in self.committing_portals:
-            return False
-        if (self.outstanding or self._executes()) and not (self.failed or self.skipping):
-            self.attention = Attention.COMMIT
-        return self.attention is not None
-
-    def _query_commits_behind(self, text: bytes) -> bool:
-        """Whether a Query that may commit must wait for what comes before it, in its own text as well.
-
-        Any Query ends the batch of what is executed before it without a Sync: then it cannot be run again.
+        `oldest`: it was the oldest of several, and the one that is being sent goes on.
         """
-        if not self.trusted or self.skipping:
-            return False
-        executes = self._executes()
-        waits = self.outstanding or executes or (self.status == m.IN_TRANSACTION and b";" in text)
-        if (executes and self.status == m.IDLE) or (waits and commits(text[:-1].lower())):
-            self.attention = Attention.COMMIT
-        return self.attention is not None
+        self.changed |= changed
+        following = self.batch if oldest else None
+        self.batch = None
+        self.note_ready(status)
+        self.batch = following
 
-    def _executes(self) -> bool:
-        """Whether something is executed in the batch that is being sent, of which PostgreSQL has not answered all."""
-        return self.batch is not None and self.batch.executed > self.received
+    def undone(self) -> None:
+        """The transaction has been rolled back: it has changed nothing."""
+        self.changed = False
+
+    def dismissed(self) -> None:
+        """PostgreSQL has said why it ends the session."""
+        self.fatal = True
 
     # -- backend to client ---------------------------------------------------------------------------------------
 
@@ -284,7 +156,7 @@ class Traffic(Owed):
             kind, length = _unpack(data, position)
             if kind == _DATA_ROW:
                 self.rows = True
-                position = self.past_rows(data, position, last)
+                position = self._past_rows(data, position, last)
                 if position > last:
                     break
                 kind, length = _unpack(data, position)
@@ -300,10 +172,10 @@ class Traffic(Owed):
             elif following > end:
                 if length < WHOLE:
                     break
-            elif kind == m.COMMAND_COMPLETE and data[position + 5 : position + 7] == b"SE" and not self.requested:
+            elif kind == m.COMMAND_COMPLETE and data[position + 5 : position + 7] == b"SE" and not self._requested:
                 received += 1  # SELECT or SET: says nothing about the transaction
                 seen += 1
-            elif kind == m.READY and not self.requested:
+            elif kind == m.READY and not self._requested:
                 self.note_ready(data[position + 5])
                 received = seen = 0
             else:
@@ -330,9 +202,9 @@ class Traffic(Owed):
 
         Where attention is needed afterwards, what the client gets waits until then.
         """
-        if self.requested and kind in _COPY_ENDS:
+        if self._requested and kind in _COPY_ENDS:
             self.attention = Attention.REQUEST_MADE
-            self.requested = False
+            self._requested = False
             return None
         if not self.read(kind, body):
             return None
@@ -355,7 +227,7 @@ class Traffic(Owed):
             if self.trusted and m.sqlstate_of(body) == m.REQUEST_MADE:
                 self.hidden.expect()
                 if self.copying:  # the client must go on; what ends the COPY needs attention
-                    self.requested = True
+                    self._requested = True
                 else:
                     self.attention = Attention.REQUEST_MADE
                 return True
@@ -418,20 +290,3 @@ class Traffic(Owed):
         self.portals.clear()
         self.rolled_back = False
         self.portals_ended()
-
-
-_Note = Callable[[Traffic, int, bytes, int, int], bool]
-
-# How from_client takes note of a type.
-_NOTES: list[_Note] = [Traffic._note_unknown] * 256
-for _kinds, _note in (
-    (b"PBDEC", Traffic._note_step),
-    (b"Q", Traffic._note_query),
-    (b"F", Traffic._note_call),
-    (b"S", Traffic._note_sync),
-    (b"dcf", Traffic._note_copy),
-    (b"X", Traffic._note_terminate),
-    (b"H", Traffic._note_flush),
-):
-    for _kind in _kinds:
-        _NOTES[_kind] = _note

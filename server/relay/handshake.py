@@ -10,7 +10,6 @@ import structlog
 
 from server.protocol import authentication, startup
 from server.protocol import messages as m
-from server.protocol.framing import AUTHENTICATION_LENGTHS, FRONTEND_LENGTHS
 from server.protocol.state import Event, State
 from server.relay import upstream
 from server.relay.endpoints import PauseReason, ignore
@@ -128,8 +127,7 @@ class StartupHandshake:
         self.session.replication = packet.replication
         self.session.client.hold(PauseReason.BUSY)
         self.session.client.receive = self._authentication_from_client
-        self.session.traffic.client.lengths = AUTHENTICATION_LENGTHS
-        self.session.traffic.watching = not self.session.replication
+        self.session.traffic.authenticate(watching=not self.session.replication)
         if not self.session.replication:
             packet = packet.with_parameter(b"headwater.relay", b"on")
         self.session.spawn(self._connect(packet))
@@ -204,29 +202,28 @@ class StartupHandshake:
 
     def _greet(self, status: int) -> None:
         self.session.move(Event.BACKEND_READY)
-        self.session.traffic.note_ready(status)
+        self.session.traffic.authenticated(status)
         self.session.backend.hold(PauseReason.BUSY)
         self.session.client.hold(PauseReason.BUSY)
-        self.session.traffic.client.lengths = FRONTEND_LENGTHS
         if self.session.replication or self.session.database in _TEMPLATES:
             self.session.begin(None)
         else:
             self.session.spawn(self._make_database_ready())
 
-    def _look_for_hidden_requests(self) -> None:
+    def _note_what_the_database_has(self) -> None:
         relay, database = self.session.relay, self.session.database
-        self.session.traffic.hidden = hidden = relay.hidden_requests(database)
-        if not hidden.possible and self.session.traffic.trusted:
+        trusted, hidden = relay.hooks.is_trusted(database), relay.hidden_requests(database)
+        self.session.traffic.database_ready(trusted=trusted, hidden=hidden)
+        if trusted and not hidden.possible:
             relay.hooks.look_for_callers(database, hidden.expect)
 
     async def _make_database_ready(self) -> None:
         try:
             warning = await self.session.relay.hooks.database_ready(self.session.database)
-            self.session.traffic.trusted = self.session.relay.hooks.is_trusted(self.session.database)
-            self._look_for_hidden_requests()
+            self._note_what_the_database_has()
         except Exception as error:  # whatever the engine's trouble is, the client's database is still usable
             log.error("database not ready", database=self.session.database, exc_info=error)
             warning = f'the engine cannot work in database "{self.session.database}": {error}'
-            self.session.traffic.trusted = False
+            self.session.traffic.database_ready(trusted=False)
         if self.session.state is State.GREETING:
             self.session.begin(warning)

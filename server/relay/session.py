@@ -220,8 +220,8 @@ class RelaySession:
             return
         if passed:
             self.backend.write_at_once(passed)
-        if self.traffic.attention is not None:
-            self._attend(self.traffic.attention)
+        if (attention := self.traffic.attend()) is not None:
+            self._attend(attention)
             return
         self._wait_for_answers()
         if self.traffic.more_from_client:
@@ -262,8 +262,8 @@ class RelaySession:
             return
         if passed:
             self.client.write_at_once(passed)
-        if self.traffic.attention is not None:
-            self._attend(self.traffic.attention)
+        if (attention := self.traffic.attend()) is not None:
+            self._attend(attention)
             return
         if self.client.holds & PauseReason.ANSWERS:
             self._answered()
@@ -277,7 +277,6 @@ class RelaySession:
             self.from_backend(b"")
 
     def _attend(self, attention: Attention) -> None:
-        self.traffic.attention = None
         self.client.release(
             PauseReason.ANSWERS | PauseReason.TURN
         )  # all answers are waited for first, and then goes on what is left

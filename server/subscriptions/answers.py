@@ -13,8 +13,6 @@ from catalog.session import SqlError
 from engine.subscribe import Batch, CopyOutput, RowOutput
 from server.intercept.relayed_session import run_by_name
 from server.protocol import messages as m
-from server.protocol.keyword_scan import Keyword
-from server.protocol.statement_registry import Mentioning
 from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows, refuse_backward
 from server.protocol.statements.subscribe_syntax import CopySubscription, DeclareCursor, Piece
 from server.protocol.values import codec
@@ -180,7 +178,7 @@ class Answers(Subscriber):
             self.held.drop(flow)
             raise
         self.held.cursors[asked.name] = cursor
-        self.traffic.portals[asked.name] = Mentioning(Keyword.SUBSCRIBE, b"")
+        self.traffic.open_portal(asked.name)
         self.complete("DECLARE CURSOR")
 
     async def forget_lost(self) -> None:
@@ -193,8 +191,8 @@ class Answers(Subscriber):
             for name, cursor in list(self.held.cursors.items()):
                 if cursor.serial not in live:
                     self.held.close_portal(name)
-                    self.traffic.portals.pop(name, None)
-        self.traffic.rolled_back = False
+                    self.traffic.close_portal(name)
+        self.traffic.lost_cursors_forgotten()
 
     async def _refuse_second(self, name: bytes) -> None:
         encoding = codec(self.encoding)
@@ -263,7 +261,7 @@ class Answers(Subscriber):
         """CLOSE of a cursor of ours, or of all of them."""
         for name in list(self.held.cursors) if asked.name is None else [asked.name]:
             self.held.close_portal(name)
-            self.traffic.portals.pop(name, None)
+            self.traffic.close_portal(name)
         self.complete("CLOSE CURSOR")
 
 

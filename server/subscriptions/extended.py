@@ -13,7 +13,6 @@ from catalog.session import SqlError
 from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
 from server.protocol.keyword_scan import Keyword
-from server.protocol.statement_registry import Mentioning
 from server.protocol.statements.cursor_syntax import CloseCursor, FetchRows
 from server.protocol.statements.subscribe_syntax import CopySubscription, Subscription
 from server.subscriptions.answers import Answers
@@ -72,10 +71,7 @@ class ExtendedSubscriptions(Answers):
         asked = self.look(text)
         if asked is None:
             self.held.statements.pop(name, None)
-            if rest := noted.mention & ~Keyword.SUBSCRIBE:
-                self.traffic.statements[name] = Mentioning(rest, text)
-            else:
-                del self.traffic.statements[name]
+            self.traffic.keep_statement(name, noted.mention & ~Keyword.SUBSCRIBE, text)
             return False
         await self._attempt(self._parse(name, text, asked, types), text)
         return True
@@ -109,9 +105,9 @@ class ExtendedSubscriptions(Answers):
         statement = self._statement(m.text_at(data, 6 + len(name)))
         if statement is None or not self.is_ours(statement.asked):
             if statement is not None:
-                self.traffic.portals.pop(name, None)
+                self.traffic.close_portal(name)
             if name and (name in self.held.portals or name in self.held.cursors):
-                self.traffic.portals[name] = Mentioning(Keyword.SUBSCRIBE, b"")
+                self.traffic.open_portal(name)
                 await self._attempt(_refuse_second(name), b"")
                 return True
             self.held.close_portal(name)
@@ -148,7 +144,7 @@ class ExtendedSubscriptions(Answers):
                 )
             description = self.description_of(self.held.cursors[statement.asked.name], formats)
         self.held.portals[name] = Portal(name, statement, description, formats, parameters)
-        self.traffic.portals[name] = Mentioning(Keyword.SUBSCRIBE, statement.text)
+        self.traffic.open_portal(name, statement.text)
         self.session.client.write(m.BIND_COMPLETE_MESSAGE)
 
     def _take_describe(self, name: bytes, of_statement: bool) -> bool:

@@ -50,3 +50,58 @@ def test_pinned_settings() -> None:
     assert found == {"catalog/pinned_settings.py"}
     assert SESSION_SETTINGS.items() >= PINNED.items()
     assert {**PINS, "DateStyle": PINNED["DateStyle"]}.items() >= PINNED.items()
+
+
+_MUTATORS = frozenset(
+    ("append", "appendleft", "pop", "popleft", "clear", "update", "add", "discard", "remove", "setdefault", "extend")
+)
+
+
+def _of_the_protocol(node: ast.expr) -> bool:
+    """Whether an expression leads into the state of the wire protocol: `….traffic.x`, `traffic.x[…]`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+        if (getattr(node, "attr", None) or getattr(node, "id", None)) in ("traffic", "_traffic", "registry"):
+            return True
+    return False
+
+
+def _changed(node: ast.AST) -> list[ast.expr]:
+    """What a statement or a call changes."""
+    if isinstance(node, ast.Assign | ast.Delete):
+        targets = [each for target in node.targets for each in ast.walk(target)]
+        return [each for each in targets if isinstance(each, ast.Attribute | ast.Subscript)]
+    if isinstance(node, ast.AugAssign | ast.AnnAssign):
+        return [node.target]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
+        return [node.func.value]
+    return []
+
+
+def test_state_of_the_wire_protocol() -> None:
+    """`server/protocol/` alone changes what it knows of a session; the others tell it what has happened."""
+    found = [
+        f"{path}:{target.lineno}"
+        for path in modules()
+        if path.parts[0] == "server" and path.parts[1] != "protocol"
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        for target in _changed(node)
+        if _of_the_protocol(target)
+    ]
+    assert found == []
+
+
+def test_every_way_to_change_the_state_of_the_wire_protocol_is_seen() -> None:
+    ways = (
+        "traffic.changed = True",
+        "self.traffic.changed |= True",
+        "self.a, session.traffic.batch = None, None",
+        "traffic.portals[name] = x",
+        "del self._traffic.statements[name]",
+        "traffic.outstanding.append(batch)",
+        "x: bool = traffic.portals.pop(name, None)",
+    )
+    for way in ways:
+        assert any(_of_the_protocol(target) for node in ast.walk(ast.parse(way)) for target in _changed(node)), way
+    for way in ("self.traffic = traffic", "changed = traffic.changed", "traffic.parameters.get(name)"):
+        assert not any(_of_the_protocol(target) for node in ast.walk(ast.parse(way)) for target in _changed(node)), way
