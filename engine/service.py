@@ -197,10 +197,10 @@ class Engine:
             initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
             return await worker.refresh_within(pool, table.pgt_id, initiator, spark, limit)
 
-        async def stray(role: int, limit: float | None) -> bool:
-            return await worker.carry_out_stray(pool, role, spark, limit)
+        async def carry_out(role: int, limit: float | None) -> bool:
+            return await worker.carry_out_of_band(pool, role, spark, limit)
 
-        scheduler = Scheduler(pool, refresh, stray, partial(note_waiting, pool), partial(note_skipped, pool))
+        scheduler = Scheduler(pool, refresh, carry_out, partial(note_waiting, pool), partial(note_skipped, pool))
         clock = QueueTicker(pool)
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)

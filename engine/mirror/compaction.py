@@ -1,4 +1,4 @@
-"""Folding: the log of changes moves into the base, and what nobody needs any more goes.
+"""Compaction: the log of changes moves into the base, and what nobody needs any more goes.
 
 The new base is computed with DataFusion (which comes with deltalake) from the old base and the log, and committed as
 its successor; readers go on with the files they hold. A crash before the commit leaves files that a later vacuum
@@ -35,8 +35,8 @@ from engine.session.snapshots import Frontier, PgSnapshot
 
 log = structlog.get_logger(__name__)
 
-FOLD_ROWS, FOLD_RATIO = 50_000, 0.05
-"""Changes are folded when there are so many, and so many for each row of the base."""
+COMPACTION_ROWS, COMPACTION_RATIO = 50_000, 0.05
+"""Changes are compacted when there are so many, and so many for each row of the base."""
 
 QUIET_ROWS, QUIET_RATIO = 1_000, 0.01
 """The same for a log that has not grown for a while: readers shall not go on merging what is no more changing."""
@@ -46,19 +46,19 @@ SMALL_FILES = 32
 
 
 def is_due(state: MirrorState, *, quiet: bool = False) -> bool:
-    """Whether the log has become so long that reading it costs more than folding it."""
+    """Whether the log has become so long that reading it costs more than compacting it."""
     waiting = sum(file.rows for file in relevant(state.changes.files, state.to, state.snapshot))
-    rows, ratio = (QUIET_ROWS, QUIET_RATIO) if quiet else (FOLD_ROWS, FOLD_RATIO)
+    rows, ratio = (QUIET_ROWS, QUIET_RATIO) if quiet else (COMPACTION_ROWS, COMPACTION_RATIO)
     return waiting > max(rows, ratio * state.base.rows)
 
 
 def is_trimmable(state: MirrorState, bottom: PgSnapshot) -> bool:
     """Whether half of a long log is behind everybody."""
     needed = sum(file.rows for file in _needed(state, bottom))
-    return state.changes.rows > FOLD_ROWS and needed < state.changes.rows / 2
+    return state.changes.rows > COMPACTION_ROWS and needed < state.changes.rows / 2
 
 
-async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *, quiet: bool = False) -> None:
+async def compact(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *, quiet: bool = False) -> None:
     """Do what is due for one mirror; `frontiers` are those whose changes have to stay. `quiet`: it is not changing.
 
     Raises StorageFailed; somebody else who writes at once is left alone.
@@ -70,10 +70,10 @@ async def fold(mirror: Mirror, place: Location, frontiers: Iterable[Frontier], *
         if is_due(state, quiet=quiet):
             if await asyncio.to_thread(_damaged, place, state, base=True):
                 return
-            await asyncio.to_thread(_fold, place, state)
+            await asyncio.to_thread(_compact, place, state)
             async with mirror.writing(place):
                 await asyncio.to_thread(base_of(place).vacuum, mirror.held(base_of(place)), full=False)
-            log.info("mirror_folded", uri=place.uri, rows=state.base.rows, changes=state.changes.rows)
+            log.info("mirror_compacted", uri=place.uri, rows=state.base.rows, changes=state.changes.rows)
         async with mirror.writing(place):
             state = await asyncio.to_thread(load, place)
             if state is None:
@@ -102,7 +102,7 @@ def lowest(snapshots: list[PgSnapshot]) -> PgSnapshot:
     return found
 
 
-def folded_sql(state: MirrorState) -> str:
+def compacted_sql(state: MirrorState) -> str:
     """The rows as of the end of the log, in DataFusion's dialect, out of mirror_base and mirror_log."""
     schema = arrow_schema(state.columns, "")
     columns = {field.name: MirrorColumn.of(field.type) for field in schema}
@@ -118,10 +118,10 @@ def _damaged(place: Location, state: MirrorState, *, base: bool) -> bool:
     return (base and base_of(place).discard_damaged(state.base.files)) or found
 
 
-def _fold(place: Location, state: MirrorState) -> None:
+def _compact(place: Location, state: MirrorState) -> None:
     schema = arrow_schema(state.columns, "")
     query = QueryBuilder().register("mirror_base", state.base.table).register("mirror_log", state.changes.table)
-    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(folded_sql(state))))
+    reader = pa.RecordBatchReader.from_stream(cast(Any, query.execute(compacted_sql(state))))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in reader:

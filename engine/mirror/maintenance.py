@@ -16,7 +16,7 @@ import asyncpg
 import structlog
 from deltalake.exceptions import DeltaError
 
-from engine.mirror.compaction import fold
+from engine.mirror.compaction import compact
 from engine.mirror.delta_table import Location, StorageFailed, WriteConflict
 from engine.mirror.mirror import Mirror, StaleMirror
 from engine.mirror.source import has
@@ -61,7 +61,7 @@ WHERE d.source_relid = $1::bigint::oid AND d.cdc_mode IS NOT NULL AND s.frontier
 
 
 class MirrorMaintenance:
-    """Ships changes of the mirrors of one database, folds them, and removes what is not needed."""
+    """Ships changes of the mirrors of one database, compacts them, and removes what is not needed."""
 
     def __init__(self, mirror: Mirror, pool: DatabasePool):
         self._mirror = mirror
@@ -75,7 +75,7 @@ class MirrorMaintenance:
         self._renewed: dict[str, float] = {}
         self._shipped: dict[str, float] = {}
         self._tidied = -TIDY_SECONDS
-        self._folding: dict[str, asyncio.Task[None]] = {}
+        self._compacting: dict[str, asyncio.Task[None]] = {}
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -106,7 +106,7 @@ class MirrorMaintenance:
                     await asyncio.sleep(REST)
                     await self._woken.within(LOOK_INTERVAL - REST)
         finally:
-            for task in self._folding.values():
+            for task in self._compacting.values():
                 task.cancel()
             connection.terminate()
 
@@ -133,9 +133,9 @@ class MirrorMaintenance:
             self._tidied = now
             await self.tidy(connection)
 
-    async def folded(self) -> None:
-        """Wait until no mirror is being folded: one that is, is not followed."""
-        await asyncio.gather(*self._folding.values())
+    async def compacted(self) -> None:
+        """Wait until no mirror is being compacted: one that is, is not followed."""
+        await asyncio.gather(*self._compacting.values())
 
     async def _follow(
         self, connection: asyncpg.Connection, mirror: str, source: int, *, idle: bool, moved: bool
@@ -167,20 +167,20 @@ class MirrorMaintenance:
         except (WriteConflict, StorageFailed, DeltaError) as error:
             log.warning("mirror_not_written", source=source, error=storage_message(error))
             return False
-        if place.uri not in self._folding:
+        if place.uri not in self._compacting:
             frontiers = [Frontier.parse(dict(row)) for row in await connection.fetch(_FRONTIERS_SQL, source)]
             quiet = now - self._shipped[mirror] >= QUIET_SECONDS
-            self._folding[place.uri] = task = asyncio.create_task(self._fold(place, frontiers, quiet=quiet))
-            task.add_done_callback(lambda _: self._folding.pop(place.uri, None))
+            self._compacting[place.uri] = task = asyncio.create_task(self._compact(place, frontiers, quiet=quiet))
+            task.add_done_callback(lambda _: self._compacting.pop(place.uri, None))
         return True
 
-    async def _fold(self, place: Location, frontiers: list[Frontier], *, quiet: bool) -> None:
+    async def _compact(self, place: Location, frontiers: list[Frontier], *, quiet: bool) -> None:
         try:
-            await fold(self._mirror, place, frontiers, quiet=quiet)
+            await compact(self._mirror, place, frontiers, quiet=quiet)
         except (StorageFailed, DeltaError, OSError) as error:
-            log.warning("mirror_not_folded", uri=place.uri, error=storage_message(error))
+            log.warning("mirror_not_compacted", uri=place.uri, error=storage_message(error))
         except Exception:
-            log.exception("mirror_not_folded", uri=place.uri)
+            log.exception("mirror_not_compacted", uri=place.uri)
 
     async def _let_go(self, connection: asyncpg.Connection, mirror: str) -> None:
         await connection.execute("DELETE FROM pgtrickle.pgt_mirrors WHERE mirror = $1::text::uuid", mirror)

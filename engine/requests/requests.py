@@ -105,7 +105,7 @@ class RequestHandling:
     """Whether there may be a new source, or a new history, once the transaction commits."""
 
 
-async def take(session: SqlSession) -> list[Request]:
+async def claim(session: SqlSession) -> list[Request]:
     """The requests that the session's transaction has made, in order; they are deleted.
 
     They come back if the transaction does not commit. Deleting comes before carrying out, since the deferred trigger
@@ -375,7 +375,7 @@ async def carry_out_all(
     and committed, then the tables are populated from one fresh snapshot. The caller undoes the first step if the
     second fails (`undo_creation`). A statement that drops stream tables, too, is carried out in one: it may be these.
     """
-    requests = await take(session)
+    requests = await claim(session)
     for request in requests:
         check_session(request)
     kinds = [request.checked() for request in requests]

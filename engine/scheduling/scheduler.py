@@ -503,7 +503,7 @@ _SETTINGS = """
 SELECT pgtrickle._setting('pg_trickle.enabled', 'on'),
        CASE lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) WHEN 'off' THEN 1
             ELSE pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) END,
-       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._stray_roles()
+       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._out_of_band_requesters()
 """
 
 

@@ -154,7 +154,7 @@ async def refresh_within(
         raise
 
 
-async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: float | None) -> bool:
+async def carry_out_of_band(pool: DatabasePool, role: int, spark: Spark, limit: float | None) -> bool:
     """Carry out the oldest request that a role, given by OID, has made on connections that bypass the server.
 
     Each of its transactions may take so many seconds. False if there is none. Raises SqlError if its connection is
@@ -164,7 +164,7 @@ async def carry_out_stray(pool: DatabasePool, role: int, spark: Spark, limit: fl
 
     async def carry_out(session: PooledSession) -> int | None:
         async with session.transaction("read_committed"):
-            rows = await session.fetch("SELECT * FROM pgtrickle._claim_stray_request($1::bigint::oid)", role)
+            rows = await session.fetch("SELECT * FROM pgtrickle._claim_out_of_band_request($1::bigint::oid)", role)
             if not rows:
                 return None
             request = Request.from_row(rows[0])

@@ -145,7 +145,7 @@ def test_requests_of_bypassing_connections_are_claimed_once_in_order(connect: Co
     other = connect(autocommit=False)
     claim = (
         "SELECT request_id, arguments::jsonb->>'name', requested_by"
-        " FROM pgtrickle._claim_stray_request('catalog_alice'::regrole)"
+        " FROM pgtrickle._claim_out_of_band_request('catalog_alice'::regrole)"
     )
     with engine.connection.transaction():
         (first,) = engine.connection.execute(claim).fetchall()
@@ -197,7 +197,7 @@ def test_requests_are_private(connect: Connect) -> None:
     )
     assert sqlstate(bob, forged, "catalog_alice") == "42501"
     assert sqlstate(bob, "UPDATE pgtrickle.pgt_requests SET kind = 'drop'") == "42501"
-    assert sqlstate(bob, "SELECT * FROM pgtrickle._claim_stray_request('catalog_bob'::regrole)") == "42501"
+    assert sqlstate(bob, "SELECT * FROM pgtrickle._claim_out_of_band_request('catalog_bob'::regrole)") == "42501"
     assert sqlstate(bob, "SELECT pgtrickle._fail_request(1, '', '')") == "42501"
 
 

@@ -115,33 +115,36 @@ BEGIN
 END $$;
 
 
+DROP FUNCTION IF EXISTS  -- of earlier versions
+    pgtrickle._claim_stray_request(), pgtrickle._claim_stray_request(oid), pgtrickle._stray_roles();
+
+
 -- The roles with requests that transactions have left behind by bypassing the server, who has waited longest first. For
 -- the engine alone.
-CREATE OR REPLACE FUNCTION pgtrickle._stray_roles() RETURNS bigint[]
+CREATE OR REPLACE FUNCTION pgtrickle._out_of_band_requesters() RETURNS bigint[]
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(w.requested_by::bigint ORDER BY w.first), '{}')
     FROM (SELECT q.requested_by, min(q.request_id) AS first
           FROM pgtrickle.pgt_requests q WHERE q.error IS NULL GROUP BY q.requested_by) AS w
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._stray_roles() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._out_of_band_requesters() FROM PUBLIC;
 
 
 -- The oldest such request of a role, locked for this transaction. For the engine alone. Another server's claims are
 -- skipped.
-DROP FUNCTION IF EXISTS pgtrickle._claim_stray_request();  -- its earlier signature
-CREATE OR REPLACE FUNCTION pgtrickle._claim_stray_request(role oid)
+CREATE OR REPLACE FUNCTION pgtrickle._claim_out_of_band_request(role oid)
 RETURNS TABLE (request_id bigint, kind text, arguments text, search_path text, requested_by text)
 LANGUAGE sql VOLATILE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
     SELECT q.request_id, q.kind, q.arguments::text, q.search_path,
            (SELECT a.rolname::text FROM pg_roles a WHERE a.oid = q.requested_by)
     FROM pgtrickle.pgt_requests q
-    WHERE q.requested_by = _claim_stray_request.role AND q.error IS NULL
+    WHERE q.requested_by = _claim_out_of_band_request.role AND q.error IS NULL
       AND q.xid IS DISTINCT FROM pg_current_xact_id_if_assigned()
     ORDER BY q.request_id
     LIMIT 1
     FOR UPDATE SKIP LOCKED
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._claim_stray_request(oid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._claim_out_of_band_request(oid) FROM PUBLIC;
 
 
 -- Note that a claimed request failed; it is not tried again. Of each role the last hundred that have failed are kept. For

@@ -18,26 +18,26 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._adopt_restored() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    strayed bigint[];
+    misplaced bigint[];
     dependencies pgtrickle.pgt_dependencies[];
     lost oid;
     target regprocedure;
 BEGIN
-    strayed := ARRAY(
+    misplaced := ARRAY(
         SELECT s.pgt_id FROM pgtrickle.pgt_stream_tables s
         WHERE s.frontier->>'system' IS DISTINCT FROM pgtrickle._system() AND NOT EXISTS (
             SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
             WHERE c.oid = s.pgt_relid AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
               AND t.tgname = 'pg_trickle_guard'));
-    IF strayed <> '{}' THEN
+    IF misplaced <> '{}' THEN
         -- In two steps: one's new OID can be another's old one.
-        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = (4294967295 - s.pgt_id)::oid WHERE s.pgt_id = ANY (strayed);
+        UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = (4294967295 - s.pgt_id)::oid WHERE s.pgt_id = ANY (misplaced);
         UPDATE pgtrickle.pgt_stream_tables s SET pgt_relid = c.oid, pgt_owner = c.relowner
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_trigger t ON t.tgrelid = c.oid
-        WHERE s.pgt_id = ANY (strayed) AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
+        WHERE s.pgt_id = ANY (misplaced) AND c.relname = s.pgt_name AND n.nspname = s.pgt_schema
           AND t.tgname = 'pg_trickle_guard';
-        dependencies := ARRAY(SELECT d FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (strayed));
-        DELETE FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (strayed);
+        dependencies := ARRAY(SELECT d FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (misplaced));
+        DELETE FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = ANY (misplaced);
         INSERT INTO pgtrickle.pgt_dependencies
         SELECT (jsonb_populate_record(d, jsonb_build_object('source_relid', coalesce(c.oid, d.source_relid)))).*
         FROM unnest(dependencies) AS d

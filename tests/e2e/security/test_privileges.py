@@ -173,7 +173,7 @@ def test_catalog_cannot_be_written_by_plain_users(alice: psycopg.Connection[Any]
         "CREATE TABLE pgtrickle.t (a int)",
         "CREATE TABLE pgtrickle_changes.t (a int)",
         "CREATE FUNCTION pgtrickle.f() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-        "SELECT pgtrickle._claim_stray_request(10)",
+        "SELECT pgtrickle._claim_out_of_band_request(10)",
         "SELECT pgtrickle_roles.as_10('SELECT to_jsonb(1)', '{}')",
         "SELECT pgtrickle._runner(10)",
     ):

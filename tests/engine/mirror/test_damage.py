@@ -95,15 +95,15 @@ async def test_spark_never_gives_rows_of_a_file_with_another_byte(
 async def test_what_has_rotted_does_not_get_into_a_new_file(
     laboratory: Laboratory, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "FOLD_ROWS", 0)
-    monkeypatch.setattr(compaction, "FOLD_RATIO", 0)
+    monkeypatch.setattr(compaction, "COMPACTION_ROWS", 0)
+    monkeypatch.setattr(compaction, "COMPACTION_RATIO", 0)
     await laboratory.rows("id", "v")
     await laboratory.run("INSERT INTO public.t VALUES (6, 'v6', 0)")
     async with laboratory.at("id", "v") as version:
         file = Path(version.files[0] if part == "base" else version.changes[0])
     _rot(file)
     place = laboratory.mirror.place("lab", version.source)
-    await compaction.fold(laboratory.mirror, place, [])
+    await compaction.compact(laboratory.mirror, place, [])
     assert not await asyncio.to_thread(file.exists)
     async with laboratory.at("id", "v") as rebuilt:
         assert not rebuilt.reused

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from engine.mirror import compaction
-from engine.mirror.compaction import fold
+from engine.mirror.compaction import compact
 from engine.mirror.delta_table import Location
 from engine.mirror.maintenance import MirrorMaintenance
 from engine.mirror.mirror import Mirror
@@ -89,7 +89,7 @@ async def test_open_transaction_is_shipped_after_it_has_ended(laboratory: Labora
     await maintenance.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 1
     await transaction.commit()
-    await maintenance.folded()
+    await maintenance.compacted()
     await maintenance.cycle(connection)
     assert (await stored(laboratory)).changes.rows == 2
     assert await laboratory.rows("id", "v") == [*FIVE, (6, "late"), (7, "early")]
@@ -172,13 +172,13 @@ async def test_mirror_of_a_source_that_nobody_reads_is_removed(laboratory: Labor
     assert not place.names()
 
 
-class TestFolding:
+class TestCompaction:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compaction, "FOLD_ROWS", 3)
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 3)
 
     @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
-    async def test_folded_mirror_has_the_same_rows(self, laboratory: Laboratory, key: str) -> None:
+    async def test_compacted_mirror_has_the_same_rows(self, laboratory: Laboratory, key: str) -> None:
         await laboratory.run(
             f"CREATE TABLE public.x (id int {key}, v text, f float8)",
             "INSERT INTO public.x SELECT i, 'v' || i, 0 FROM generate_series(1, 10) i",
@@ -196,7 +196,7 @@ class TestFolding:
         expected = sorted((tuple(row) for row in await laboratory.connection.fetch("SELECT * FROM public.x")), key=str)
         await laboratory.rows("id", "v", "f", table="x")
         place = laboratory.mirror.place("lab", (await laboratory.source("x")).oid)
-        await fold(laboratory.mirror, place, [])
+        await compact(laboratory.mirror, place, [])
         state = load(place)
         assert state is not None
         assert (state.base.rows, state.snapshot, state.changes.rows) == (len(expected), state.to, 0)
@@ -204,16 +204,16 @@ class TestFolding:
             assert version.reused
             assert texts(contents(version, "id", "v", "f")) == texts(expected)
 
-    async def test_short_log_is_folded_when_it_has_stayed_quiet(
+    async def test_short_log_is_compacted_when_it_has_stayed_quiet(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(compaction, "FOLD_ROWS", 1000)
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 1000)
         monkeypatch.setattr(compaction, "QUIET_ROWS", 3)
         await laboratory.rows("id", "v")
         await laboratory.run("UPDATE public.t SET v = 'x'")
         expected = await laboratory.rows("id", "v")
         for quiet in (False, True):
-            await fold(laboratory.mirror, await place_of(laboratory), [], quiet=quiet)
+            await compact(laboratory.mirror, await place_of(laboratory), [], quiet=quiet)
             state = await stored(laboratory)
             assert (state.snapshot == state.to) is quiet
             async with laboratory.at("id", "v") as version:
@@ -228,7 +228,7 @@ class TestFolding:
             await laboratory.run("UPDATE public.t SET v = 'x'", "INSERT INTO public.t VALUES (6, 'new', 0)")
             after = [(i, "x") for i in range(1, 6)] + [(6, "new")]
             async with laboratory.at("id", "v") as version:
-                await fold(laboratory.mirror, await place_of(laboratory), [Frontier.parse(frontier)])
+                await compact(laboratory.mirror, await place_of(laboratory), [Frontier.parse(frontier)])
                 assert contents(version, "id", "v") == after
             assert contents(base, "id", "v") == FIVE
             assert (await stored(laboratory)).base.rows == 6
@@ -259,26 +259,26 @@ class TestFolding:
 
         with monkeypatch.context() as patched, pytest.raises(Killed):
             patched.setattr(Location, "overwrite", killed)
-            await fold(laboratory.mirror, place, [])
+            await compact(laboratory.mirror, place, [])
         laboratory.mirror = Mirror(laboratory.root)
         async with laboratory.at("id", "v") as version:
             assert version.reused
             assert contents(version, "id", "v") == expected
-        await fold(laboratory.mirror, place, [])
+        await compact(laboratory.mirror, place, [])
         assert await laboratory.rows("id", "v") == expected
         assert (await stored(laboratory)).changes.rows == 0
 
     async def test_small_files_of_the_log_are_made_one(
         self, laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(compaction, "FOLD_ROWS", 100)
+        monkeypatch.setattr(compaction, "COMPACTION_ROWS", 100)
         monkeypatch.setattr(compaction, "SMALL_FILES", 3)
         await laboratory.rows("id", "v")
         for number in range(6, 11):
             await laboratory.run(f"INSERT INTO public.t VALUES ({number}, 'v{number}', 0)")
             await laboratory.rows("id", "v")
         assert len((await stored(laboratory)).changes.files) == 5
-        await fold(laboratory.mirror, await place_of(laboratory), [])
+        await compact(laboratory.mirror, await place_of(laboratory), [])
         state = await stored(laboratory)
         assert len(state.changes.files) == 1
         files = changes_of(await place_of(laboratory)).names()

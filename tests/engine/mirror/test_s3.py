@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engine.mirror.compaction import fold
+from engine.mirror.compaction import compact
 from engine.mirror.location import location, spark_properties
 from engine.mirror.mirror import Mirror
 from engine.session.snapshots import PgSnapshot
@@ -78,10 +78,10 @@ async def laboratory(dsn: str, tmp_path: Path, s3: dict[str, str]) -> AsyncItera
         yield laboratory
 
 
-async def test_mirror_on_s3_is_written_followed_folded_and_removed(
+async def test_mirror_on_s3_is_written_followed_compacted_and_removed(
     laboratory: Laboratory, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.mirror.compaction.FOLD_ROWS", 1)
+    monkeypatch.setattr("engine.mirror.compaction.COMPACTION_ROWS", 1)
     async with laboratory.at("id", "v") as version:
         assert not version.reused
         assert version.rows == 5
@@ -90,7 +90,7 @@ async def test_mirror_on_s3_is_written_followed_folded_and_removed(
         assert version.reused
         assert len(version.changes) == 1
     place = laboratory.mirror.place("lab", (await laboratory.source()).oid)
-    await fold(laboratory.mirror, place, [])
+    await compact(laboratory.mirror, place, [])
     async with laboratory.at("id", "v") as version:
         assert version.reused
         assert version.changes == ()
