@@ -129,47 +129,59 @@ class ExtendedInterceptor(Interceptor):
             return  # stray: PostgreSQL ignores it
         if kind == m.PARSE:
             data = self._parse_as_sent(data)
-        if kind == m.PARSE and m.text_at(data, 5) in self.parsed:
-            await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
+        if await self._is_prepared_already(kind, data):
             return
-        if kind == m.CLOSE and data[5:6] == b"S":
-            self.parsed -= {m.text_at(data, 6)}
-        if kind == m.EXECUTE and self._to_be_wrapped(data):
-            try:
-                await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
-            except BackendError as error:  # cancelled
-                await self.report(error)
-                self.skipping = True
-                return
-        self.ran += kind == m.EXECUTE
         self.dialogue.swallow = self._warned = None
-        if kind == m.EXECUTE and self.own:
-            try:
-                words = await self._words(m.text_at(data, 5))
-            except BackendError as error:  # cancelled, or out of time
-                await self.report(error)
-                self.skipping = True
-                return
-            refused = refused_outside(words)
-            if refused is not None:
-                await self._refuse_outside(refused)
-                return
-            if kind_of(words) is Kind.BEGIN:  # of the client's, makes ours its own
-                self.dialogue.swallow = _ALREADY
-            self._warned = warned_of_outside(words)
-        length = int.from_bytes(data[1:5], "big") + 1
-        await self.send(data)
-        missing = length - len(data)
-        while missing > 0:
-            _, piece = await self.dialogue.next_from_client()
-            missing -= len(piece)
-            await self.send(piece)
+        if kind == m.EXECUTE and not await self._may_execute(data):
+            return
+        await self._send_whole(data)
         await self.send(m.FLUSH_MESSAGE)
         await self._answer(kind)
         if kind == m.PARSE and self.skipping and data[5] == 0:
             self.executed.statements[b""] = b""  # it went before the new one was looked at
         if kind == m.EXECUTE and self.dialogue.requested and not self.skipping:
             await self.turn()
+
+    async def _is_prepared_already(self, kind: int, data: bytes) -> bool:
+        """Whether a message parses a statement that a first run of the batch has left behind: then it is answered."""
+        if kind == m.CLOSE and data[5:6] == b"S":
+            self.parsed -= {m.text_at(data, 6)}
+        if kind != m.PARSE or m.text_at(data, 5) not in self.parsed:
+            return False
+        await self.give(m.PARSE_COMPLETE, m.PARSE_COMPLETE_MESSAGE)
+        return True
+
+    async def _may_execute(self, execute: bytes) -> bool:
+        """Open a transaction in front of an Execute that needs one. False if that, or the Execute, has failed."""
+        try:
+            if self._to_be_wrapped(execute):
+                await self.open(alone=self.alone and self.ran == 0 and self._before_sync())
+            self.ran += 1
+            return not self.own or await self._may_run_in_ours(await self._words(m.text_at(execute, 5)))
+        except BackendError as error:  # cancelled, or out of time
+            await self.report(error)
+            self.skipping = True
+            return False
+
+    async def _may_run_in_ours(self, words: tuple[str, ...]) -> bool:
+        """Make a transaction of ours look like none to what these words begin. False if PostgreSQL has refused it."""
+        refused = refused_outside(words)
+        if refused is not None:
+            await self._refuse_outside(refused)
+            return False
+        if kind_of(words) is Kind.BEGIN:  # of the client's, makes ours its own
+            self.dialogue.swallow = _ALREADY
+        self._warned = warned_of_outside(words)
+        return True
+
+    async def _send_whole(self, data: bytes) -> None:
+        """Send a message, of which this is the first piece, to its end."""
+        missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
+        await self.send(data)
+        while missing > 0:
+            _, piece = await self.dialogue.next_from_client()
+            missing -= len(piece)
+            await self.send(piece)
 
     def _follow(self, kind: int, data: bytes) -> None:
         """Keep what the fast path keeps about prepared statements."""
@@ -354,12 +366,7 @@ class ExtendedInterceptor(Interceptor):
 
     async def _run_as_it_is(self, data: bytes) -> None:
         """Run a FunctionCall, or a Query that is too long to be read, in our transaction."""
-        missing = int.from_bytes(data[1:5], "big") + 1 - len(data)
-        await self.send(data)
-        while missing > 0:
-            _, piece = await self.dialogue.next_from_client()
-            missing -= len(piece)
-            await self.send(piece)
+        await self._send_whole(data)
         failed = False
         while True:
             kind, answer = await self.dialogue.next_from_backend()

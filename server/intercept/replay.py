@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from catalog.session import SqlError
 from server.intercept.base import COMPLETIONS, Refused
@@ -17,6 +19,7 @@ from server.intercept.extended import ExtendedInterceptor
 from server.intercept.relayed_session import BackendError
 from server.intercept.simple import SimpleInterceptor
 from server.protocol import messages as m
+from server.protocol.batches import Batch
 from server.protocol.executed import Executed, followed, prepared_again
 from server.protocol.framing import WHOLE
 
@@ -25,6 +28,39 @@ _TOO_LATE = SqlError(
     "cannot carry out the engine request of this statement outside a transaction block",
     hint="Run it inside a transaction block, or name the function in the statement's own text.",
 )
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What is left of the answer to the oldest batch, held until it is known what becomes of it."""
+
+    batch: Batch
+    ahead: bool
+    """Whether the client has sent more behind the batch."""
+    in_block: bool
+    """Whether it runs in a transaction block: what that has done before cannot be repeated."""
+    seen: int
+    """Messages of the answer that the client already has."""
+    repeatable: bool = False
+    """Whether the batch may be run again."""
+    left: bool = False
+    """Whether its commit has failed over the request."""
+    answers: deque[tuple[int, bytes]] = field(default_factory=deque)
+    size: int = 0
+
+    def too_long(self, more: int) -> Iterator[tuple[int, bytes]]:
+        """Take out what is held beyond 1 MiB, behind so many bytes more: the client gets it early."""
+        self.size += more
+        while self.size > WHOLE and len(self.answers) > 1:
+            self.repeatable = False
+            kept, early = self.answers.popleft()
+            self.size -= len(early)
+            yield kept, early
+
+    def given(self) -> None:
+        """The client has got all that was held."""
+        self.answers.clear()
+        self.size, self.repeatable = 0, False
 
 
 class ReplayInterceptor(ExtendedInterceptor):
@@ -88,60 +124,68 @@ class ReplayInterceptor(ExtendedInterceptor):
         """The batch has been sent to its end: hold what is left of its answer until it is known what it was."""
         traffic = self.traffic
         head = traffic.oldest()
-        ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or traffic.client.skip
-        in_block = traffic.status != m.IDLE  # what the block has done before cannot be repeated
-        repeatable = head.raw is not None and not traffic.rows and not ahead and not in_block
-        seen = traffic.seen
-        answers: deque[tuple[int, bytes]] = deque()
-        size = 0
-        left: bytes | None = None
+        ahead = len(traffic.outstanding) > 1 or traffic.batch is not None or bool(traffic.client.skip)
+        rest = _Rest(head, ahead, traffic.status != m.IDLE, traffic.seen)
+        rest.repeatable = head.raw is not None and not traffic.rows and not ahead and not rest.in_block
+        if await self._hold(rest):
+            await self._conclude(rest)
+
+    async def _hold(self, rest: _Rest) -> bool:
+        """Read what is left of the answer. False if the batch goes on, since PostgreSQL has ignored its end."""
         while True:
             kind, data = await self.dialogue.next_from_backend()
             if kind == m.READY:
                 self.status = data[5]
-                break
+                return True
             if kind == m.ERROR and m.sqlstate_of(data[5:]) == m.REQUEST_LEFT:
-                left = data
+                rest.left = True
                 continue
-            answers.append((kind, data))
-            size += len(data)
+            rest.answers.append((kind, data))
             if kind == m.COPY_IN:
-                for answer in answers:
-                    await self.give(*answer)
-                answers.clear()
-                size, repeatable = 0, False
-                await self._copy()
-                if not traffic.outstanding:  # PostgreSQL has ignored the Sync
+                await self._copy_behind(rest)
+                if not self.traffic.outstanding:  # PostgreSQL has ignored the Sync
                     await self._in_time()
-                    return
+                    return False
                 continue
             if kind == m.ERROR:
-                traffic.read(kind, data[5:])
-                if not traffic.outstanding:  # PostgreSQL ignores a Query behind it, and waits for a Sync
-                    for answer in answers:
-                        await self._said(*answer)
-                    await self.release()
-                    self.skipping = True
-                    self.dialogue.requested = False
-                    await self.run_batch()
-                    return
+                self.traffic.read(kind, data[5:])
+                if not self.traffic.outstanding:  # PostgreSQL ignores a Query behind it, and waits for a Sync
+                    await self._fail_up_to_sync(rest)
+                    return False
             if kind in COMPLETIONS:
-                traffic.completed()
-            while size > WHOLE and len(answers) > 1:
-                repeatable = False
-                kept, early = answers.popleft()
-                size -= len(early)
-                await self.give(kept, early)
-        if left is not None and in_block:
-            await self._refuse_left(answers, SqlError(m.REQUEST_LEFT, ""))
+                self.traffic.completed()
+            for early in rest.too_long(len(data)):
+                await self.give(*early)
+
+    async def _copy_behind(self, rest: _Rest) -> None:
+        """PostgreSQL wants COPY data behind what is held."""
+        for answer in rest.answers:
+            await self.give(*answer)
+        rest.given()
+        await self._copy()
+
+    async def _fail_up_to_sync(self, rest: _Rest) -> None:
+        """The batch has failed, and its Sync has not been sent."""
+        for answer in rest.answers:
+            await self._said(*answer)
+        await self.release()
+        self.skipping = True
+        self.dialogue.requested = False
+        await self.run_batch()
+
+    async def _conclude(self, rest: _Rest) -> None:
+        """The batch has been answered to its end: carry out its request, if it is not too late."""
+        if rest.left and rest.in_block:
+            await self._refuse_left(rest, SqlError(m.REQUEST_LEFT, ""))
             return
-        if left is not None:
-            await self._left_behind(answers, repeatable, head.raw, head.simple, seen)
+        if rest.left:
+            await self._left_behind(rest)
             return
-        failed = any(kind == m.ERROR for kind, _ in answers)
-        for kind, data in answers:
-            await self._said(kind, data)
-        if self.status == m.IN_TRANSACTION and not failed and not ahead:  # else when that has been answered, too
+        failed = any(kind == m.ERROR for kind, _ in rest.answers)
+        for answer in rest.answers:
+            await self._said(*answer)
+        # Where more has been sent already, the request is carried out when that has been answered, too.
+        if self.status == m.IN_TRANSACTION and not failed and not rest.ahead:
             await self.carry_out()
         if self.status == m.IDLE:
             self.dialogue.requested = False
@@ -161,17 +205,16 @@ class ReplayInterceptor(ExtendedInterceptor):
         """End the oldest batch; the next one may have begun."""
         await self.ready(self.status, oldest=True)
 
-    async def _left_behind(
-        self, answers: deque[tuple[int, bytes]], repeatable: bool, raw: list[bytes] | None, simple: bool, seen: int
-    ) -> None:
+    async def _left_behind(self, rest: _Rest) -> None:
+        """PostgreSQL has undone the batch, since its request was left behind: run it once more, if that may be."""
         self.dialogue.requested = False
-        batch = b"".join(raw or ())
-        prepared = frozenset() if simple else await asyncio.to_thread(prepared_again, batch)
-        if not repeatable or raw is None or prepared is None:
-            await self._refuse_left(answers, _TOO_LATE)
+        batch = b"".join(rest.batch.raw or ())
+        prepared = frozenset() if rest.batch.simple else await asyncio.to_thread(prepared_again, batch)
+        if not rest.repeatable or rest.batch.raw is None or prepared is None:
+            await self._refuse_left(rest, _TOO_LATE)
             return
-        self.dialogue.suppress = seen
-        if simple:
+        self.dialogue.suppress = rest.seen
+        if rest.batch.simple:
             again = SimpleInterceptor(self.session, self.dialogue)
             self.session.interceptor = again
             text = batch[5:-1]
@@ -188,10 +231,10 @@ class ReplayInterceptor(ExtendedInterceptor):
             self.dialogue.repeat(batch)
             await self.run_batch()
 
-    async def _refuse_left(self, answers: deque[tuple[int, bytes]], error: SqlError) -> None:
+    async def _refuse_left(self, rest: _Rest, error: SqlError) -> None:
         """Let a batch whose commit has failed over a request fail with an error of ours."""
         self.dialogue.requested = False
-        for kind, data in answers:
+        for kind, data in rest.answers:
             if kind != m.COMMAND_COMPLETE:
                 await self.give(kind, data)
         await self.report(error)

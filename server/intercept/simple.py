@@ -170,7 +170,7 @@ class SimpleInterceptor(Interceptor):
         await self.ready(self.status)
 
     async def _run_one(self, part: bytes, start: int, text: bytes, words: tuple[str, ...], alone: bool) -> bool:
-        kind = kind_of(words)
+        """Run one statement of the string. False if the string ends with it."""
         asked = None
         if self.subscribing:
             await self.subscriptions.forget_lost()
@@ -180,15 +180,8 @@ class SimpleInterceptor(Interceptor):
             await self.roll_back()
             self.own = False
             return await self._answer(refused, 0, text)
-        warned = warned_of_outside(words) if self.own else None
-        begins = kind is Kind.BEGIN and self.own
-        if warned is not None:
-            pass
-        elif begins:  # ours becomes the client's, which may still add its isolation level
-            self.dialogue.swallow = _ALREADY
-        elif asked is not None and alone:
-            pass  # has no use for a transaction
-        elif self.status == m.IDLE and kind not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT):
+        needs = kind_of(words) not in (Kind.BEGIN, Kind.END, Kind.SAVEPOINT) and not (asked is not None and alone)
+        if needs and self.status == m.IDLE:
             try:
                 await self.open_simply()
             except BackendError as error:  # cancelled
@@ -199,6 +192,14 @@ class SimpleInterceptor(Interceptor):
             asked = self.held = None
         if asked is not None:
             return await self._answer_here(part, start, text, asked)
+        return await self._run_plain(part, start, text, words)
+
+    async def _run_plain(self, part: bytes, start: int, text: bytes, words: tuple[str, ...]) -> bool:
+        """Run a statement of PostgreSQL's, and carry out what it has requested. False if either has failed."""
+        warned = warned_of_outside(words) if self.own else None
+        begins = kind_of(words) is Kind.BEGIN and self.own
+        if begins:  # ours becomes the client's, which may still add its isolation level
+            self.dialogue.swallow = _ALREADY
         going = await self._answer(part, start, text, warned)
         self.dialogue.swallow = None
         self.own = self.own and warned is None and not (begins and going)

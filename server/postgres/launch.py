@@ -82,23 +82,30 @@ def _open_the_way(paths: list[str], shared: list[str], uid: int, gid: int) -> No
     if not closed:
         return
     try:
-        _libc_call("unshare", CLONE_NEWNS)
-        _mount(None, "/", None, MS_REC | MS_SLAVE)  # what is mounted later is seen here, but not the reverse
-        handles = {place: os.open(place, os.O_PATH) for place in places}
-        any_owner = {os.path.realpath(path) for path in shared} | set(shared)
-        for directory in closed:
-            if not _is_below(directory, closed):
-                _mount("headwater", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0711")
-        for place, handle in handles.items():
-            allowed = place in any_owner or os.fstat(handle).st_uid == uid
-            if allowed and not _is(place, handle) and _is_below(os.path.realpath(place), closed):
-                _make_directory(place)
-                _mount(f"/proc/self/fd/{handle}", place, None, MS_BIND | MS_REC)
+        _mount_behind(closed, places, {os.path.realpath(path) for path in shared} | set(shared), uid)
     except OSError as error:
         raise _refusal(
             f'user id {uid} may not pass "{closed[0]}", and this system does not permit a mount namespace '
             f"to get around it ({error.strerror})"
         ) from None
+
+
+def _mount_behind(closed: list[str], places: list[str], any_owner: set[str], uid: int) -> None:
+    """Cover the closed directories, in a mount namespace of our own, by open ones in which the places are mounted.
+
+    Only what belongs to the user is, and what is in `any_owner`. Raises OSError.
+    """
+    _libc_call("unshare", CLONE_NEWNS)
+    _mount(None, "/", None, MS_REC | MS_SLAVE)  # what is mounted later is seen here, but not the reverse
+    handles = {place: os.open(place, os.O_PATH) for place in places}
+    for directory in closed:
+        if not _is_below(directory, closed):
+            _mount("headwater", directory, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0711")
+    for place, handle in handles.items():
+        allowed = place in any_owner or os.fstat(handle).st_uid == uid
+        if allowed and not _is(place, handle) and _is_below(os.path.realpath(place), closed):
+            _make_directory(place)
+            _mount(f"/proc/self/fd/{handle}", place, None, MS_BIND | MS_REC)
 
 
 def _is(place: str, handle: int) -> bool:

@@ -130,6 +130,17 @@ def _is_extended_batch(traffic: Traffic, data: bytes, scanned: bool) -> bool:
     return parses <= 1 or scanned
 
 
+def _is_plain(data: bytes, last: int) -> bool:
+    """Whether a chunk consists of messages that can pass, up to its ReadyForQuery."""
+    position = 0
+    while position < last:
+        kind, length = _unpack(data, position)
+        if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
+            return False
+        position += length + 1
+    return position == last
+
+
 def is_answer(traffic: Traffic, data: bytes) -> bool:
     """Whether PostgreSQL's chunk is one whole answer that can pass; the oldest batch is then answered."""
     last = len(data) - 6
@@ -140,13 +151,7 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
     if framer.size or framer.skip or traffic.seen or traffic.changed or traffic.portals:
         return False
     if not traffic.answers.know(data):
-        position = 0
-        while position < last:
-            kind, length = _unpack(data, position)
-            if not _PLAIN[kind] and (kind != _COMPLETE or data[position + 5 : position + 7] != b"SE"):
-                return False
-            position += length + 1
-        if position != last:
+        if not _is_plain(data, last):
             return False
         traffic.answers.learn(data)
     traffic.status = data[last + 5]

@@ -28,13 +28,10 @@ from server.protocol.statement_registry import Attention, HiddenRequests
 _unpack = m.HEADER.unpack_from
 _DATA_ROW = m.DATA_ROW
 
-# How from_backend treats a type: pass it, count it as a completion, or read it.
-_PASS, _COUNT, _READ = 0, 1, 2
-_TREATMENT = [_PASS] * 256
-for _kind in b"123TnIs":
-    _TREATMENT[_kind] = _COUNT
-for _kind in b"CZENSGWK":
-    _TREATMENT[_kind] = _READ
+# Which types from_backend reads; what the others count for, as completions and as messages of an answer.
+_READ = [kind in b"CZENSGWK" for kind in range(256)]
+_COMPLETES = [int(kind in b"123TnIs") for kind in range(256)]
+_COUNTS = [int(kind != m.NOTIFICATION) for kind in range(256)]
 
 _COPY_ENDS = (m.COMMAND_COMPLETE, m.ERROR, m.READY)
 
@@ -143,8 +140,20 @@ class Traffic(ClientMessages):
         if framer.size:
             framer.feed(data)
             data = framer.take()
+        data, position = self._pass_messages(data, framer.skip)
         end = len(data)
-        position = framer.skip
+        framer.skip = max(position - end, 0)
+        if position < end:
+            framer.partial = data[position:]
+            data = data[:position]
+        return data
+
+    def _pass_messages(self, data: bytes, position: int) -> tuple[bytes, int]:
+        """Take note of PostgreSQL's messages from there on; what the client gets, and the end of the last that passes.
+
+        That may be behind the end of what has arrived.
+        """
+        end = len(data)
         received, seen = self.received, self.seen
         last = end - 5
         left = MOST_MESSAGES
@@ -161,14 +170,11 @@ class Traffic(ClientMessages):
                     break
                 kind, length = _unpack(data, position)
             following = position + 1 + length
-            how = _TREATMENT[kind]
             if length not in BACKEND_LENGTHS[kind]:
                 check(BACKEND_LENGTHS, kind, length)
-            if how == _COUNT:
-                received += 1
-                seen += 1
-            elif how == _PASS:
-                seen += kind != m.NOTIFICATION
+            if not _READ[kind]:
+                received += _COMPLETES[kind]
+                seen += _COUNTS[kind]
             elif following > end:
                 if length < WHOLE:
                     break
@@ -180,35 +186,29 @@ class Traffic(ClientMessages):
                 received = seen = 0
             else:
                 self.received, self.seen = received, seen
-                instead = self._read_in_passing(kind, data[position + 5 : following])
+                data, following = self._read_in_passing(kind, data, position, following)
                 received, seen = self.received, self.seen
-                if instead is not None:
-                    data = data[:position] + instead + data[following:]
-                    following = position + len(instead)
-                    end = len(data)
-                    last = end - 5
+                end = len(data)
+                last = end - 5
                 if self.attention is not None:
                     break
             position = following
         self.received, self.seen = received, seen
-        framer.skip = max(position - end, 0)
-        if position < end:
-            framer.partial = data[position:]
-            data = data[:position]
-        return data
+        return data, position
 
-    def _read_in_passing(self, kind: int, body: bytes) -> bytes | None:
-        """Take note of a message that passes; returns what the client gets in its place, None if it gets the message.
+    def _read_in_passing(self, kind: int, data: bytes, position: int, following: int) -> tuple[bytes, int]:
+        """Take note of a message that passes, from `position` to `following`; both as the client gets them.
 
         Where attention is needed afterwards, what the client gets waits until then.
         """
         if self._requested and kind in _COPY_ENDS:
             self.attention = Attention.REQUEST_MADE
             self._requested = False
-            return None
-        if not self.read(kind, body):
-            return None
-        return TOO_LATE if kind == m.ERROR else b""
+            return data, following
+        if not self.read(kind, data[position + 5 : following]):
+            return data, following
+        instead = TOO_LATE if kind == m.ERROR else b""
+        return data[:position] + instead + data[following:], position + len(instead)
 
     def read(self, kind: int, body: bytes) -> bool:
         """Take note of a message that says something about the session.

@@ -43,15 +43,19 @@ def parse(words: tuple[str, ...]) -> ExtensionStatement | None:
     if not rest or rest[0].lower() not in NAMES:
         return None
     name, rest = rest[0].lower(), rest[1:]
-    schema: str | None = None
-    cascade = False
     if action == "alter":
         known = rest == ["UPDATE"] or (rest[:2] == ["UPDATE", "TO"] and len(rest) == 3)
         return ExtensionStatement(action, name) if known else None
     if action == "drop":
         known = rest in ([], ["CASCADE"], ["RESTRICT"])
         return ExtensionStatement(action, name, guarded, cascade=rest == ["CASCADE"]) if known else None
-    rest = rest[1:] if rest[:1] == ["WITH"] else rest
+    return _creation(name, guarded, rest[1:] if rest[:1] == ["WITH"] else rest)
+
+
+def _creation(name: str, guarded: bool, rest: list[str]) -> ExtensionStatement | None:
+    """CREATE EXTENSION with these options, None if it is not ours."""
+    schema: str | None = None
+    cascade = False
     while rest:
         match rest:
             case ["SCHEMA", value, *rest]:
@@ -63,7 +67,7 @@ def parse(words: tuple[str, ...]) -> ExtensionStatement | None:
                 cascade = True
             case _:
                 return None
-    return ExtensionStatement(action, name, guarded, cascade, schema)
+    return ExtensionStatement("create", name, guarded, cascade, schema)
 
 
 def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -> bytes | None:
