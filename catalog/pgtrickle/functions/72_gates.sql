@@ -272,36 +272,29 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The relations with rows in common with one: it, its partitions and children at all levels, and what these are partitions or
--- children of. (Of a view both it and what is below it are sources.)
-CREATE OR REPLACE FUNCTION pgtrickle._overlapping(relation oid) RETURNS SETOF oid
+-- The stream tables that depend on each of these sources, directly or through others. A relation has rows in common with its
+-- partitions and children at all levels, and with what it and these are partitions or children of; what reads one of them depends on
+-- it, too. (Of a view both it and what is below it are sources.)
+CREATE OR REPLACE FUNCTION pgtrickle._dependents(sources oid[]) RETURNS TABLE (source_relid oid, pgt_id bigint)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE below AS (
-        SELECT relation AS relid
-        UNION SELECT h.inhrelid FROM below b JOIN pg_inherits h ON h.inhparent = b.relid
-    ), above AS (
-        SELECT b.relid FROM below b
-        UNION SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid
-    )
-    SELECT a.relid FROM above a
-$$;
-
-
--- The stream tables that depend on a source, directly or through others.
-CREATE OR REPLACE FUNCTION pgtrickle._dependents(source oid) RETURNS TABLE (pgt_id bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH RECURSIVE reader AS (
-        SELECT s.pgt_id, s.pgt_relid
-        FROM pgtrickle._overlapping(source) AS o(relid)
+        SELECT u.relid AS source, u.relid FROM unnest(sources) AS u(relid)
+        UNION SELECT b.source, h.inhrelid FROM below b JOIN pg_inherits h ON h.inhparent = b.relid
+    ), overlapping AS (
+        SELECT b.source, b.relid FROM below b
+        UNION SELECT o.source, h.inhparent FROM overlapping o JOIN pg_inherits h ON h.inhrelid = o.relid
+    ), reader AS (
+        SELECT o.source, s.pgt_id, s.pgt_relid
+        FROM overlapping o
         JOIN pgtrickle.pgt_dependencies d ON d.source_relid = o.relid
-        JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
         UNION
-        SELECT s.pgt_id, s.pgt_relid
+        SELECT r.source, s.pgt_id, s.pgt_relid
         FROM reader r
         JOIN pgtrickle.pgt_dependencies d ON d.source_relid = r.pgt_relid
         JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
     )
-    SELECT DISTINCT r.pgt_id FROM reader r
+    SELECT r.source, r.pgt_id FROM reader r
 $$;
 
 
@@ -315,13 +308,15 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT d.pgt_id, string_agg(DISTINCT h.reason, '; ' ORDER BY h.reason)
-    FROM (SELECT g.source_relid, format('source %s is gated', pgtrickle._qualified(g.source_relid)) AS reason
-          FROM pgtrickle._gates() g WHERE g.gated
-          UNION ALL
-          SELECT unnest(a.source_relids), format('watermark group "%s" is not aligned', a.group_name)
-          FROM pgtrickle._alignment() a WHERE NOT a.aligned) AS h
-    CROSS JOIN LATERAL pgtrickle._dependents(h.source_relid) AS d
+    WITH closed AS MATERIALIZED (
+        SELECT g.source_relid, format('source %s is gated', pgtrickle._qualified(g.source_relid)) AS reason
+        FROM pgtrickle._gates() g WHERE g.gated
+        UNION ALL
+        SELECT unnest(a.source_relids), format('watermark group "%s" is not aligned', a.group_name)
+        FROM pgtrickle._alignment() a WHERE NOT a.aligned
+    )
+    SELECT d.pgt_id, string_agg(DISTINCT c.reason, '; ' ORDER BY c.reason)
+    FROM pgtrickle._dependents(ARRAY(SELECT DISTINCT c.source_relid FROM closed c)) AS d JOIN closed c USING (source_relid)
     GROUP BY d.pgt_id;
 END $$;
 
@@ -347,7 +342,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT c.relname::text, n.nspname::text, g.gated, g.gated_at, g.ungated_at, g.gated_by,
            CASE WHEN g.gated THEN now() ELSE g.ungated_at END - g.gated_at,
            coalesce((SELECT string_agg(s.pgt_schema || '.' || s.pgt_name, ', ' ORDER BY s.pgt_schema, s.pgt_name)
-                     FROM pgtrickle._dependents(g.source_relid) d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+                     FROM pgtrickle._dependents(ARRAY[g.source_relid]) d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
                      WHERE g.gated), '')
     FROM pgtrickle._gates() g
     JOIN pg_class c ON c.oid = g.source_relid

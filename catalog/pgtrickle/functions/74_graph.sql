@@ -2,11 +2,10 @@
 
 
 -- What each stream table reads, as edges: from a stream table to one that it reads (source_id), or to another relation (NULL).
-CREATE OR REPLACE FUNCTION pgtrickle._edges() RETURNS TABLE (pgt_id bigint, source_relid oid, source_id bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT d.pgt_id, d.source_relid, u.pgt_id
-    FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_stream_tables u ON u.pgt_relid = d.source_relid
-$$;
+CREATE OR REPLACE VIEW pgtrickle.pgt_edges AS
+SELECT d.pgt_id, d.source_relid, u.pgt_id AS source_id
+FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_stream_tables u ON u.pgt_relid = d.source_relid;
+GRANT SELECT ON pgtrickle.pgt_edges TO PUBLIC;
 
 
 -- All stream tables as trees: those that no other one reads, and beneath each what it reads, down to tables. One that several
@@ -19,11 +18,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = s.pgt_relid)
     ), reached AS (
         SELECT t.pgt_id FROM top t
-        UNION SELECT e.source_id FROM reached r JOIN pgtrickle._edges() e USING (pgt_id) WHERE e.source_id IS NOT NULL
+        UNION SELECT e.source_id FROM reached r JOIN pgtrickle.pgt_edges e USING (pgt_id) WHERE e.source_id IS NOT NULL
     ), below AS (
-        SELECT s.pgt_id, e.source_id FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle._edges() e USING (pgt_id)
+        SELECT s.pgt_id, e.source_id FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_edges e USING (pgt_id)
         WHERE s.pgt_id NOT IN (SELECT r.pgt_id FROM reached r)
-        UNION SELECT b.pgt_id, e.source_id FROM below b JOIN pgtrickle._edges() e ON e.pgt_id = b.source_id
+        UNION SELECT b.pgt_id, e.source_id FROM below b JOIN pgtrickle.pgt_edges e ON e.pgt_id = b.source_id
     ), tree AS (
         SELECT r.pgt_id, r.pgt_relid AS relid, 0 AS depth, '' AS stem, '' AS beneath, ARRAY[r.place] AS places, ARRAY[r.pgt_id] AS path
         FROM (SELECT s.pgt_id, s.pgt_relid, row_number() OVER (ORDER BY s.pgt_schema, s.pgt_name) AS place
@@ -37,7 +36,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM tree t CROSS JOIN LATERAL (
             -- As they were created, stream tables first.
             SELECT e.source_id, e.source_relid, row_number() OVER w AS place, lead(true) OVER w IS NULL AS is_last
-            FROM pgtrickle._edges() e
+            FROM pgtrickle.pgt_edges e
             WHERE e.pgt_id = t.pgt_id AND NOT coalesce(e.source_id = ANY (t.path), false)
             WINDOW w AS (ORDER BY e.source_id, e.source_relid)) AS c
     )
@@ -62,14 +61,14 @@ RETURNS TABLE (group_id int4, member_name text, member_schema text, is_convergen
                schedule_policy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE comes_from AS (  -- a relation and all that it comes from, itself among them
-        SELECT DISTINCT e.source_relid AS relid, e.source_relid AS origin FROM pgtrickle._edges() e
+        SELECT DISTINCT e.source_relid AS relid, e.source_relid AS origin FROM pgtrickle.pgt_edges e
         UNION
         SELECT c.relid, e.source_relid
-        FROM comes_from c JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.origin JOIN pgtrickle._edges() e USING (pgt_id)
+        FROM comes_from c JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = c.origin JOIN pgtrickle.pgt_edges e USING (pgt_id)
     ), shared AS (  -- of the stream table pgt_id: two relations that it reads, and what both come from
         SELECT a.pgt_id, a.source_relid AS left_relid, b.source_relid AS right_relid, l.origin
-        FROM pgtrickle._edges() a
-        JOIN pgtrickle._edges() b ON b.pgt_id = a.pgt_id AND b.source_relid > a.source_relid
+        FROM pgtrickle.pgt_edges a
+        JOIN pgtrickle.pgt_edges b ON b.pgt_id = a.pgt_id AND b.source_relid > a.source_relid
         JOIN comes_from l ON l.relid = a.source_relid
         JOIN comes_from r ON r.relid = b.source_relid AND r.origin = l.origin
     ), member AS (  -- of the diamond that meets in meeting_id
