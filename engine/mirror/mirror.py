@@ -318,7 +318,7 @@ class Mirror:
         return [version for version, number in self._readers[table.uri].items() if number > 0]
 
     def vacuum(self, place: Location, *, full: bool) -> None:
-        """Remove files that neither the last version needs nor one being read. In `writing`, with no compaction at work."""
+        """Remove files that no version needs which is the last or being read. In `writing`; not beside a compaction."""
         for table in (base_of(place), changes_of(place)):
             table.vacuum(self.held(table), full=full)
 
