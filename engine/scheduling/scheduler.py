@@ -313,22 +313,33 @@ class Scheduler:
             pgt_id = table.pgt_id
             self._paces[pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
             upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
-            due = self._due.get(pgt_id)
-            changed = not self._is_idle(table, position)
-            if due is not None:
-                due.changed = due.changed or changed
-            elif table.status != Status.SUSPENDED and (changed or upstream):
-                pace = self._paces[pgt_id]
-                schedule = schedules[pgt_id] if table.cron is None else pace.until_fire(table, table.clock)
-                wait = self._seconds_to_wait(table, schedule, now)
-                if wait > 0:
-                    next_look = min(next_look, now + wait)
-                else:
-                    due = self._take_up(_Due(table, pace, schedule, position, changed, upstream))
-            elif table.cron is not None and not changed:
-                self._paces[pgt_id].fired = table.clock  # with nothing to do
+            due, wait = self._due_now(table, schedules.get(pgt_id), position, upstream, now)
+            next_look = min(next_look, now + wait)
             nearest[pgt_id] = upstream if due is None else {pgt_id}
         return next_look
+
+    def _due_now(
+        self, table: StreamTable, schedule: float | None, position: int | None, upstream: set[int], now: float
+    ) -> tuple[_Due | None, float]:
+        """A stream table that is due, or None; and seconds until it will be, infinite where that is not known yet.
+
+        `schedule` is None for cron.
+        """
+        pace, due, changed = self._paces[table.pgt_id], self._due.get(table.pgt_id), not self._is_idle(table, position)
+        if due is not None:
+            due.changed = due.changed or changed
+            return due, math.inf
+        if table.status == Status.SUSPENDED:
+            return None, math.inf
+        if not (changed or upstream):
+            pace.fired = table.clock  # with nothing to do
+            return None, math.inf
+        if schedule is None:
+            schedule = pace.until_fire(table, table.clock)
+        wait = self._seconds_to_wait(table, schedule, now)
+        if wait > 0:
+            return None, wait
+        return self._take_up(_Due(table, pace, schedule, position, changed, upstream)), math.inf
 
     def _is_idle(self, table: StreamTable, position: int | None) -> bool:
         """Nothing at all has been captured since the stream table was found up to date."""

@@ -9,9 +9,9 @@ from tests.structure.figures import Figures, measure
 FOLDER = 18
 CIRCLES: list[int] = []
 CIRCLES_OF_TYPES: list[int] = []
-OVER_20 = 3
-OVER_15 = 20
-LINES = 69
+OVER_20 = 0
+OVER_15 = 0
+LINES = 60
 
 
 @pytest.fixture(scope="module")
