@@ -77,7 +77,7 @@ class DatabaseOnSpark:
         with self._reasons(context, "full", core.query):
             result = await self._executor.run(
                 session,
-                query=core.query,
+                query=core.spark,
                 types=core.types,
                 total_orders=plan.differentiable,
                 **await self._circumstances(session, context, plan, "full", expected),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sql.base.columns import WEIGHT, Column, Field
 from sql.base.identity import content_groups
@@ -26,8 +26,8 @@ def consolidated(
     )
 
 
-def counted_out(query: str, columns: Sequence[Column | Field]) -> str:
-    """The rows of a Z-set without weights: every row as often as its weights add up to."""
+def counted_out(query: str, columns: Sequence[Column | Field], copies: Callable[[str], str] = repeated) -> str:
+    """The rows of a Z-set without weights: every row as often as its weights add up to; ``copies`` repeats rows."""
     net = consolidated(query, columns, keep="> 0")
-    rows = f"{derived(net, 'n')} CROSS JOIN {repeated(f'n.{W}')} AS r"
+    rows = f"{derived(net, 'n')} CROSS JOIN {copies(f'n.{W}')} AS r"
     return select([f"n.{quote(column.name)}" for column in columns], rows)

@@ -34,8 +34,9 @@ from sql.operators.aggregates.accumulators import rescan_strategy
 from sql.operators.aggregates.cached_accumulators import memory_name
 from sql.operators.aggregates.linear_aggregate import addable
 from sql.operators.pass_through import PassThrough
-from sql.operators.plan import NOTHING, TreeFacts
+from sql.operators.plan import NOTHING, Plan, TreeFacts
 from sql.operators.semi_join_reduction import SemiJoinReduction
+from sql.operators.statement import StagedStatement
 from sql.optimize.column_pruning import narrowed
 from sql.optimize.predicate_pushdown import pushed_conditions
 from sql.optimize.semi_join_reduction import bounds
@@ -137,7 +138,7 @@ def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
     """A query that is only ever evaluated in full; the text is not looked into."""
     rows = canonical.strip().rstrip(";")
     bag = Bag(rows, tuple(output))
-    return Compiled(bag, (), {}, "Query", {}, Core(*bag.core))
+    return Compiled(bag, (), {}, "Query", {}, Core(rows, rows, bag.core_types))
 
 
 def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
@@ -161,7 +162,7 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         used_columns,
         root.tree(),
         strategies(root, shape),
-        Core(*shape.core),
+        _core(shape),
         pushed_conditions(root),
         TreeFacts(bounding, whole, narrowed(root)),
         remembered(root, shape, whole, bounding),
@@ -169,6 +170,11 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         root,
         fields,
     )
+
+
+def _core(shape: Shape) -> Core:
+    on_spark = Plan(frozenset(), statement=StagedStatement())
+    return Core(shape.core(NOTHING), shape.core(on_spark), shape.core_types)
 
 
 def read_whole(root: Operator, shape: Shape) -> frozenset[int]:

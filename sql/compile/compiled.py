@@ -25,13 +25,14 @@ before. What was planned by an earlier one is then planned, and computed, anew."
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What an external executor computes: a query in PostgreSQL's dialect and the columns it gives out.
+    """What an external executor computes: a query as PostgreSQL is asked it, as Spark is, and its columns.
 
     For a root aggregate these are the group keys and base aggregates; PostgreSQL finishes them in `staged_sql`.
     ``types`` are its columns as `staged_rows` wants them.
     """
 
     query: str
+    spark: str
     types: Types
 
     @property

@@ -11,7 +11,6 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import derived, select
-from sql.canonical.dialect import generate
 from sql.operators.operator import Operator, Restriction
 from sql.operators.plan import Plan
 
@@ -32,18 +31,18 @@ class Filter(Operator):
     def linear(self) -> bool:
         return True
 
-    def filtered(self, query: str) -> str:
+    def filtered(self, plan: Plan, query: str) -> str:
         """Those of any rows with the input's columns that satisfy the condition."""
-        return select(["*"], derived(query, "f"), where=[f"({generate(self.condition)})"])
+        return select(["*"], derived(query, "f"), where=[f"({plan.target.condition(self.condition)})"])
 
     def delta(self, plan: Plan) -> str:
-        return self.filtered(self.input.delta(plan))
+        return self.filtered(plan, self.input.delta(plan))
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self.filtered(self.input.new(plan, only))
+        return self.filtered(plan, self.input.new(plan, only))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self.filtered(self.input.old(plan, only))
+        return self.filtered(plan, self.input.old(plan, only))
 
     def row_key(self) -> list[tuple[int, str]] | None:
         return self.input.row_key()

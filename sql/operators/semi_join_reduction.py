@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from sql.base.text import all_of, derived, quote, select, union_all
-from sql.canonical.dialect import generate
 from sql.operators.operator import Operator
 from sql.operators.plan import Plan
 
@@ -36,7 +35,7 @@ class SemiJoinReduction:
     def sql(self, plan: Plan, alias: str) -> str:
         """The condition that a row with this alias matters."""
         columns = [quote(name) for name in dict.fromkeys(theirs for _, theirs in self.pairs)]
-        where = [f"({generate(condition)})" for condition in self.conditions]
+        where = [f"({plan.target.condition(condition)})" for condition in self.conditions]
         states = [self.operator.new(plan)]
         if self.operator.changed(plan):
             states.append(self.operator.delta(plan))

@@ -10,9 +10,9 @@ from sqlglot import exp
 
 from sql.base.columns import WEIGHT, Source
 from sql.errors import NotExpressible
+from sql.operators.targets.spark import COPIES
 from sql.spark.expressions import SparkExpressions
 from sql.spark.relations import FromClause, Relation, SourceColumn, has_joins, named, reference, refuse_parts, renamed
-from sql.spark.simplify import repeated_by
 from sql.spark.types import BIGINT, Typed
 from sql.spark.values import as_type, identifier, kept_scale, unify
 
@@ -168,9 +168,10 @@ class FromClauses:
         side, kind = (join.args.get(part) or "" for part in ("side", "kind"))
         if kind not in ("", "INNER", "CROSS", "OUTER") or side not in ("", "LEFT", "RIGHT", "FULL"):
             raise NotExpressible(f"{side} {kind} JOIN".strip())
-        if (copies := repeated_by(join.this)) is not None:
+        called = join.this.this if isinstance(join.this, exp.Lateral) else None
+        if isinstance(called, exp.Anonymous) and called.name == COPIES:
             expressions = SparkExpressions(lambda column: resolve(column, (clause.bindings,)))
-            number = expressions.render(copies).sql
+            number = expressions.render(called.expressions[0]).sql
             return f" LATERAL VIEW explode(array_repeat(0, CAST({number} AS INT))) {self.alias()} AS x"
         item = self._item(join.this, scope, clause)
         if has_joins(join.this):

@@ -36,8 +36,6 @@ def simplified(query: exp.Expr) -> exp.Expr:
     for select in list(query.find_all(exp.Select)):
         _without_laterals(select)
         _without_looks(select)
-    for condition in list(query.find_all(exp.And)):
-        _without_hashes(condition)
     for member in list(query.find_all(exp.In)):
         _without_special_numbers(member)
     return query
@@ -81,52 +79,6 @@ def _named_expressions(item: Any) -> dict[str, exp.Expr] | None:
     if any(value for part, value in inner.args.items() if part != "expressions"):
         return None
     return {expression.alias_or_name: expression.unalias() for expression in inner.expressions}
-
-
-def _without_hashes(condition: exp.And) -> None:
-    """Rows whose hashes are equal and that are equal are equal: what `same.generate_same` writes."""
-    hashes, rows = condition.left.unnest(), condition.right.unnest()
-    if not isinstance(hashes, exp.EQ) or not _calls(rows, "record_eq"):
-        return
-    sides = [hashes.left, hashes.right]
-    if not all(_calls(side, "hash_record_extended") for side in sides):
-        return
-    pairs = [_members(row) for row in rows.expressions]
-    if [_members(side.expressions[0]) for side in sides] == pairs and len(pairs[0]) == len(pairs[1]) > 0:
-        agree = [exp.NullSafeEQ(this=a.copy(), expression=b.copy()) for a, b in zip(*pairs, strict=True)]
-        condition.replace(exp.paren(exp.and_(*agree)))
-
-
-def _calls(node: Any, name: str) -> bool:
-    return isinstance(node, exp.Anonymous) and node.name.lower() == name
-
-
-def _members(row: Any) -> list[exp.Expr]:
-    return list(row.expressions) if _calls(row, "row") else []
-
-
-def repeated_by(item: Any) -> exp.Expr | None:
-    """The number in an item of FROM that `render.repeated` has written, None if it is another one."""
-    if not isinstance(item, exp.Lateral) or not isinstance(item.this, exp.Subquery):
-        return None
-    inner = item.this.this
-    if not isinstance(inner, exp.Select) or inner.expressions or not inner.args.get("limit"):
-        return None
-    number = inner.args["limit"].expression
-    parts = {part for part, value in inner.args.items() if value}
-    if parts != {"limit", "from_"}:
-        return None
-    filled = _filled(inner.args["from_"].this)
-    return number if filled is not None and filled.unnest() == number.unnest() else None
-
-
-def _filled(source: exp.Expr) -> exp.Expr | None:
-    """How many elements an array has that an item of FROM is made of by ``array_fill``."""
-    fills, arrays = [*source.find_all(exp.Anonymous)], [*source.find_all(exp.Array)]
-    if [fill.name.lower() for fill in fills] != ["array_fill"] or len(arrays) != 1:
-        return None
-    cast = arrays[0].expressions[0]
-    return cast.this if isinstance(cast, exp.Cast) else None
 
 
 def _without_looks(select: exp.Select) -> None:

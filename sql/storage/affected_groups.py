@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sql.base.columns import Column, Field
 from sql.base.text import aliased, derived, quote, select
 from sql.operators import Operator, RecomputeGroups
-from sql.operators.plan import Plan
+from sql.operators.plan import NOTHING, Plan
 from sql.storage.keyed import Keyed
 from sql.storage.root import above, hidden_keys
 from sql.storage.shape import output_columns
@@ -34,10 +34,16 @@ class AffectedGroups(Keyed):
         # Touched keys alone matter; but a change that cancels another one touches nothing.
         return None
 
+    def _stored(self, plan: Plan, rows: str) -> str:
+        return stored(plan, self.root, self.decisive, self.key, self.output, self.fields, rows)
+
+    def core(self, plan: Plan) -> str:
+        return self._stored(plan, self.decisive.new(plan))
+
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         decisive = self.decisive
         touched = decisive.touched(plan)
-        rows = stored(self.root, decisive, self.key, self.output, self.fields, decisive.new(plan, decisive.at(touched)))
+        rows = self._stored(plan, decisive.new(plan, decisive.at(touched)))
         if not self.key:
             rows = select(["*"], derived(rows, "o"), where=[f"EXISTS (SELECT FROM {touched})"])
         keys = staged_keys(plan, self.key, keys_as_stored(decisive.keys, self.key, touched))
@@ -59,6 +65,7 @@ def staged_keys(plan: Plan, stored: Sequence[Column], keys: str) -> str:
 
 
 def stored(
+    plan: Plan,
     root: Operator,
     decisive: RecomputeGroups,
     key: tuple[Column, ...],
@@ -69,7 +76,7 @@ def stored(
     """The user's columns and hidden keys, made from rows of the deciding operator."""
     hidden = hidden_keys(decisive.keys, key, output)
     columns = output_columns(fields) + [aliased(quote(field.name), name) for name, field in hidden.items()]
-    return select(columns, derived(above(root, rows, list(hidden.values())), "o"))
+    return select(columns, derived(above(plan, root, rows, list(hidden.values())), "o"))
 
 
 def touched_groups(
@@ -80,5 +87,5 @@ def touched_groups(
     fields: tuple[tuple[str, Field], ...],
 ) -> AffectedGroups:
     """The shape for any operator with keys below the top of the tree."""
-    rows = stored(root, decisive, key, output, fields, decisive.new(Plan(frozenset())))
+    rows = stored(NOTHING, root, decisive, key, output, fields, decisive.new(NOTHING))
     return AffectedGroups(rows, output, key, fields, root, decisive)

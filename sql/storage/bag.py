@@ -14,7 +14,7 @@ from sql.base.identity import SALT, content_hash, content_partition, same_conten
 from sql.base.text import derived, quote, select
 from sql.operators import Operator
 from sql.operators.plan import Plan
-from sql.storage.shape import ROW_ID, Shape, W, net_delta
+from sql.storage.shape import ROW_ID, Shape, W, current_rows, net_delta
 
 HASH = quote("__pgt_hash")
 ORDINAL = quote("__pgt_ordinal")
@@ -51,6 +51,9 @@ class Bag(Shape):
     @property
     def summed(self) -> Operator | None:
         return self.root
+
+    def core(self, plan: Plan) -> str:
+        return current_rows(self.root, self.fields, plan) if self.root is not None else self.rows
 
     def create(self, storage: str) -> tuple[str, ...]:
         return (*Shape.create(self, storage), f"CREATE INDEX ON {storage} ({HASH})")

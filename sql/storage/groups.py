@@ -20,7 +20,8 @@ from sql.operators import Aggregate, Filter, Operator
 from sql.operators.aggregates.accumulators import COUNT, Maintained, auxiliaries, maintained, results
 from sql.operators.aggregates.accumulators import state as made_of
 from sql.operators.operator import names
-from sql.operators.plan import Plan
+from sql.operators.plan import NOTHING, Plan
+from sql.operators.statement import Types
 from sql.storage.affected_groups import keys_as_stored, staged_keys
 from sql.storage.keyed import ID, Keyed
 from sql.storage.root import above, hidden_keys, top
@@ -36,7 +37,6 @@ class Groups(Keyed):
     aggregate: Aggregate
     root: Operator
     maintained: tuple[Maintained, ...]
-    state: str
 
     @property
     def auxiliaries(self) -> tuple[str, ...]:
@@ -75,10 +75,14 @@ class Groups(Keyed):
         consolidated = self.filtered or any(a.rescan and a.consolidated for a in auxiliaries(self.maintained))
         return None if consolidated else self.aggregate.input
 
+    def core(self, plan: Plan) -> str:
+        aggregate = self.aggregate
+        return made_of(aggregate.keys, self.maintained, aggregate.input.new(plan), grouped=aggregate.grouped)
+
     @property
-    def core(self) -> tuple[str, tuple[tuple[str, str], ...]]:
+    def core_types(self) -> Types:
         keys = tuple((field.name, field.type) for field in self.aggregate.keys)
-        return self.state, keys + tuple((name, "") for name in self.auxiliaries)
+        return keys + tuple((name, "") for name in self.auxiliaries)
 
     def from_core(self, rows: str) -> str:
         return self.finished(rows)
@@ -199,7 +203,7 @@ def _finished(
     aggregates = results(aggregate.keys, maintained, state, names(parts))
     hidden = hidden_keys(aggregate.keys, key, output)
     columns = [aliased(quote(field.name), name) for name, field in (*fields, *hidden.items())]
-    rows = above(root, aggregates, [*hidden.values(), *parts])
+    rows = above(NOTHING, root, aggregates, [*hidden.values(), *parts])
     return select([*columns, *names(parts)], derived(rows, "u"))
 
 
@@ -220,4 +224,4 @@ def groups(
         return None
     state = made_of(aggregate.keys, known, aggregate.input.new(Plan(frozenset())), grouped=aggregate.grouped)
     rows = _finished(root, aggregate, known, output, key, fields, state)
-    return Groups(rows, output, key, fields, aggregate, root, known, state)
+    return Groups(rows, output, key, fields, aggregate, root, known)

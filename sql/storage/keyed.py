@@ -12,7 +12,7 @@ from sql.base.identity import key_hash, same_content, same_key
 from sql.base.text import derived, quote, select
 from sql.operators import Operator
 from sql.operators.plan import Plan
-from sql.storage.shape import ROW_ID, Shape, W, net_delta
+from sql.storage.shape import ROW_ID, Shape, W, current_rows, net_delta
 
 ID = quote(ROW_ID)
 
@@ -110,6 +110,9 @@ class KeyedRows(Keyed):
     @property
     def summed(self) -> Operator | None:
         return self.root
+
+    def core(self, plan: Plan) -> str:
+        return current_rows(self.root, self.fields, plan)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
         """In the net delta a key has at most one row that goes and one that comes, and these two differ."""

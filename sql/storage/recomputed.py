@@ -44,6 +44,9 @@ class Recomputed(Shape):
     def summed(self) -> Operator | None:
         return None
 
+    def core(self, plan: Plan) -> str:
+        return self.base.core(plan)
+
     def create(self, storage: str) -> tuple[str, ...]:
         return self.base.create(storage)
 
@@ -54,5 +57,9 @@ class Recomputed(Shape):
         return self.base.apply_full(plan, storage, rows)
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        return self.base.apply_full(plan, storage, self.rows)
+
+    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        """See `Shape.apply_staged_delta`. Without an index, and without what is stored, all rows are looked at."""
         types = {column.name: column.type for column in self.output} | dict.fromkeys(self.computed, "")
-        return self.base.apply_full(plan, storage, plan.statement.staged("__pgt_rows", self.rows, types))
+        return self.base.apply_full(plan, storage, plan.statement.staged("__pgt_rows", self.core(plan), types))

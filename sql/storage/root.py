@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from sql.base.columns import Column, Field
 from sql.operators import Filter, Operator, Project
+from sql.operators.plan import Plan
 
 
 def top(root: Operator) -> Iterator[Project | Filter]:
@@ -25,11 +26,11 @@ def below_projections(root: Operator) -> Operator:
     return root
 
 
-def above(root: Operator, rows: str, extra: Sequence[Field]) -> str:
+def above(plan: Plan, root: Operator, rows: str, extra: Sequence[Field]) -> str:
     """The root's rows, made from those of the deciding operator; ``extra`` columns of these are passed on."""
     for operator in reversed(list(top(root))):
         if isinstance(operator, Filter):
-            rows = operator.filtered(rows)
+            rows = operator.filtered(plan, rows)
         else:
             own = {column.name for column in operator.columns}
             passed = tuple(field for field in extra if field.name not in own)

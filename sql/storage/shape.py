@@ -13,6 +13,7 @@ from sql.operators import Operator
 from sql.operators.aggregates.cached_accumulators import memories
 from sql.operators.captured_changes import PENDING, buffer
 from sql.operators.plan import Plan
+from sql.operators.statement import Types
 
 ROW_ID = "__pgt_row_id"
 W = quote(WEIGHT)
@@ -32,6 +33,11 @@ class StorageColumn:
 def output_columns(output: Sequence[tuple[str, Field]]) -> list[str]:
     """The operator's columns under the query's names."""
     return [f"{quote(f.name)} AS {quote(name)}" for name, f in output]
+
+
+def current_rows(operator: Operator, output: Sequence[tuple[str, Field]], plan: Plan) -> str:
+    """The operator's rows as they are now, under the query's names."""
+    return select(output_columns(output), derived(operator.new(plan), "o"))
 
 
 def net_delta(plan: Plan, operator: Operator, output: Sequence[tuple[str, Field]]) -> str:
@@ -113,12 +119,16 @@ class Shape(ABC):
         """The columns whose types are known."""
         return self.output
 
+    @abstractmethod
+    def core(self, plan: Plan) -> str:
+        """The query of the rows that `from_core` takes, for the plan's target; nothing has changed."""
+
     @property
-    def core(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """A query of rows that `from_core` takes, for another executor, and its columns, with their types if known."""
+    def core_types(self) -> Types:
+        """The columns of `core`."""
         types = {column.name: column.type for column in self.described}
         names = (*(column.name for column in self.output), *self.computed)
-        return self.rows, tuple((name, types.get(name, "")) for name in names)
+        return tuple((name, types.get(name, "")) for name in names)
 
     def from_core(self, rows: str) -> str:
         """The storage's rows without row ids, from those of `core`."""

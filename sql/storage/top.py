@@ -70,7 +70,7 @@ class Top(Recomputed):
             f"SELECT (NOT {full} OR ({left}) >= {limit.count}) AND NOT EXISTS ({unknown}) AS enough",
         )
         copies = f"{ranked} AS r CROSS JOIN {repeated(f'r.{W}')} AS c"
-        kept = limit.computed(select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
+        kept = limit.computed(plan, select([f"r.{name}" for name in names(columns)], copies, where=[f"r.{W} > 0"]))
         again = limit.new(plan)
         chosen = union_all(
             [
@@ -79,10 +79,6 @@ class Top(Recomputed):
             ]
         )
         return self.base.apply_full(plan, storage, chosen)
-
-    def apply_staged_delta(self, plan: Plan, storage: str) -> dict[str, str]:
-        """See `Shape.apply_staged_delta`. Without an index, and without what is stored, all rows are looked at."""
-        return Recomputed.apply_delta(self, plan, storage)
 
     def _give_groups(self, plan: Plan, storage: str, stored_as: dict[str, str], full: str) -> None:
         """Tell an aggregate right below the limit which groups are stored: all there are while there is room left."""

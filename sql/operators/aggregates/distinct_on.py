@@ -13,6 +13,7 @@ from sql.base.text import derived, select
 from sql.operators.aggregates.recompute_groups import KeepsRows
 from sql.operators.operator import names
 from sql.operators.ordering import SortKey, order_by, total_order
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class DistinctOn(KeepsRows):
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
         return self.input.columns
 
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         within = tuple(key for key in self.order if key.column not in self.keys)
         ties = not self.input.told_apart([*self.keys, *(key.column for key in within)])
         order = total_order(self.keys, within, self.input.telling() if ties else ())

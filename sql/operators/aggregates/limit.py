@@ -64,7 +64,7 @@ class Limit(KeepsRows):
             return f"{query}{order_by(self.peers)} FETCH FIRST {number} ROWS WITH TIES"
         return f"{query}{order_by(self.total)} LIMIT {number}"
 
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         if self.keys:
             return self._by_group(rows)
         if self.ties and self.peers:
@@ -112,10 +112,10 @@ class Limit(KeepsRows):
         )
         return union_all(
             [
-                select([*columns, f"1::bigint AS {W}"], derived(self.computed(select(["*"], members)), "n")),
+                select([*columns, f"1::bigint AS {W}"], derived(self.computed(plan, select(["*"], members)), "n")),
                 select(
                     [*columns, f"-1::bigint AS {W}"],
-                    derived(self.computed(counted_out(before, self.input.columns)), "o"),
+                    derived(self.computed(plan, counted_out(before, self.input.columns, plan.target.copies)), "o"),
                 ),
             ]
         )

@@ -120,7 +120,7 @@ def _doubtful(aggregate: RecomputedAggregate, plan: Plan, both: str, members: st
     else:
         members = aggregate.within(plan, members, doubtful)
     again = select(["*"], plan.cte(plan.fresh("members"), members))
-    return aggregate.recomputed(doubtful, again, aggregate.within(plan, changes, doubtful, W))
+    return aggregate.recomputed(plan, doubtful, again, aggregate.within(plan, changes, doubtful, W))
 
 
 def _among(aggregate: RecomputedAggregate, made_of: Sequence[Accumulator], every: str, summed: str, plan: Plan) -> str:

@@ -34,7 +34,7 @@ class RecomputeGroups(Operator):
     keys: tuple[Field, ...]
 
     @abstractmethod
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         """The operator's rows, a query with `columns`, from the input's rows of whole groups, a query with the input's.
 
         A delta takes away the old rows as they were given out. So the result may depend on the rows as a multiset
@@ -84,7 +84,7 @@ class RecomputeGroups(Operator):
         return plan.target.restricted(query, columns, only, self._nullable()) if only else query
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self.computed(self.input_new(plan, only))
+        return self.computed(plan, self.input_new(plan, only))
 
     def old(self, plan: Plan, only: Restriction | None = None) -> str:
         only = only and only.to(self.keys)
@@ -93,16 +93,16 @@ class RecomputeGroups(Operator):
             query = plan.target.restricted(query, [*names(self.input.columns), W], only, self._nullable())
         return select(
             [*names(self.columns), f"1::bigint AS {W}"],
-            derived(self.computed(counted_out(query, self.input.columns)), "g"),
+            derived(self.computed(plan, counted_out(query, self.input.columns, plan.target.copies)), "g"),
         )
 
     def delta(self, plan: Plan) -> str:
         changes = select(["*"], plan.cte(plan.fresh("changes"), bounded(plan, self, self.input.delta(plan))))
         touched = self._touched(plan, changes)
         members = select(["*"], plan.cte(plan.fresh("members"), self.input_new(plan, self.at(touched))))
-        return self.recomputed(touched, members, changes)
+        return self.recomputed(plan, touched, members, changes)
 
-    def recomputed(self, touched: str, members: str, changes: str) -> str:
+    def recomputed(self, plan: Plan, touched: str, members: str, changes: str) -> str:
         """The delta of touched groups: their rows from the ``members`` of now, less those from the members before.
 
         The old members are the new ones less the ``changes``, all of which are in these groups.
@@ -116,13 +116,13 @@ class RecomputeGroups(Operator):
         )
         # Where there are no keys there may be a row in any case: it matters only if something was touched.
         gate = [f"EXISTS (SELECT FROM {touched})"]
-        after = derived(self.computed(members), "n")
+        after = derived(self.computed(plan, members), "n")
         return union_all(
             [
                 select([*names(self.columns), f"1::bigint AS {W}"], after, where=gate),
                 select(
                     [*names(self.columns), f"-1::bigint AS {W}"],
-                    derived(self.computed(counted_out(before, self.input.columns)), "o"),
+                    derived(self.computed(plan, counted_out(before, self.input.columns, plan.target.copies)), "o"),
                     where=gate,
                 ),
             ]

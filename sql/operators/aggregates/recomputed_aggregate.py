@@ -11,6 +11,7 @@ from sql.base.text import derived, quote, select
 from sql.operators.aggregates.call import Call
 from sql.operators.aggregates.recompute_groups import RecomputeGroups
 from sql.operators.operator import names
+from sql.operators.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class RecomputedAggregate(RecomputeGroups):
         keys = [field.origin for field in self.keys]
         return [origin for origin in keys if origin] if keys and None not in keys else None
 
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         chosen = _Chosen(self.keys)
         columns = [
             quote(key.name)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from sql.base.columns import Field
 from sql.base.identity import any_alike
-from sql.base.text import derived, quote, repeated, select
+from sql.base.text import derived, quote, select
 from sql.operators.aggregates.recompute_groups import RecomputeGroups
 from sql.operators.operator import names
+from sql.operators.plan import Plan
 
 _LEFT, _RIGHT = quote("__pgt_left"), quote("__pgt_right")
 _DISTINCT = {"INTERSECT": [f"{_LEFT} > 0", f"{_RIGHT} > 0"], "EXCEPT": [f"{_LEFT} > 0", f"{_RIGHT} = 0"]}
@@ -42,7 +43,7 @@ class SetOperation(RecomputeGroups):
             return f"a.{name}"
         return f"{any_alike(key, 'a', order=quote('a', self.side.name))} AS {name}"
 
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         copies = [
             f"pg_catalog.count(*) FILTER (WHERE a.{quote(self.side.name)} = {side}) AS {name}"
             for side, name in ((1, _LEFT), (2, _RIGHT))
@@ -55,7 +56,7 @@ class SetOperation(RecomputeGroups):
         columns = [f"c.{name}" for name in names(self.keys)]
         if not self.all:
             return select(columns, derived(counted, "c"), where=_DISTINCT[self.kind])
-        repeat = f"CROSS JOIN {repeated(_COPIES[self.kind])} AS r"
+        repeat = f"CROSS JOIN {plan.target.copies(_COPIES[self.kind])} AS r"
         return select(columns, f"{derived(counted, 'c')} {repeat}")
 
     def describe(self) -> str:

@@ -136,7 +136,7 @@ class Window(KeepsRows):
     def columns(self) -> tuple[Field, ...]:  # type: ignore[override]
         return self.input.columns + tuple(call.column for call in self.calls)
 
-    def computed(self, rows: str) -> str:
+    def computed(self, plan: Plan, rows: str) -> str:
         ties = tie_break(self.input.telling(), self.keys)
         sorts = {(call.order, self._total_frame(call)) for call in self.calls if self._tied(call)}
         if len(sorts) > 1 and not self.input.told_apart(self.input.columns):

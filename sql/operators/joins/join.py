@@ -19,7 +19,6 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import derived, select
-from sql.canonical.dialect import generate
 from sql.canonical.row_expressions import equated
 from sql.operators.joins.join_chain import delta_by_chains, rows_at, rows_by_chain
 from sql.operators.operator import Operator, Restriction, W, names
@@ -45,7 +44,7 @@ class Join(Operator):
 
     def _joined(self, plan: Plan, relations: Sequence[str], weight: str | None) -> str:
         columns = names(self._read(plan)) + ([f"{weight} AS {W}"] if weight else [])
-        where = [f"({generate(condition)})" for condition in self.conditions]
+        where = [f"({plan.target.condition(condition)})" for condition in self.conditions]
         return select(columns, " CROSS JOIN ".join(relations), where=where)
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

@@ -22,7 +22,7 @@ def delta_by_chains(
     plan: Plan, inputs: Sequence[Operator], conditions: Sequence[exp.Expr], columns: Sequence[Field]
 ) -> str:
     """A query: the changes of a join in some of its inputs' columns, with weights."""
-    graph = JoinGraph(inputs, conditions)
+    graph = JoinGraph(plan, inputs, conditions)
     changed = [i for i, operator in enumerate(inputs) if operator.changed(plan)]
     changed.sort(key=lambda i: len(graph.reached[i]))
     chains = _Chains(plan, graph, [f.name for f in columns], {})
@@ -41,7 +41,7 @@ def rows_by_chain(
     only: Restriction | None,
 ) -> str:
     """A query: the rows of a join as they are now, in an order that PostgreSQL need not look for."""
-    graph = JoinGraph(inputs, conditions)
+    graph = JoinGraph(plan, inputs, conditions)
     start = max(range(len(inputs)), key=lambda i: len(graph.reached[i]))
     chains = _Chains(plan, graph, [f.name for f in columns], {})
     states = [operator.new(plan, only and only.to(operator.columns)) for operator in inputs]
@@ -66,7 +66,7 @@ def rows_at(
 
     None if the restriction says nothing about the others, or these nothing about the groups.
     """
-    graph = JoinGraph(inputs, conditions)
+    graph = JoinGraph(plan, inputs, conditions)
     plain = _not_aggregating(inputs, only)
     inside, given = frozenset(plain), {f.name for f in columns}
     known = [f for i in plain for f in inputs[i].columns if f.name in given]

@@ -17,11 +17,11 @@ from sqlglot import exp
 
 from sql.base.columns import Field
 from sql.base.text import quote
-from sql.canonical.dialect import generate
 from sql.canonical.null_safe_equal import NullSafeEqual
 from sql.canonical.row_expressions import conjuncts, equated
 from sql.operators.filter import Filter
 from sql.operators.operator import Operator
+from sql.operators.plan import Plan
 from sql.operators.project import Project
 from sql.operators.scan import Scan
 
@@ -66,8 +66,9 @@ class Link:
 class JoinGraph:
     """The inputs of a join, whose columns have different names, by number, and what its conditions say of them."""
 
-    def __init__(self, inputs: Sequence[Operator], conditions: Sequence[exp.Expr]):
+    def __init__(self, plan: Plan, inputs: Sequence[Operator], conditions: Sequence[exp.Expr]):
         self.inputs = inputs
+        self._written = plan.target.condition
         self._owner = {f.name: (i, f) for i, operator in enumerate(inputs) for f in operator.columns}
         self.conditions: list[Condition] = []
         equal: list[tuple[str, str]] = []
@@ -75,7 +76,7 @@ class JoinGraph:
         for condition in conditions:
             columns = frozenset(column.name for column in condition.find_all(exp.Column))
             owners = frozenset(self._owner[name][0] for name in columns)
-            self.conditions.append(Condition(f"({generate(condition)})", columns, owners))
+            self.conditions.append(Condition(f"({self._written(condition)})", columns, owners))
             self.conditions += self._following(condition, owners) if len(owners) > 1 else []
             if isinstance(condition, NullSafeEqual):
                 sides = condition.this.unnest(), condition.expression.unnest()
@@ -96,7 +97,7 @@ class JoinGraph:
         for i in sorted(owners) if len(alternatives) > 1 else []:
             own = [[part for part in parts if self._owners(part) == {i}] for parts in alternatives]
             if all(own):
-                sql = " OR ".join(" AND ".join(f"({generate(part)})" for part in parts) for parts in own)
+                sql = " OR ".join(" AND ".join(f"({self._written(part)})" for part in parts) for parts in own)
                 columns = {column.name for parts in own for part in parts for column in part.find_all(exp.Column)}
                 following.append(Condition(f"({sql})", frozenset(columns), frozenset({i}), owners))
         return following

@@ -47,10 +47,9 @@ class Match:
     left: tuple[Field, ...]
     right: tuple[Field, ...]
 
-    @property
-    def sql(self) -> str:
+    def sql(self, plan: Plan) -> str:
         """The conditions as one."""
-        return all_of([f"({generate(condition)})" for condition in self.conditions])
+        return all_of([f"({plan.target.condition(condition)})" for condition in self.conditions])
 
     @property
     def left_used(self) -> tuple[Field, ...]:
@@ -158,7 +157,7 @@ class Match:
             left = plan.target.restricted(left, [quote(f.name) for f in self.left], only, possibly)
         source = derived(left, "l")
         crossed = self._crossed(plan, rows) if single else []
-        where = crossed or [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql])})"]
+        where = crossed or [f"EXISTS ({select([], derived(rows, 'r'), where=[self.sql(plan)])})"]
         if self.pairs:
             source = f"{self._values(plan, rows)} AS k CROSS JOIN {source}"
             equal = [f"{pair.left} = k.k{i}" for i, pair in enumerate(self.pairs)]
@@ -194,7 +193,7 @@ class Match:
                 if column.name in right:
                     value = plan.target.value(select([quote(column.name)], derived(row, "r")))
                     column.replace(exp.Var(this=value))
-            parts.append(generate(result))
+            parts.append(plan.target.condition(result))
         return all_of(parts)
 
 

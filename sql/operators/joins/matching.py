@@ -64,13 +64,14 @@ class Matching(Operator):
         """The conditions between the inputs."""
         return Match(self.conditions, self.left.columns, self.right.columns)
 
-    def _chosen(self, left: str, right: str, *weight: str) -> str:
-        exists = f"EXISTS ({select([], derived(right, 'r'), where=[self.match.sql])})"
+    def _chosen(self, plan: Plan, left: str, right: str, *weight: str) -> str:
+        exists = f"EXISTS ({select([], derived(right, 'r'), where=[self.match.sql(plan)])})"
         columns = [f"l.{name}" for name in names(self.left.columns)]
         return select([*columns, *weight], derived(left, "l"), where=[exists if self.wanted else f"NOT {exists}"])
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         return self._chosen(
+            plan,
             self.left.new(plan, only and only.to(self.left.columns)),
             self.right.new(plan, self.match.through(only)),
         )
@@ -86,7 +87,7 @@ class Matching(Operator):
         if not self.right.changed(plan):
             assert left is not None
             only = match.mirrored().keys(plan, left) if self.right.barrier else None
-            return self._chosen(left, self.right.new(plan, only), f"l.{W}")
+            return self._chosen(plan, left, self.right.new(plan, only), f"l.{W}")
         streamed = self.right.sources <= plan.streamed
         right = self.right.delta(plan) if streamed else shared_delta(plan, self.right)
         changes = select(["*"], plan.cte(plan.fresh("changes"), consolidated(right, match.right_used)))
@@ -145,7 +146,7 @@ class Matching(Operator):
         changed = select(
             [*contents, f"pg_catalog.sum(r.{W})::bigint AS n"],
             f"{distinct} AS d CROSS JOIN {derived(changes, 'r')}",
-            where=[match.sql],
+            where=[match.sql(plan)],
             group_by=contents,
         )
         net = plan.cte(plan.fresh("net"), changed)
@@ -158,11 +159,11 @@ class Matching(Operator):
             present = select(
                 [*contents, "pg_catalog.count(*) AS n"],
                 f"{distinct} AS d CROSS JOIN {derived(right, 'r')}",
-                where=[match.sql],
+                where=[match.sql(plan)],
                 group_by=contents,
             )
         else:
-            some = f"{select([], derived(right, 'r'), where=[match.sql])} LIMIT {enough}"
+            some = f"{select([], derived(right, 'r'), where=[match.sql(plan)])} LIMIT {enough}"
             present = select([f"d.{N}", f"(SELECT pg_catalog.count(*) FROM ({some}) AS s) AS n"], f"{distinct} AS d")
         return plan.cte(
             plan.fresh("matches"),

@@ -55,9 +55,9 @@ class Outer(Operator):
         left, right = self.left.row_key(), self.right.row_key()
         return None if left is None or right is None else left + right
 
-    def _joined(self, kind: str, left: str, right: str, *weight: str) -> str:
+    def _joined(self, plan: Plan, kind: str, left: str, right: str, *weight: str) -> str:
         columns = [*names(self.left.columns), *names(self.right.columns), *weight]
-        return select(columns, f"{derived(left, 'l')} {kind} JOIN {derived(right, 'r')} ON {self.match.sql}")
+        return select(columns, f"{derived(left, 'l')} {kind} JOIN {derived(right, 'r')} ON {self.match.sql(plan)}")
 
     def _padded(self, plan: Plan, rows: str, padded: Operator, *weight: str) -> str:
         """Rows of one side beside NULLs in place of the ``padded`` one's."""
@@ -75,7 +75,7 @@ class Outer(Operator):
         if not self.right.changed(plan):
             left = shared_delta(plan, self.left)
             only = self.match.mirrored().keys(plan, left) if self.right.barrier else None
-            return self._joined("LEFT", left, self.right.new(plan, only), f"l.{W}")
+            return self._joined(plan, "LEFT", left, self.right.new(plan, only), f"l.{W}")
         for operator in (self.left, self.right):
             if operator.changed(plan):
                 shared_delta(plan, operator)
@@ -94,7 +94,7 @@ class LeftJoin(Outer):
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         below = only and only.to(self.left.columns)
-        return self._joined("LEFT", self.left.new(plan, below), self.right.new(plan, self.match.through(below)))
+        return self._joined(plan, "LEFT", self.left.new(plan, below), self.right.new(plan, self.match.through(below)))
 
     def delta(self, plan: Plan) -> str:
         return self._left_delta(plan)
@@ -141,7 +141,7 @@ class FullJoin(Outer):
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
         if only is None and (self.match.pairs or not self.conditions):
-            both = self._joined("FULL", self.left.new(plan), self.right.new(plan))
+            both = self._joined(plan, "FULL", self.left.new(plan), self.right.new(plan))
             merged = [
                 f"coalesce(j.{quote(m.left.name)}, j.{quote(m.right.name)}) AS {quote(m.column.name)}"
                 for m in self.merged
@@ -149,6 +149,7 @@ class FullJoin(Outer):
             return select([*names(self.columns[: -len(merged) or None]), *merged], derived(both, "j"))
         left, right = self._sides(only)
         rows = self._joined(
+            plan,
             "LEFT",
             self.left.new(plan, left),
             self.right.new(plan, self.match.through(left)),

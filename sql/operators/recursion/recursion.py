@@ -127,13 +127,13 @@ def before(plan: Plan, scan: Scan) -> str:
     if name not in plan.memo(_Memo).named:
         source = scan.source
         table = quote(now(plan, scan)) if isinstance(scan, VersionScan) else quote(source.schema, source.name)
-        rows = _rows_before(source, table, [f.origin[1] for f in scan.columns if f.origin])
+        rows = _rows_before(plan, source, table, [f.origin[1] for f in scan.columns if f.origin])
         plan.memo(_Memo).named.add(name)
         plan.cte(name, rows)
     return name
 
 
-def _rows_before(source: Source, relation: str, used: list[str]) -> str:
+def _rows_before(plan: Plan, source: Source, relation: str, used: list[str]) -> str:
     columns = [column for column in source.columns if column.name in used]
     quoted = [quote(column.name) for column in columns]
     table, delta = f"{relation} AS t", f"{delta_name(source.oid)} AS d"
@@ -154,4 +154,4 @@ def _rows_before(source: Source, relation: str, used: list[str]) -> str:
             select([*(f"d.{c}" for c in quoted), f"-d.{W} AS {W}"], delta),
         ]
     )
-    return counted_out(counted, columns)
+    return counted_out(counted, columns, plan.target.copies)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sqlglot import exp
+
 from sql.base.columns import Field
 from sql.base.identity import key_hash
-from sql.base.text import all_of, any_of, derived, quote, select, union_all
+from sql.base.text import all_of, any_of, derived, quote, repeated, select, union_all
+from sql.canonical.dialect import generate
 from sql.operators.targets.restriction import Restriction
 from sql.operators.targets.target import Target
 
@@ -50,6 +53,14 @@ class PostgreSQL(Target):
     def fence(self, query: str) -> str:
         """See `Target.fence`: the planner joins nothing with the rows below OFFSET."""
         return f"{query} OFFSET 0"
+
+    def condition(self, condition: exp.Expr) -> str:
+        """See `Target.condition`: two values are null-safe equal if their hashes are, see `null_safe_equal`."""
+        return generate(condition)
+
+    def copies(self, number: str) -> str:
+        """See `Target.copies`."""
+        return repeated(number)
 
     def value(self, query: str) -> str | None:
         """See `Target.value`."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sqlglot import exp
+
 from sql.base.text import all_of, derived, quote, select
+from sql.canonical.dialect import generate
+from sql.canonical.null_safe_equal import NullSafeEqual
 from sql.operators.targets.restriction import Restriction
 from sql.operators.targets.target import Target
+
+COPIES = "__pgt_copies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,14 @@ class Spark(Target):
         """See `Target.fence`: Spark finds its order of joins by itself."""
         return query
 
+    def condition(self, condition: exp.Expr) -> str:
+        """See `Target.condition`: two values are null-safe equal as it stands."""
+        return generate(condition.transform(_plainly)) if condition.find(NullSafeEqual) else generate(condition)
+
+    def copies(self, number: str) -> str:
+        """See `Target.copies`: a call of no function that there is, which `sql.spark` knows."""
+        return f"LATERAL {COPIES}({number})"
+
     def value(self, query: str) -> str | None:
         """See `Target.value`."""
         return None
@@ -57,3 +71,9 @@ class Spark(Target):
 
 SPARK = Spark()
 """Where Spark computes."""
+
+
+def _plainly(node: exp.Expr) -> exp.Expr:
+    if not isinstance(node, NullSafeEqual):
+        return node
+    return exp.Paren(this=exp.NullSafeEQ(this=node.this, expression=node.expression))

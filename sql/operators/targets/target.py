@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from sqlglot import exp
+
 from sql.operators.targets.restriction import Restriction
 
 
@@ -38,6 +40,12 @@ class Target(Protocol):
 
     def fence(self, query: str) -> str:
         """Rows that are computed before anything is joined with them."""
+
+    def condition(self, condition: exp.Expr) -> str:
+        """A condition over columns as text."""
+
+    def copies(self, number: str) -> str:
+        """An item of FROM with as many rows as a number beside it says, none of them with columns."""
 
     def value(self, query: str) -> str | None:
         """An expression: the one value that a query gives, or NULL. None where no expression can hold a query."""

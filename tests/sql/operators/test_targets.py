@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from sqlglot import exp
 
 from sql.base.columns import Field
+from sql.canonical.null_safe_equal import NullSafeEqual
 from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.statement import StagedStatement, Statement
@@ -64,3 +66,18 @@ def test_stage_without_columns_has_one_in_its_staging_table() -> None:
 def test_what_cannot_be_read_is_not_handed_to_spark() -> None:
     with pytest.raises(NotExpressible, match="syntax that is not understood"):
         StagedStatement().cte("view", "SELECT FROM FROM")
+
+
+def test_values_agree_by_their_hashes_in_postgresql_and_as_it_stands_on_spark() -> None:
+    columns = [exp.column(exp.to_identifier(name, quoted=True)) for name in ("a", "b")]
+    condition = exp.Or(
+        this=NullSafeEqual(this=columns[0], expression=columns[1]), expression=columns[0].is_(exp.null())
+    )
+    assert SPARK.condition(condition) == '("a" IS NOT DISTINCT FROM "b") OR "a" IS NULL'
+    assert "hash_record_extended" in POSTGRESQL.condition(condition)
+    assert condition.find(NullSafeEqual) is not None
+
+
+def test_rows_are_repeated_by_an_array_in_postgresql_and_by_a_call_on_spark() -> None:
+    assert "array_fill" in POSTGRESQL.copies("n.w")
+    assert SPARK.copies("n.w") == "LATERAL __pgt_copies(n.w)"

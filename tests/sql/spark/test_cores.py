@@ -63,7 +63,7 @@ async def test_cores_of_compiled_queries_have_the_rows_of_postgresql(
                 session,
                 database="cores",
                 connect=connect,
-                query=core.query,
+                query=core.spark,
                 sources=table.sources,
                 owner=options["user"],
                 description="core",
