@@ -123,6 +123,11 @@ BEGIN
             END IF;
         END IF;
     WHEN 'group' THEN
+        -- The scheduler looks at all groups: how many there can be depends on how many sources there are.
+        IF EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups g, unnest(g.source_relids) AS u(relid)
+                   WHERE u.relid = ANY (NEW.source_relids) GROUP BY u.relid HAVING count(*) >= 100) THEN
+            RAISE EXCEPTION USING ERRCODE = '54000', MESSAGE = 'a source can be in 100 watermark groups at most';
+        END IF;
         INSERT INTO pgtrickle.pgt_watermark_groups (group_name, source_relids, tolerance_secs, source_names, cluster)
         VALUES (NEW.group_name, NEW.source_relids, NEW.tolerance_secs,
                 pgtrickle._qualified_all(NEW.source_relids), pgtrickle._cluster())

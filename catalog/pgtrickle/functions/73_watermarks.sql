@@ -34,13 +34,14 @@ RETURNS TABLE (group_name text, source_relids oid[], min_watermark timestamptz, 
                aligned boolean, sources_with_watermark int, sources_total int)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.group_name, g.source_relids, w.least, w.greatest, w.lag,
-           w.number = cardinality(g.source_relids) AND coalesce(w.lag <= g.tolerance_secs, false),
-           w.number, cardinality(g.source_relids)
+           w.number = w.total AND coalesce(w.lag <= g.tolerance_secs, false), w.number, w.total
     FROM pgtrickle.watermark_groups() g
-    CROSS JOIN LATERAL (
-        SELECT min(m.watermark) AS least, max(m.watermark) AS greatest, count(*)::int AS number,
-               extract(epoch FROM max(m.watermark) - min(m.watermark))::float8 AS lag
-        FROM pgtrickle._watermarks() m WHERE m.source_relid = ANY (g.source_relids)) AS w
+    JOIN (SELECT n.group_id, min(m.watermark) AS least, max(m.watermark) AS greatest, count(m.watermark)::int AS number,
+                 count(u.relid)::int AS total, extract(epoch FROM max(m.watermark) - min(m.watermark))::float8 AS lag
+          FROM pgtrickle.watermark_groups() n
+          LEFT JOIN LATERAL unnest(n.source_relids) AS u(relid) ON true
+          LEFT JOIN pgtrickle._watermarks() m ON m.source_relid = u.relid
+          GROUP BY n.group_id) AS w USING (group_id)
     ORDER BY g.group_name
 $$;
 

@@ -206,6 +206,17 @@ def test_bad_arguments(orders: Database, call: str, state: str) -> None:
     assert [row[0] for row in orders.rows(STATUS)] == ["there"]
 
 
+def test_a_source_is_in_few_groups(orders: Database) -> None:
+    orders.run(
+        f"SELECT {', '.join('pgtrickle.create_watermark_group(%s, ARRAY[%s, %s])' for _ in range(100))}",
+        *(value for n in range(100) for value in (f"g{n}", "orders", "order_lines")),
+    )
+    with pytest.raises(psycopg.errors.ProgramLimitExceeded):
+        orders.run(GROUP, "more", ["orders", "order_lines"], 0)
+    orders.run("SELECT pgtrickle.drop_watermark_group('g7')")
+    orders.run(GROUP, "more", ["orders", "order_lines"], 0)
+
+
 def test_groups_as_they_are_defined(orders: Database) -> None:
     db = orders
     number = db.value("SELECT pgtrickle.create_watermark_group('strict', ARRAY['public.orders', 'order_lines'])")
