@@ -53,11 +53,16 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        extract(epoch FROM pg_catalog.clock_timestamp() - s.created_at)::double precision,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision, s.data_timestamp::text,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,
-       CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, pgtrickle._setting('TimeZone', 'UTC'),
+       CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, g.time_zone,
        extract(epoch FROM pg_catalog.clock_timestamp())::double precision,
-       pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision,
+       g.default_seconds,
        coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason
-FROM pgtrickle.pgt_stream_tables s
+FROM (
+    SELECT pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision AS default_seconds,
+           pgtrickle._setting('TimeZone', 'UTC') AS time_zone
+    OFFSET 0  -- once, not for each stream table
+) AS g
+CROSS JOIN pgtrickle.pgt_stream_tables s
 LEFT JOIN (
     SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
            pg_catalog.bool_or(cdc_mode IS NULL AND source_type <> 'VIEW') AS untracked
