@@ -1,10 +1,13 @@
 """What the relay costs: pgbench's select, and a million rows, direct, through Headwater, and through PgBouncer.
 
-    python -m bench.relay [--rounds 3] [--seconds 4] [--only beside]
+    python -m bench.relay [--rounds 3] [--seconds 4] [--only relay|pipelined|beside]
 
 All targets take turns within each round, so that they meet the same machine. PgBouncer takes part where it is
 installed. All clients use TCP; both proxies reach PostgreSQL by its Unix socket, as Headwater reaches the embedded one.
 The CPU time that a proxy takes for a statement depends less on what else the machine does than the rates.
+
+Then transactions that psycopg sends up to their COMMIT in a pipeline (`pipelined`), by turns through a relay to a
+database in which functions may make engine requests, where COMMIT waits for what was sent before it, and one without.
 
 Then what it is to others when ten clients have queries compiled that are too complex, one after the other: pgbench's
 select through a server with its engine, by turns without and with them (`beside`).
@@ -24,7 +27,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -70,11 +73,18 @@ class TcpCluster(EmbeddedPostgres):
     """The embedded PostgreSQL, listening on TCP as well: port 5432, by which its socket is called, has to be free."""
 
 
-def serve(backend: Backend, told: Connection) -> None:
+class Calling(NoEngine):
+    """An engine in whose databases functions may make requests."""
+
+    def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
+        found()
+
+
+def serve(backend: Backend, told: Connection, hooks: NoEngine) -> None:
     """Run a relay without an engine in this process until it is killed; sends its port."""
 
     async def run() -> None:
-        relay = Relay(backend, NoEngine(), None, "127.0.0.1", 0)
+        relay = Relay(backend, hooks, None, "127.0.0.1", 0)
         await relay.start()
         told.send(relay.port)
         await asyncio.Event().wait()
@@ -83,15 +93,17 @@ def serve(backend: Backend, told: Connection) -> None:
 
 
 @contextmanager
-def headwater(cluster: EmbeddedPostgres) -> Iterator[Target]:
+def headwater(cluster: EmbeddedPostgres, name: str = "headwater", hooks: NoEngine | None = None) -> Iterator[Target]:
     """A relay in a process of its own."""
     here, there = multiprocessing.Pipe()
     backend = Backend(unix_socket_dir=cluster.socket_dir, port=cluster.port)
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(backend, there), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(backend, there, hooks or NoEngine()), daemon=True
+    )
     process.start()
     try:
         assert process.pid is not None
-        yield Target("headwater", "127.0.0.1", here.recv(), process.pid)
+        yield Target(name, "127.0.0.1", here.recv(), process.pid)
     finally:
         process.terminate()
         process.join()
@@ -233,12 +245,69 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4)
-    parser.add_argument("--only", choices=["relay", "beside"])
+    parser.add_argument("--only", choices=["relay", "pipelined", "beside"])
     options = parser.parse_args()
-    if options.only != "beside":
+    if options.only in (None, "relay"):
         relay(options.rounds, options.seconds)
-    if options.only != "relay":
+    if options.only in (None, "pipelined"):
+        pipelined(options.rounds)
+    if options.only in (None, "beside"):
         beside(options.rounds, options.seconds)
+
+
+SYNCS = ("a Sync for all", "for each transaction", "for each statement")
+
+
+def send_transactions(connection: psycopg.Connection[tuple[object, ...]], syncs: str, count: int) -> None:
+    """Send transactions of one INSERT each in a pipeline."""
+    with connection.pipeline() as pipeline:
+        for _ in range(count):
+            for statement in ("BEGIN", "INSERT INTO pipelined VALUES (1)", "COMMIT"):
+                connection.execute(statement)
+                if syncs == "for each statement":
+                    pipeline.sync()
+            if syncs == "for each transaction":
+                pipeline.sync()
+
+
+def pipelined(rounds: int, count: int = 2000) -> None:
+    """Time, and the relay's CPU time, for transactions in a pipeline, with and without functions that make requests."""
+    elapsed: dict[tuple[str, str], list[float]] = {}
+    spent: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        cluster = TcpCluster(DataDirectory(Path(folder) / "data").create(), {"fsync": "off"})
+        cluster.start()
+        try:
+            with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+                connection.execute("CREATE UNLOGGED TABLE pipelined (i int)")
+            with (
+                headwater(cluster, "without such functions") as without,
+                headwater(cluster, "with them", Calling()) as with_them,
+            ):
+                for _ in range(rounds):
+                    for syncs in SYNCS:
+                        for target in (without, with_them):
+                            dsn = conninfo.make_conninfo(cluster.dsn(), host=target.host, port=target.port)
+                            with psycopg.connect(dsn, autocommit=True) as connection:
+                                cpu, begin = target.cpu_seconds(), time.perf_counter()
+                                send_transactions(connection, syncs, count)
+                                each = (time.perf_counter() - begin) / count
+                            elapsed.setdefault((syncs, target.name), []).append(each * 1e6)
+                            spent.setdefault((syncs, target.name), []).append(
+                                (target.cpu_seconds() - cpu) / count * 1e6
+                            )
+        finally:
+            cluster.stop()
+    table = Table(title="a pipelined transaction, µs: median of rounds; CPU of the relay, mean")
+    for heading in ("", "without such functions", "with them"):
+        table.add_column(heading, justify="right")
+    for syncs in SYNCS:
+        cells = [
+            f"{statistics.median(elapsed[syncs, name]):.0f}; {statistics.mean(spent[syncs, name]):.0f}"
+            for name in ("without such functions", "with them")
+        ]
+        table.add_row(syncs, *cells)
+    Console(width=120).print(table)
 
 
 def relay(rounds: int, seconds: int) -> None:

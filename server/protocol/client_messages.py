@@ -94,7 +94,8 @@ class ClientMessages(Owed):
     # False if the message does not pass: it needs attention, or more of it must be there first.
 
     def _note_step(self, kind: int, data: bytes, position: int, following: int) -> bool:
-        if (kind == m.PARSE or self.followed) and self._stops(kind, data, position, following):
+        kept = self.statements or self.portals or (self.committing and self.hidden.possible)
+        if (kept or kind == m.PARSE) and self._stops(kind, data, position, following):
             return False
         batch = self.batch or self.current_batch()
         batch.sent += 1

@@ -152,11 +152,6 @@ class StatementRegistry:
         about = self._about(names.pop(name, None) if kind == m.CLOSE else names.get(name))
         return Attention.SUBSCRIBE if _subscribes(about) else None
 
-    @property
-    def followed(self) -> bool:
-        """Whether Bind, Execute, Close and Describe may be about something that is kept here."""
-        return bool(self.statements or self.portals or (self.hidden.possible and self.committing))
-
     def _follow_commit(self, name: bytes, parse: bytes) -> None:
         """Note whether the statement of a Parse commits. One that is not there as a whole is too long to."""
         begin = len(name) + 1
