@@ -124,7 +124,7 @@ class ClientMessages(Owed):
     def _note_query(self, kind: int, data: bytes, position: int, following: int) -> bool:
         if following - position <= WHOLE and self._lacks(following - position, data, position, following):
             return False
-        if following <= len(data) and self.watching:
+        if following <= len(data) and self._watching:
             found = self.mentioned(data[position + 5 : following])
             if found is not NOTHING:
                 self.attention = reason(found)
@@ -175,7 +175,7 @@ class ClientMessages(Owed):
 
     def _commits_behind(self, data: bytes, position: int) -> bool:
         """Whether an Execute that commits must wait for what comes before it: then that needs attention."""
-        if not self.committing_portals or m.text_at(data, position + 5) not in self.committing_portals:
+        if not self._committing_portals or m.text_at(data, position + 5) not in self._committing_portals:
             return False
         if (self.outstanding or self._executes()) and not (self.failed or self.skipping):
             self.attention = Attention.COMMIT
@@ -196,7 +196,7 @@ class ClientMessages(Owed):
 
     def _executes(self) -> bool:
         """Whether something is executed in the batch that is being sent, of which PostgreSQL has not answered all."""
-        return self.batch is not None and self.batch.executed > self.received
+        return self.batch is not None and self.batch.executed > self._received
 
 
 _Note = Callable[[ClientMessages, int, bytes, int, int], bool]

@@ -27,7 +27,7 @@ class Owed(StatementRegistry):
         """COPY data flows from the client; a Sync sent now is ignored by PostgreSQL."""
         self.skipping = False
         """The batch that is being sent has failed: PostgreSQL ignores everything up to its Sync."""
-        self.received = 0
+        self._received = 0
         """Completions since the last ReadyForQuery."""
         self._unnamed = b""
         self._unnamed_chunk: bytes | None = None
@@ -94,7 +94,7 @@ class Owed(StatementRegistry):
 
     def owes_in_batch(self) -> bool:
         """Whether PostgreSQL has not answered yet all of the batch that is being sent."""
-        return self.batch is not None and self.received < self.batch.sent
+        return self.batch is not None and self._received < self.batch.sent
 
     def end_copy(self) -> None:
         """The data of a COPY have been passed on to their end."""
@@ -118,15 +118,15 @@ class Owed(StatementRegistry):
                 return
         batch = self.oldest() if self.outstanding else self.batch
         for step, text in batch.unnamed if batch is not None else ():
-            if not failed or step <= self.received + 1:
-                self.unnamed = text if not failed or step <= self.received else b""
+            if not failed or step <= self._received + 1:
+                self.unnamed = text if not failed or step <= self._received else b""
 
     def error(self) -> None:
         """PostgreSQL has reported an error."""
         self.copying = False
         self.parsed(failed=True)
         head = self.oldest() if self.outstanding else None
-        if head is not None and (not head.simple or self.received >= head.sent):
+        if head is not None and (not head.simple or self._received >= head.sent):
             return  # its own Sync ends it; or it is the Query that has failed
         if head is None and self.batch is None:
             return  # PostgreSQL ends the session
@@ -146,12 +146,12 @@ class Owed(StatementRegistry):
     def begin_copy(self) -> None:
         """COPY FROM STDIN has begun: a Sync sent before the end of its data is ignored."""
         if not self.outstanding:
-            self.copying = self.batch is None or not self.batch.copied(self.received + 1)
+            self.copying = self.batch is None or not self.batch.copied(self._received + 1)
             return
         head = self.oldest()
         head.raw = None
-        if not head.simple or self.received < head.sent:
-            if head.copied(self.received + 1):
+        if not head.simple or self._received < head.sent:
+            if head.copied(self._received + 1):
                 return
             self.outstanding.popleft()
             sent, executed, first, unnamed = head.sent, head.executed, 0, head.unnamed

@@ -48,7 +48,7 @@ class StatementRegistry:
 
     def __init__(self) -> None:
         self.attention: Attention | None = None
-        self.watching = True
+        self._watching = True
         """Whether texts are looked at: not on a replication connection, which has the simple protocol only."""
         self.trusted = True
         """Whether the catalog is the server's. Where it is not, no function of it is called for the client."""
@@ -60,7 +60,7 @@ class StatementRegistry:
         """Where they are possible, what commits waits for what comes before it."""
         self.committing: set[bytes] = set()
         """Prepared statements that commit, by name; some may be closed."""
-        self.committing_portals: set[bytes] = set()
+        self._committing_portals: set[bytes] = set()
         self.failed = False
         """Whether the batch that is being answered has failed."""
         self.rolled_back = False
@@ -137,9 +137,9 @@ class StatementRegistry:
         portal = m.text_at(data, at)
         name = m.text_at(data, at + len(portal) + 1)
         if name in self.committing:
-            self.committing_portals.add(portal)
+            self._committing_portals.add(portal)
         else:
-            self.committing_portals.discard(portal)
+            self._committing_portals.discard(portal)
         statement = self._about(self.statements.get(name))
         replaced = self.portals.pop(portal, None)
         if statement is not None:

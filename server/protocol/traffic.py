@@ -57,11 +57,11 @@ class Traffic(ClientMessages):
         portals_ended: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
-        self.committed = committed
+        self._committed = committed
         """Called when a transaction that changed data has committed."""
         self.sent = sent
         """Called when a session that sends events to queues has ended a transaction."""
-        self.portals_ended = portals_ended
+        self._portals_ended = portals_ended
         """Called when a transaction that had portals of ours has ended."""
         self.backend = Framer(BACKEND_LENGTHS)
         self.more_from_backend = False
@@ -92,7 +92,7 @@ class Traffic(ClientMessages):
     def authenticate(self, *, watching: bool) -> None:
         """The client logs in; `watching`: the texts that it sends afterwards are looked at."""
         self.client.lengths = AUTHENTICATION_LENGTHS
-        self.watching = watching
+        self._watching = watching
 
     def authenticated(self, status: int) -> None:
         """PostgreSQL has let the client in, with this transaction status."""
@@ -109,7 +109,7 @@ class Traffic(ClientMessages):
 
     def completed(self) -> None:
         """PostgreSQL has completed one message of the batch that it answers."""
-        self.received += 1
+        self._received += 1
         self.seen += 1
 
     def answered(self, status: int, *, changed: bool, oldest: bool = False) -> None:
@@ -154,7 +154,7 @@ class Traffic(ClientMessages):
         That may be behind the end of what has arrived.
         """
         end = len(data)
-        received, seen = self.received, self.seen
+        received, seen = self._received, self.seen
         last = end - 5
         left = MOST_MESSAGES
         while position <= last:
@@ -185,15 +185,15 @@ class Traffic(ClientMessages):
                 self.note_ready(data[position + 5])
                 received = seen = 0
             else:
-                self.received, self.seen = received, seen
+                self._received, self.seen = received, seen
                 data, following = self._read_in_passing(kind, data, position, following)
-                received, seen = self.received, self.seen
+                received, seen = self._received, self.seen
                 end = len(data)
                 last = end - 5
                 if self.attention is not None:
                     break
             position = following
-        self.received, self.seen = received, seen
+        self._received, self.seen = received, seen
         return data, position
 
     def _read_in_passing(self, kind: int, data: bytes, position: int, following: int) -> tuple[bytes, int]:
@@ -217,7 +217,7 @@ class Traffic(ClientMessages):
         ours says to those who look for mistakes.
         """
         if kind == m.COMMAND_COMPLETE:
-            self.received += 1
+            self._received += 1
             self.seen += 1
             if body[0] != 83 or body[1] == 84:  # not SELECT, SET, SHOW, but START TRANSACTION
                 self.note_tag(body)
@@ -254,7 +254,7 @@ class Traffic(ClientMessages):
         elif _CONTROLS.match(tag):
             self.controls.append(tag.rstrip(b"\0"))
             if not tag.startswith((b"BEGIN", b"START")):
-                self.ended = self.received
+                self.ended = self._received
             if self.portals and tag.startswith(b"COMMIT"):
                 self._end_portals()
             elif self.portals and tag.startswith(b"ROLLBACK"):
@@ -265,7 +265,7 @@ class Traffic(ClientMessages):
         self.status = status
         if not self.failed:
             self.parsed(failed=False)
-        self.received = self.seen = 0
+        self._received = self.seen = 0
         self.rows = False
         if self.outstanding:
             self.outstanding.popleft()
@@ -276,17 +276,17 @@ class Traffic(ClientMessages):
             self.controls = []
             self.ended = 0
         if status == m.IDLE:
-            if self.committing_portals:
-                self.committing_portals.clear()
+            if self._committing_portals:
+                self._committing_portals.clear()
             if self.portals:
                 self._end_portals()
             if self.changed:
                 self.changed = False
-                self.committed()
+                self._committed()
             if self.sending:
                 self.sent()
 
     def _end_portals(self) -> None:
         self.portals.clear()
         self.rolled_back = False
-        self.portals_ended()
+        self._portals_ended()

@@ -63,7 +63,7 @@ def _idle(session: object) -> bool:
 
     assert isinstance(session, RelaySession)
     traffic = session.traffic
-    owed = traffic.outstanding or traffic.batch or traffic.copying or traffic.skipping or traffic.received
+    owed = traffic.outstanding or traffic.batch or traffic.copying or traffic.skipping or traffic._received
     return session.state is State.RELAY and not owed
 
 

@@ -112,7 +112,7 @@ def test_express_keeps_the_same_notes(chunks: list[list[bytes]], answer: list[by
 
 
 def _notes(passing: Traffic) -> dict[str, object]:
-    ignored = ("outstanding", "client", "backend", "committed", "batch", "batches", "answers", "_past_rows")
+    ignored = ("outstanding", "client", "backend", "_committed", "batch", "batches", "answers", "_past_rows")
     ignored += ("_begin", "_wanted")  # of the last chunk alone
     return {name: value for name, value in vars(passing).items() if name not in ignored}
 
