@@ -1,7 +1,7 @@
 """What the compiler writes for PostgreSQL alone, said in plain words before it is rendered for Spark.
 
-The operators' SQL has to name things that only matter where equal values can look different, or that keep PostgreSQL's
-planner from a mistake. Of the types that Spark may group by, equal values look the same, and its numerics are numbers.
+The operators' SQL has to name things that only matter where equal values can look different, or where a numeric can be
+infinite. Of the types that Spark may group by, equal values look the same, and its numerics are numbers.
 So these rewrites keep the meaning, whoever has written the query.
 """
 
