@@ -8,6 +8,7 @@ from sql.base.columns import Column, Field, Source, field
 from sql.canonical.dialect import parse
 from sql.operators import Scan
 from sql.operators.joins.join_graph import JoinGraph
+from sql.operators.plan import NOTHING
 
 
 def scan(number: int, name: str, columns: str, *key: str) -> Scan:
@@ -21,7 +22,7 @@ def graph(conditions: str, *scans: Scan) -> JoinGraph:
     """A join of tables under conditions, which are ANDed."""
     where = parse(f"SELECT WHERE {conditions}").find(exp.Where)
     assert where is not None
-    return JoinGraph(scans, list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this])
+    return JoinGraph(NOTHING, scans, list(where.this.flatten()) if isinstance(where.this, exp.And) else [where.this])
 
 
 CUSTOMER = scan(0, "customer", "c_key c_nation c_segment", "c_key")
