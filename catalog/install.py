@@ -20,7 +20,7 @@ import asyncio
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import structlog
@@ -189,7 +189,8 @@ async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[D
     return await _damage(session, scripts, system, place)
 
 
-def _names(scripts: Scripts, system: System, place: str) -> list[str]:
+@lru_cache(16)
+def _names(scripts: Scripts, system: System, place: str) -> tuple[str, ...]:
     """The kinds and names of what the scripts make and can make again, and of the tables, in a schema.
 
     Everything else that migrations make may be something else by now.
@@ -198,12 +199,12 @@ def _names(scripts: Scripts, system: System, place: str) -> list[str]:
     once = names_made(script.sql for script in scripts.migrations)
     generated = [f"generated:{name}" for name in system.generated]
     tables = [name for name in once if name.startswith("table:")]
-    return [name.replace("@extschema@", place) for name in again + generated + tables]
+    return tuple(name.replace("@extschema@", place) for name in again + generated + tables)
 
 
 async def _damage(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage]:
     schemas = [place, *system.beside]
-    return await damage(session, f"{quoted(place)}.{system.versions}", _names(scripts, system, place), schemas)
+    return await damage(session, f"{quoted(place)}.{system.versions}", list(_names(scripts, system, place)), schemas)
 
 
 def _without_superuser(system: System, role: str) -> tuple[str, ...]:
@@ -285,7 +286,7 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
-    await note(session, versions, _names(scripts, system, place), [place, *system.beside])
+    await note(session, versions, list(_names(scripts, system, place)), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)
     return True

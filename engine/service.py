@@ -43,6 +43,9 @@ DISCOVERY_INTERVAL = 30.0
 OTHER_CONNECTIONS = 8
 """So many connections of a database's pool are for other things than the scheduler's workers."""
 
+FIRST_LOOKS_APART = 0.1
+"""Seconds between the first looks of a database's workers, which one after another need one connection of the pool."""
+
 RELEASE_SECONDS = 2.0
 """How long the engine stays away from a database that somebody wants to drop, rename or copy."""
 
@@ -209,8 +212,8 @@ class Engine:
         mirrors = self.mirror_maintenance_for(pool) if self.mirror_maintenance_for else None
         working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, mirrors)
         workers = [each.worker for each in working if each is not None]
-        for each in workers:
-            each.start()
+        for number, each in enumerate(workers):
+            each.start(after=number * FIRST_LOOKS_APART)
         self._databases[name] = _Database(
             pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers
         )

@@ -52,6 +52,21 @@ def started_cluster(directory: Path, settings: Mapping[str, str] | None = None) 
         postgres.stop()
 
 
+def make_logins_cheap(dsn: str) -> None:
+    """Have passwords hashed once instead of 4096 times, that of the role of `dsn` and those given from now on.
+
+    PostgreSQL 15 cannot. Both sides go through the same exchange, for a tenth of the client's time.
+    """
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        if connection.info.server_version < 160000:
+            return
+        connection.execute("ALTER SYSTEM SET scram_iterations = 1")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("SET scram_iterations = 1")
+        password = sql.Literal(connection.info.password)
+        connection.execute(sql.SQL("ALTER ROLE CURRENT_USER PASSWORD {}").format(password))
+
+
 @contextmanager
 def new_database(cluster: EmbeddedPostgres, kind: str = "test", template: str = "template1") -> Iterator[str]:
     """The name of a new database, a copy of its template; its name begins with its kind."""

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory
-from tests.clusters import new_database, started_cluster
+from tests.clusters import make_logins_cheap, new_database, started_cluster
 
 # A cluster that does not wait for the disk (the tests stop processes, never the machine), and whose autovacuum does not
 # take locks that a test with a lock_timeout would meet.
@@ -66,6 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _has_room(MEMORY):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each server would compile the whole program, each time
     same = "not long" in config.getoption("markexpr")
     settings.register_profile(
         "patient",
@@ -104,6 +105,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """The embedded PostgreSQL."""
     with started_cluster(tmp_path_factory.mktemp("cluster") / "data", SETTINGS) as postgres:
+        make_logins_cheap(postgres.dsn())
         yield postgres
 
 

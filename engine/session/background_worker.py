@@ -58,11 +58,12 @@ class BackgroundWorker:
         """Whether it has ever been started."""
         return self._task is not None
 
-    def start(self) -> None:
-        """Begin, unless it runs already."""
+    def start(self, *, after: float = 0.0) -> None:
+        """Begin after so many seconds, unless it runs already."""
         if self._task is None or self._task.done() or self._cancelled:
             self._cancelled = False
-            self._task = asyncio.create_task(self.run(), name=f"headwater {self.title} {self.database}")
+            begun = self._run_after(after) if after else self.run()
+            self._task = asyncio.create_task(begun, name=f"headwater {self.title} {self.database}")
 
     def cancel(self) -> None:
         """Have the work end."""
@@ -77,6 +78,10 @@ class BackgroundWorker:
         """
         self.cancel()
         return self._task is None or not await ended([self._task])
+
+    async def _run_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self.run()
 
     async def run(self) -> None:
         """Work until cancelled, also if the cancelled work ends with another error."""

@@ -21,7 +21,7 @@ from psycopg import conninfo, sql
 from psycopg.rows import dict_row
 
 from server.postgres.data_directory import DataDirectory
-from tests.clusters import OTHER_PROGRAMS, OtherPostgres
+from tests.clusters import OTHER_PROGRAMS, OtherPostgres, make_logins_cheap
 from tests.e2e.registers.registers import INVENTORY
 
 START_SECONDS = 400.0
@@ -57,6 +57,18 @@ class Headwater:
         self.process: subprocess.Popen[str] | None = None
         self.port = 0
         self.postgres: OtherPostgres | None = None
+        self._administrators: dict[bool, psycopg.Connection[Any]] = {}
+
+    def administrator(self, *, direct: bool = False) -> psycopg.Connection[Any]:
+        """A connection (autocommit) that is opened once, through the server or past it."""
+        connection = self._administrators.get(direct)
+        try:
+            assert connection is not None
+            connection.execute("SELECT")
+        except (AssertionError, psycopg.OperationalError):
+            connection = psycopg.connect(self.direct_dsn() if direct else self.dsn(), autocommit=True)
+            self._administrators[direct] = connection
+        return connection
 
     def start(self) -> Headwater:
         """Start the server and wait for its `ready:` line."""
@@ -101,6 +113,8 @@ class Headwater:
     def stop(self) -> int:
         """SIGTERM; returns the exit status."""
         assert self.process is not None
+        while self._administrators:
+            self._administrators.popitem()[1].close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(180)
@@ -273,14 +287,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Headwater]:
     running = Headwater(tmp_path_factory.mktemp("server") / "data", "--warn-blocked", str(BLOCKED)).start()
     starting = len(running.log)
     try:
-        with psycopg.connect(running.dsn(), autocommit=True) as connection:
-            for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nobody pulls the plug
-                connection.execute(f"ALTER SYSTEM SET {setting} = off")
-            connection.execute("SELECT pg_reload_conf()")
-            connection.execute(f"CREATE DATABASE {TEMPLATE}")
-        psycopg.connect(running.dsn(TEMPLATE)).close()
-        with psycopg.connect(running.dsn(), autocommit=True) as connection:
-            connection.execute(f"ALTER DATABASE {TEMPLATE} ALLOW_CONNECTIONS false")
+        administrator = running.administrator()
+        for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nobody pulls the plug
+            administrator.execute(f"ALTER SYSTEM SET {setting} = off")
+        administrator.execute("SELECT pg_reload_conf()")
+        make_logins_cheap(running.dsn())
+        administrator.execute(f"CREATE DATABASE {TEMPLATE}_made")
+        psycopg.connect(running.dsn(f"{TEMPLATE}_made")).close()
+        administrator.execute(f"ALTER DATABASE {TEMPLATE}_made ALLOW_CONNECTIONS false")
+        # Who renames it makes the engine let go of it, and the engine cannot come back.
+        administrator.execute(f"ALTER DATABASE {TEMPLATE}_made RENAME TO {TEMPLATE}")
         yield running
     finally:
         status = running.stop()
@@ -350,15 +366,15 @@ def own_db(own_server: Headwater) -> Iterator[Database]:
 
 def _database(server: Headwater) -> Iterator[Database]:
     name = f"e2e_{next(_numbers)}"
-    with psycopg.connect(server.dsn(), autocommit=True) as connection:
-        # Copied from one in which the catalog is installed; what copies and drops makes the engine let go of both.
-        connection.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, TEMPLATE))))
-        database = Database(server, name)
-        try:
-            yield database
-        finally:
-            database.close()
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+    # Copied from one in which the catalog is installed. That it is dropped through the server makes the engine let go.
+    copied = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, TEMPLATE)))
+    server.administrator(direct=True).execute(copied)
+    database = Database(server, name)
+    try:
+        yield database
+    finally:
+        database.close()
+        server.administrator().execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
 
 @pytest.fixture

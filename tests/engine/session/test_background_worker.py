@@ -76,6 +76,24 @@ async def test_defects_in_a_row_double_the_pause_up_to_a_limit(monkeypatch: pyte
     assert found == [2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE, LONGEST_PAUSE, 2.0, 2.0]
 
 
+async def test_work_begins_after_the_seconds_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests, over = asyncio.Queue[float](), asyncio.Event()
+
+    async def rest(seconds: float) -> None:
+        rests.put_nowait(seconds)
+        await over.wait()
+
+    work = Runs()
+    worker = worker_of(work)
+    monkeypatch.setattr(background_worker.asyncio, "sleep", rest)
+    worker.start(after=5.0)
+    assert await rests.get() == 5.0
+    assert not work.reached.is_set()
+    over.set()
+    await work.reached.wait()
+    assert await worker.stop()
+
+
 async def test_defect_after_a_long_run_is_the_first_again() -> None:
     times = iter((0.0, 0.0, 0.0, 0.0, 0.0, LONGEST_PAUSE, 0.0, 0.0))
 
