@@ -62,7 +62,7 @@ LONGEST = (
 def pytest_configure(config: pytest.Config) -> None:
     """No test is a test of speed, and `make test` tries the same examples each time: `make test-long` looks for others.
 
-    A shell that runs the tests in the background has SIGINT ignored; what is tested must not inherit that.
+    A shell that runs the tests in the background has SIGINT and SIGQUIT ignored; what is tested must not inherit that.
     """
     if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _has_room(MEMORY):
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
@@ -80,6 +80,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def _has_room(directory: Path) -> bool:

@@ -420,7 +420,8 @@ def test_repair_puts_back_what_was_dropped(shared: Served) -> None:
 
 def test_version_and_help() -> None:
     assert headwater("--version").stdout == f"headwater {__version__}\n"
+    commands = headwater("--help").stdout
     for command in ("serve", "psql", "status", "repair", "quickstart"):
-        assert command in headwater("--help").stdout
+        assert command in commands
         result = headwater(command, "--help")
         assert (result.returncode, "Usage: " in result.stdout) == (0, True)
