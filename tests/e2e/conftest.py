@@ -77,7 +77,7 @@ class Headwater:
     def start(self) -> Headwater:
         """Start the server, on a copy of a used data directory if it has none, and wait for its `ready:` line."""
         if OTHER_PROGRAMS is None and "--postgres" not in self._options and not self.data.exists():
-            subprocess.run(["cp", "-a", _used_data_directory(), self.data], check=True)
+            copy_used_data_directory(self.data)
         self._start()
         return self
 
@@ -154,6 +154,11 @@ class Headwater:
     def _login(self) -> dict[str, str]:
         user, password = (self.data / "pgpass").read_text().strip().rsplit(":", 2)[-2:]
         return {"user": user, "password": password}
+
+
+def copy_used_data_directory(place: Path) -> None:
+    """Make a data directory that a server has been used on."""
+    subprocess.run(["cp", "-a", _used_data_directory(), place], check=True)
 
 
 @cache
@@ -407,10 +412,11 @@ def eventually() -> Callable[..., Any]:
     """Wait until a condition holds, and return what it returned; the deadline is for what never comes."""
 
     def wait(condition: Callable[[], Any], seconds: float = 90.0, what: str = "the condition") -> Any:
-        deadline = time.monotonic() + seconds
+        began = time.monotonic()
         while not (result := condition()):
-            assert time.monotonic() < deadline, f"{what} did not hold within {seconds} s"
-            time.sleep(0.02)
+            waited = time.monotonic() - began
+            assert waited < seconds, f"{what} did not hold within {seconds} s"
+            time.sleep(min(max(0.02, waited / 10), 0.2))  # to ask costs more than to wait
         return result
 
     return wait

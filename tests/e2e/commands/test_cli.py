@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 from server import __version__
+from tests.e2e.conftest import copy_used_data_directory
 
 HEADWATER = [str(Path(sys.executable).with_name("headwater"))]
 
@@ -43,10 +44,12 @@ def _hang_up_by_default() -> None:
 
 
 class Served:
-    """A `headwater serve` process that has said it is ready."""
+    """A `headwater serve` process that has said it is ready, on a new data directory only if that is to be `fresh`."""
 
-    def __init__(self, data: Path, *arguments: str, **variables: str):
+    def __init__(self, data: Path, *arguments: str, fresh: bool = False, **variables: str):
         self.data = data
+        if not fresh and not data.exists() and "HEADWATER_POSTGRES" not in variables:
+            copy_used_data_directory(data)
         self.log = data.with_suffix(".log")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -82,8 +85,8 @@ Serve = Callable[..., Served]
 def serve(tmp_path: Path) -> Iterator[Serve]:
     started: list[Served] = []
 
-    def start(*arguments: str, data: Path | None = None, **variables: str) -> Served:
-        started.append(Served(data or tmp_path / "data", *arguments, **variables))
+    def start(*arguments: str, data: Path | None = None, fresh: bool = False, **variables: str) -> Served:
+        started.append(Served(data or tmp_path / "data", *arguments, fresh=fresh, **variables))
         return started[-1]
 
     yield start
@@ -116,17 +119,18 @@ def left_behind(data: Path) -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < seconds, "it did not happen in time"
+        time.sleep(min(max(0.02, waited / 10), 0.2))
 
 
 # serve
 
 
 def test_ready_line_is_the_only_output_and_leads_to_the_server(serve: Serve) -> None:
-    served = serve()
+    served = serve(fresh=True)
     assert served.url == f"postgresql://postgres@127.0.0.1:{served.port}/postgres"
     with served.connect() as connection:
         assert connection.execute("SELECT 6 * 7").fetchone() == (42,)
@@ -216,6 +220,7 @@ def test_second_server_on_a_directory_is_refused(shared: Served) -> None:
 
 
 def test_port_in_use_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    copy_used_data_directory(tmp_path / "data")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = headwater("serve", "--data", tmp_path / "data", "--port", port, "--spark", "off")
@@ -226,6 +231,7 @@ def test_port_in_use_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_address_of_another_machine_is_an_error_about_the_host(tmp_path: Path) -> None:
+    copy_used_data_directory(tmp_path / "data")
     result = headwater("serve", "--data", tmp_path / "data", "--host", "192.0.2.1", "--port", "0", "--spark", "off")
     assert result.returncode == 1
     assert "could not listen on 192.0.2.1" in result.stderr
