@@ -124,9 +124,9 @@ async def extract(
     """
     schema = arrow_schema(columns, source.name)
     work = await tables(connection, source, columns)
-    read_schema = schema if columns else pa.schema([(PRESENCE, pa.string())])
-    blank = padded(columns)
-    progress, channel = _Progress(source.name, work.rows), _Channel()
+    read_schema, blank = schema if columns else pa.schema([(PRESENCE, pa.string())]), padded(columns)
+    progress = _Progress(source.name, work.rows)
+    channel = _Channel()
     todo = iter(work.oids)
 
     def given(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -144,7 +144,7 @@ async def extract(
             found = await relation(own, oid)
             if found is None:
                 raise SqlError("40001", f'a partition of table "{source.name}" was dropped during the refresh')
-            place = found.schema, found.name
+            place = (found.schema, found.name)
             taken.append(await copy_table(own, place, work.columns, read_schema, take, padded=blank))
         await check_opened(own, (source.oid, *work.oids), source.name)
         await _check_not_rewritten(own, source)
