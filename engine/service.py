@@ -213,7 +213,7 @@ class Engine:
         working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
-            each.start(after=number * FIRST_LOOKS_APART)
+            each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own
         self._databases[name] = _Database(
             pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers
         )

@@ -6,9 +6,20 @@ from pathlib import Path
 import pytest
 
 from server.postgres.cluster import EmbeddedPostgres
+from tests.catalog.conftest import template
 from tests.clusters import new_database
 from tests.engine.mirror.mirror_laboratory import Laboratory, open_laboratory
 from tests.engine.subscribe.subscription_laboratory import Subscriptions
+
+__all__ = ["template"]
+
+
+@pytest.fixture
+def database(cluster: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The test's database: where it is a laboratory's, who installs the catalog finds that it is there, else empty."""
+    template = request.getfixturevalue("template") if "laboratory" in request.fixturenames else "template1"
+    with new_database(cluster, "engine", template) as name:
+        yield name
 
 
 @pytest.fixture(scope="module")
