@@ -192,7 +192,7 @@ def test_no_refresh_sees_what_was_loaded_after_the_gate(orders: Database, eventu
     db = orders
     db.create("whole", "SELECT count(*) AS n FROM orders", schedule="1s")
     writer = db.connect()
-    for n in range(0, 40, 2):
+    for n in range(0, 12, 2):
         writer.execute("INSERT INTO orders VALUES (%s, 'x', 1)", [n])  # it becomes due at some time after this
         writer.execute("SELECT pgtrickle.gate_source('orders')")
         writer.execute("INSERT INTO orders VALUES (%s, 'x', 1)", [n + 1])
