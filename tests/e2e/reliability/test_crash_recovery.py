@@ -149,8 +149,12 @@ def kill(server: Headwater, what: str, rng: random.Random) -> None:
             with suppress(psutil.NoSuchProcess):  # sessions end of themselves, too
                 if " postgres " in " ".join(child.cmdline()):
                     clients.append(child)
-        rng.choice(clients or children).kill()
-        psutil.wait_procs(clients, timeout=60)  # until PostgreSQL has noticed
+        victim = rng.choice(clients or children)
+        victim.kill()
+        psutil.wait_procs(clients, timeout=60)
+        deadline = time.monotonic() + 60
+        while psutil.pid_exists(victim.pid) and time.monotonic() < deadline:  # until PostgreSQL has noticed
+            time.sleep(0.01)
         return
     if what in ("headwater", "both"):
         server.kill()
