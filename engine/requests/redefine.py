@@ -16,7 +16,7 @@ from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
 from engine.stream_tables.plan_inputs import captured_columns
-from engine.stream_tables.plan_store import track
+from engine.stream_tables.plan_store import set_state, track
 from engine.stream_tables.refresh_state import RefreshContext, lock
 from engine.stream_tables.storage_columns import ColumnChanges, change_columns, column_changes
 
@@ -29,12 +29,11 @@ async def redefine(
     query: str,
     search_path: str,
     spark: Spark,
-    *,
-    requested: RefreshMode | None = None,
+    requested: RefreshMode,
 ) -> None:
     """Give a locked stream table another query, and compute its rows, in the session's transaction.
 
-    `requested` is the refresh mode to be, None for the present one.
+    `requested` is the refresh mode to be.
 
     Raises SqlError: as `create.create` does for the query; 25001 in a transaction whose snapshot may be older than the
     capture of a source; 42P17 if the stream table would read itself; 2BP01 if something depends on a column that would
@@ -47,7 +46,7 @@ async def redefine(
             detail="The transaction may not see changes that were committed before they were captured.",
             hint="Use a READ COMMITTED transaction, or no transaction block.",
         )
-    defined = await _defined(session, context, query, search_path, requested or context.requested_mode)
+    defined = await _defined(session, context, query, search_path, requested)
     user, hidden = await column_changes(session, context, defined.inputs)
     await _refuse_readers(session, context, user)
     await execute_as_owner(session, context.owner, [rights_to_sources(defined.definition)], current=context.caller)
@@ -127,4 +126,4 @@ async def _note(session: SqlSession, context: RefreshContext, defined: Defined) 
     columns = await captured_columns(defined.inputs, tracked, defined.mode, context.engine)
     # As late as possible: what is locked here stays so until the transaction ends.
     await track(session, context.pgt_id, columns, context.engine)
-    await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", context.pgt_id, json.dumps(state))
+    await set_state(session, context.pgt_id, **state)

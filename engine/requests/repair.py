@@ -22,12 +22,10 @@ from engine.stream_tables.analysis import (
     Definition,
     Dependency,
     define,
-    describe,
     function_hashes,
-    view_columns,
 )
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, opaque, plan
-from engine.stream_tables.plan_store import load_plan, track
+from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext
 from engine.stream_tables.storage_columns import change_columns, column_changes
 from sql import Column, NotDifferentiable, Renamed, jobs
@@ -100,8 +98,8 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             fallback = await _full_from_now_on(session, context, reason.construct)
-    if context.outdated or not await _fits(session, context, inputs, old):
-        # The compiler wants other hidden columns. What is in them is computed afterwards.
+    if context.outdated or await _storage_of(context, inputs) != await _storage_of(context, old):
+        # A view has another text, or the compiler wants other hidden columns: what is in them is computed afterwards.
         _, hidden = await column_changes(session, context, inputs)
         await change_columns(session, context, inputs, hidden)
     await session.fetch(
@@ -119,21 +117,22 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
     explained = await explanation(inputs, definition, context.storage)
     # As late as possible: what is locked here stays so until the transaction ends.
     await track(session, context.pgt_id, columns, context.engine, patience)
-    await session.fetch(
-        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
+    await set_state(
+        session,
         context.pgt_id,
-        json.dumps(
-            {
-                "canonical_query": definition.canonical,
-                **({"defining_query": definition.canonical} if canonical != context.canonical_query else {}),
-                "functions_used": sorted({use.name for use in definition.functions}),
-                "function_hashes": function_hashes(definition.functions),
-                "explain": explained,
-                "needs_reinit": True,
-                **fallback,
-            }
-        ),
+        canonical_query=definition.canonical,
+        **({"defining_query": definition.canonical} if canonical != context.canonical_query else {}),
+        functions_used=sorted({use.name for use in definition.functions}),
+        function_hashes=function_hashes(definition.functions),
+        explain=explained,
+        needs_reinit=True,
+        **fallback,
     )
+
+
+async def _storage_of(context: RefreshContext, inputs: PlanInputs) -> tuple[str, ...]:
+    """The statements by which the storage table would be created."""
+    return await (await compiled(inputs)).create_storage_sql(context.storage)
 
 
 def _as_before(definition: Definition, old: PlanInputs) -> Definition:
@@ -175,20 +174,6 @@ async def _full_from_now_on(session: SqlSession, context: RefreshContext, reason
     message = f'stream table "{context.name}" uses FULL refresh from now on: {reason}'
     await notice(session, "WARNING", message, "Each refresh computes the whole query. See pgtrickle.explain_st().")
     return {"refresh_mode": RefreshMode.FULL, "fallback_reason": reason}
-
-
-async def _fits(session: SqlSession, context: RefreshContext, inputs: PlanInputs, old: PlanInputs) -> bool:
-    """Whether the storage table has the columns that rows computed anew have. A view may have another text now."""
-    new, before = await compiled(inputs), await compiled(old)
-    if await new.create_storage_sql(context.storage) == await before.create_storage_sql(context.storage):
-        return True
-    if (new.keyed, new.columns) != (before.keyed, before.columns):
-        return False
-    async with set_role(session, context.owner):
-        wanted = await view_columns(session, new.storage_query)
-    ((stored, _, _),) = await describe(session, [context.relid])
-    types = {column.name: column.type for column in stored.columns}
-    return all(types.get(column.name) == column.type for column in wanted)
 
 
 _NAMES = """

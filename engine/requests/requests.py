@@ -24,7 +24,7 @@ from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, rep
 from engine.requests.statements import carry_out_statement
 from engine.session.transactions import set_role
 from engine.stream_tables.cron import check_schedule
-from engine.stream_tables.plan_store import set_refresh_mode
+from engine.stream_tables.plan_store import set_refresh_mode, set_state
 from engine.stream_tables.refresh_state import RefreshContext, begin, lock_named, may_be_refreshed
 from engine.subscribe.history import retain_history
 
@@ -311,7 +311,7 @@ async def _alter(
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
     if "query" in changes:
-        await redefine(session, context, changes["query"], search_path, spark, requested=requested)
+        await redefine(session, context, changes["query"], search_path, spark, requested)
     elif "refresh_mode" in changes:
         # AUTO that has fallen back to FULL may be asked to try again.
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
@@ -327,11 +327,6 @@ async def retain(session: SqlSession, request: Request, _: Means) -> None:
     name = request.arguments["name"]
     ((parts,),) = await session.fetch("SELECT pg_catalog.parse_ident($1::text)", name)
     await retain_history(session, tuple(parts), None if period is None else str(period), request.search_path)
-
-
-async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
-    """Change columns of `pgt_stream_tables`."""
-    await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
 
 
 class Loader(Protocol):

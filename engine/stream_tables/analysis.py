@@ -98,14 +98,6 @@ def column(described: dict[str, object]) -> Column:
     )
 
 
-async def describe(session: SqlSession, relids: Sequence[int]) -> list[tuple[Source, str, str | None]]:
-    """The columns and key of relations, their kinds, and obstacles to their capture, in the given order."""
-    if not relids:
-        return []
-    ((text,),) = await session.fetch("SELECT pgtrickle._source_info($1::bigint[]::oid[])::text", list(relids))
-    return [_source(info) for info in json.loads(text)]
-
-
 def _source(info: dict[str, Any]) -> tuple[Source, str, str | None]:
     source = Source(
         oid=int(info["oid"]),
@@ -115,12 +107,6 @@ def _source(info: dict[str, Any]) -> tuple[Source, str, str | None]:
         key=tuple(info["key"]),
     )
     return source, info["type"], info["obstacle"]
-
-
-async def view_columns(session: SqlSession, query: str) -> tuple[Column, ...]:
-    """The output columns of a query, with exact types."""
-    found = await analysed(session, query, ("columns",))
-    return tuple(column(described) for described in found["columns"])
 
 
 async def analysed(

@@ -60,11 +60,12 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
     if incremental:
         state["fallback_reason"] = None
-    await session.fetch(
-        "SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)",
-        pgt_id,
-        json.dumps(state),
-    )
+    await set_state(session, pgt_id, **state)
+
+
+async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:
+    """Change columns of `pgt_stream_tables`."""
+    await session.fetch("SELECT pgtrickle._set_state($1::bigint, $2::text::jsonb)", pgt_id, json.dumps(values))
 
 
 async def track(
