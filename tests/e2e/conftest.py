@@ -397,7 +397,7 @@ def own_db(own_server: Headwater) -> Iterator[Database]:
 def _database(server: Headwater) -> Iterator[Database]:
     name = f"e2e_{next(_numbers)}"
     # Copied from one in which the catalog is installed. That it is dropped through the server makes the engine let go.
-    copied = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*map(sql.Identifier, (name, TEMPLATE)))
+    copied = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(*map(sql.Identifier, (name, TEMPLATE)))
     server.administrator(direct=True).execute(copied)
     database = Database(server, name)
     try:
