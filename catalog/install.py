@@ -29,6 +29,7 @@ from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
 from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import ScriptSession, SqlError, SqlSession
+from catalog.settings_function import settings_function
 from catalog.systems import STREAM_TABLES, SYSTEMS, System
 
 log = structlog.get_logger(__name__)
@@ -101,7 +102,8 @@ def bundled_scripts(system: System = STREAM_TABLES) -> Scripts:
         replace(script, sql=script.sql.replace("@internal@", internal))
         for script in _read(here / "shared" / "functions")
     ]
-    functions = sorted((*shared, *_read(folder / "functions")), key=lambda script: script.version)
+    made = [Script("12_known_settings", settings_function())] if system is STREAM_TABLES else []
+    functions = sorted((*shared, *made, *_read(folder / "functions")), key=lambda script: script.version)
     return Scripts(_read(folder / "migrations"), tuple(functions), _read(folder / "superuser"), system.title)
 
 

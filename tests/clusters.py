@@ -72,7 +72,11 @@ def new_database(cluster: EmbeddedPostgres, kind: str = "test", template: str = 
     """The name of a new database, a copy of its template; its name begins with its kind."""
     name = f"{kind}_{next(_numbers)}"
     with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(sql.Identifier(name), sql.Identifier(template)))
+        admin.execute(
+            sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy").format(
+                sql.Identifier(name), sql.Identifier(template)
+            )
+        )
         try:
             yield name
         finally:

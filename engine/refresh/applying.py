@@ -22,6 +22,8 @@ logger = structlog.get_logger(__name__)
 
 UNIQUE_VIOLATION = "23505"
 QUERY_CANCELED = "57014"
+MANY_CHANGES = 10_000
+"""From so many captured changes on the statement that applies them gets `pg_trickle.merge_work_mem_mb`."""
 MISSED_CHANGES = "HW003"
 """A source has changed that had not when the refresh began, or was truncated since; or a usual statement did not do."""
 
@@ -172,10 +174,19 @@ async def _apply(
 
     ``changes``: it is that of a differential refresh.
     """
-    called = "_apply_changes($1::text, $2::text::jsonb)" if changes else "_apply($1::text, $2::text::jsonb, false)"
+    called = _applying_changes(context) if changes else "_apply($1::text, $2::text::jsonb, false)"
     async with set_role(session, context.owner, current=context.caller):
         ((text,),) = await session.fetch(f"SELECT pgtrickle.{called}::text", statement, dumps(parameters))
     return dict(json.loads(text))
+
+
+def _applying_changes(context: RefreshContext) -> str:
+    """The call that applies changes, with the help that the settings allow the planner."""
+    if context.settings.get("merge_planner_hints") == "off":
+        return "_apply($1::text, $2::text::jsonb, true)"
+    if context.capture.pending < MANY_CHANGES:
+        return "_apply_changes($1::text, $2::text::jsonb)"
+    return f"_apply_many_changes($1::text, $2::text::jsonb, {int(context.settings['merge_work_mem_mb'])})"
 
 
 def ms_since(began: float) -> float:

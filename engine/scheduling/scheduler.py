@@ -50,7 +50,7 @@ SETTLED_SECONDS = 2.0
 
 ELECTION_RETRY = 5.0
 LOOK_INTERVAL = 1.0
-"""Seconds between looks for changes made on connections that bypass every server."""
+"""Seconds between looks for changes made on connections that bypass every server, unless the database sets others."""
 
 REST = 0.05
 """Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
@@ -185,6 +185,10 @@ class Scheduler:
     _workers: Workers = field(default_factory=Workers)
     _limit: float | None = None
     """Seconds that a refresh or a request may take."""
+    _interval: float = LOOK_INTERVAL
+    """Seconds between two looks of which no commit tells."""
+    _wakeful: bool = True
+    """Whether a commit that comes through the server is heeded at once."""
     _due: dict[int, _Due] = field(default_factory=dict)
     _asking: set[int] = field(default_factory=set)
     """Roles whose requests past the server are being carried out."""
@@ -231,8 +235,8 @@ class Scheduler:
                     self._woken.clear()
                     await watch.look(session)
                     pause = await self._look(session)
-                    await asyncio.sleep(min(REST, pause))
-                    await self._woken.within(pause)
+                    await asyncio.sleep(min(REST, pause) if self._wakeful else pause)
+                    await self._woken.within(pause if self._wakeful else 0)
             finally:
                 self.leading = False
                 await self._give_up()
@@ -248,9 +252,10 @@ class Scheduler:
 
     async def _look(self, session: SqlSession) -> float:
         """Have refreshed what is due and may have changes; returns the seconds until the next look."""
-        ((enabled, workers, limit, roles),) = await session.fetch(_SETTINGS)
+        ((enabled, workers, limit, roles, interval, wakeful),) = await session.fetch(_SETTINGS)
         self._workers.resize(int(max(1, min(MOST_WORKERS, workers))))
         self._limit = float(limit) if 0 < limit < NO_LIMIT else None
+        self._interval, self._wakeful = float(interval), bool(wakeful)
         for role in roles:
             self._ask(role)
         if not await self._enabled(enabled):
@@ -302,7 +307,7 @@ class Scheduler:
     def _find_due(self, tables: list[StreamTable], position: int | None) -> float:
         """Have refreshed what is due, each after what it reads; returns when to look again."""
         now = self.clock()
-        next_look = now + LOOK_INTERVAL
+        next_look = now + self._interval
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
@@ -514,7 +519,9 @@ _SETTINGS = """
 SELECT pgtrickle._setting('pg_trickle.enabled', 'on'),
        CASE lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) WHEN 'off' THEN 1
             ELSE pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) END,
-       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._out_of_band_requesters()
+       pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._out_of_band_requesters(),
+       pgtrickle._seconds('pg_trickle.scheduler_interval_ms', 1000) / 1000,
+       pgtrickle._setting('pg_trickle.event_driven_wake', 'on') = 'on'
 """
 
 

@@ -25,7 +25,7 @@ from server.protocol import messages as m
 from server.protocol.error_rewriting import explained
 from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
-from server.protocol.statements import extensions, request_statements, uri_copy
+from server.protocol.statements import extensions, request_statements, setting_syntax, uri_copy
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
 from server.subscriptions.interface import Cancellable
@@ -79,11 +79,25 @@ class Interceptor:
 
     def as_sent(self, text: bytes) -> bytes:
         """A statement as PostgreSQL gets it: one of ours becomes a request."""
-        for as_request in (uri_copy.as_request, extensions.as_request, request_statements.as_request):
+        ours = (uri_copy.as_request, extensions.as_request, request_statements.as_request, setting_syntax.as_request)
+        for as_request in ours:
             request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
             if request is not None:
                 return request
         return text
+
+    def completion_of(self, text: bytes, completion: bytes) -> bytes:
+        """The CommandComplete of a statement, by that of what PostgreSQL got in its place."""
+        shown = setting_syntax.is_shown(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
+        return m.message(m.COMMAND_COMPLETE, setting_syntax.SHOWN + b"\0") if shown else completion
+
+    def warn_of(self, text: bytes) -> None:
+        """Tell the client of a setting in a statement that is none."""
+        encoding = self.dialogue.client_encoding
+        warning = setting_syntax.unknown(text, backslashes=self.backslashes, encoding=encoding)
+        if warning is not None:
+            notice = m.notice_response(warning.sqlstate, warning.message, hint=warning.hint, encoding=codec(encoding))
+            self.session.client.write(notice)
 
     # -- answers -----------------------------------------------------------------------------------------------
 

@@ -139,7 +139,14 @@ class ExtendedInterceptor(Interceptor):
         await self._answer(kind)
         if kind == m.PARSE and self.skipping and data[5] == 0:
             self.executed.statements[b""] = b""  # it went before the new one was looked at
-        if kind == m.EXECUTE and self.dialogue.requested and not self.skipping:
+        if kind == m.EXECUTE:
+            await self._executed(data)
+
+    async def _executed(self, execute: bytes) -> None:
+        """Behind the answer to an Execute: its completion is that of what the client has sent, its request is made."""
+        if self.held is not None:
+            self.held = self.completion_of(self.text_of(execute), self.held)
+        if self.dialogue.requested and not self.skipping:
             await self.turn()
 
     async def _is_prepared_already(self, kind: int, data: bytes) -> bool:
@@ -236,6 +243,7 @@ class ExtendedInterceptor(Interceptor):
         statement = self.traffic.statements.get(name)
         if statement is None or Keyword.LOAD not in statement.mention:
             return parse
+        self.warn_of(statement.text)
         return m.parse(name, self.as_sent(statement.text))
 
     def _to_be_wrapped(self, execute: bytes) -> bool:

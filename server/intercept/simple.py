@@ -26,7 +26,7 @@ from server.subscriptions.simple import SimpleSubscriptions
 _ALREADY = "25001"
 
 
-_OURS = ("COPY", "CREATE", "ALTER", "DROP")
+_OURS = ("COPY", "CREATE", "ALTER", "DROP", "SET", "SHOW", "RESET")
 """What a statement can begin with that PostgreSQL gets as another."""
 
 
@@ -138,8 +138,9 @@ class SimpleInterceptor(Interceptor):
             if subscribing and not found.subscribing:
                 found.subscribing = self.subscriptions.look(part) is not None
             found.copying |= statement.words[0] == "COPY"
-            if statement.words[0] in _OURS and not found.ours:
-                found.ours = self.as_sent(part) is not part
+            if statement.words[0] in _OURS:
+                found.ours = found.ours or self.as_sent(part) is not part
+                self.warn_of(part)
             await self.release_databases_of(text, statement)
         return found
 
@@ -152,12 +153,13 @@ class SimpleInterceptor(Interceptor):
         going = True
         async for statement in self.statements(text):
             await self.release()
-            part = text if alone else text[statement.start : statement.end]
-            if statement.words[0] in _OURS:
-                part = self.as_sent(part)
+            asked = text if alone else text[statement.start : statement.end]
+            part = self.as_sent(asked) if statement.words[0] in _OURS else asked
             going = await self._run_one(part, 0 if alone else statement.start, text, statement.words, alone)
             if not going:
                 break
+            if self.held is not None and part is not asked:
+                self.held = self.completion_of(asked, self.held)
         if self.own and not (joins and alone and going):
             self.own = False
             if going:

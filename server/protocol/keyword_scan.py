@@ -21,7 +21,8 @@ class Keyword(Flag):
     DATABASE = auto()
     """May create, alter or drop a database, which PostgreSQL refuses while the engine is connected to it."""
     LOAD = auto()
-    """May be COPY from files (``uri_copy``), or a statement of ``extensions`` or of ``request_statements``."""
+    """May be COPY from files (``uri_copy``), or a statement of ``extensions``, ``request_statements`` or
+    ``setting_syntax``."""
     SUBSCRIBE = auto()
     """May be a SUBSCRIBE in one of its forms, or speak of its cursor (``subscribe_syntax``, ``cursor_syntax``)."""
     CURSOR = auto()
@@ -78,6 +79,7 @@ _ON_STREAM_TABLES = tuple(
 _CHANGE, _COPY = re.compile(rb"\b(?:create|alter|drop)\b"), re.compile(rb"\bcopy\b")
 _FROM, _URI = re.compile(rb"\bfrom\b"), re.compile(rb"'[a-z0-9]{1,16}://")
 _EXTENSION = re.compile(rb"\bextension\b")
+_SETS, _SETTING = re.compile(rb"\b(?:set|reset|show)\b"), re.compile(rb"\bpg_trickle\"?\s{0,64}+\.")
 _OF_OURS = re.compile(rb"\b(?:pg_trickle|pgque|pg_accumulator)\b")
 # Two words behind one another, or the first one in front of a comment or of much white space.
 _SOURCE = re.compile(rb"\b(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)")
@@ -93,6 +95,7 @@ _CALL = re.compile(rb"(?:create|replace|if_not_exists|drop|alter|refresh|resume)
 _FORMS = (
     _Form(Keyword.LOAD, (b"://",), (_COPY, _FROM, _URI), (b"copy",), (b"://",)),
     _Form(Keyword.LOAD, (b"extension",), (_CHANGE, _EXTENSION, _OF_OURS), (b"extension",), _EXTENSIONS),
+    _Form(Keyword.LOAD, (b"pg_trickle",), (_SETS, _SETTING), (b"set", b"show"), (b"pg_trickle",)),
     _Form(Keyword.LOAD, (b"source",), (_SOURCE,), (b"create", b"drop"), (b"source",)),
     _Form(Keyword.LOAD, (b"retain",), (_RETAIN,), (b"retain",), (b"history",)),
     _Form(Keyword.SUBSCRIBE, (b"subscribe",), (_SUBSCRIBE,), (b"subscribe",)),

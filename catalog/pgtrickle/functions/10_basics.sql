@@ -101,28 +101,6 @@ BEGIN
 END $$;
 
 
--- A setting of this session, else of the database or cluster as ALTER DATABASE and ALTER ROLE ALL leave it (a session
--- older than such a change does not see it by itself), else the given default. The engine's own sessions are old, and
--- set nothing: there what ALTER DATABASE says comes first.
-CREATE OR REPLACE FUNCTION pgtrickle._setting(name text, fallback text) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    value text := nullif(current_setting(name, true), '');
-    stored text;
-BEGIN
-    IF value IS NULL OR current_setting('headwater.engine', true) = 'on' THEN
-        SELECT substr(entry, length(name) + 2) INTO stored
-        FROM pg_db_role_setting s, unnest(s.setconfig) AS entry
-        WHERE s.setrole = 0
-          AND s.setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
-          AND starts_with(lower(entry), lower(name) || '=')
-        ORDER BY s.setdatabase DESC
-        LIMIT 1;
-    END IF;
-    RETURN coalesce(nullif(stored, ''), value, fallback);
-END $$;
-
-
 -- Seconds of a duration such as '30s', '5m' or '1h30m'; NULL for anything else, such as 'calculated' or cron.
 CREATE OR REPLACE FUNCTION pgtrickle.parse_duration_seconds(input text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$

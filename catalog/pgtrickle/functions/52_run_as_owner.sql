@@ -244,6 +244,24 @@ BEGIN
 END $$;
 
 
+-- _apply_changes with a work_mem, in kilobytes, of its own.
+CREATE OR REPLACE FUNCTION pgtrickle._apply_with_memory(statement text, parameters jsonb, kilobytes bigint) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_mergejoin = off SET work_mem = '64MB' AS $$
+BEGIN
+    PERFORM set_config('work_mem', kilobytes || 'kB', true);  -- until this function ends
+    RETURN pgtrickle._apply(statement, parameters, true);
+END $$;
+
+
+-- _apply_changes for many of them: with so many megabytes of work_mem where the session has less.
+CREATE OR REPLACE FUNCTION pgtrickle._apply_many_changes(statement text, parameters jsonb, megabytes int) RETURNS jsonb
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgtrickle._apply_with_memory(statement, parameters,
+        greatest(pg_size_bytes(current_setting('work_mem')) / 1024, megabytes * 1024::bigint));
+END $$;
+
+
 -- For use inside _run: execute the statements of {"statements": []} one after the other.
 CREATE OR REPLACE FUNCTION pgtrickle._execute(parameters jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -76,7 +76,7 @@ DECLARE
     emptied boolean;
     removed bigint;
     cleaned int := 0;
-    use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'true')::boolean;
+    use_truncate boolean := pgtrickle._setting('pg_trickle.cleanup_use_truncate', 'on')::boolean;
 BEGIN
     PERFORM pgtrickle._release_mirrors();
     PERFORM pgtrickle._remove_lost_subscriptions();

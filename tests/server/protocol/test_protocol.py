@@ -443,6 +443,8 @@ STATEMENTS = {
     "copy t from 's3://lake/t.csv'": Keyword.LOAD,
     "alter extension pgque update": Keyword.LOAD,
     "create source s from load generator counter": Keyword.LOAD,
+    "set local pg_trickle.enabled = off": Keyword.LOAD,
+    'show "pg_trickle" . enabled': Keyword.LOAD,
     "alter table t set (retain history for '1d')": Keyword.LOAD,
     "subscribe t": Keyword.SUBSCRIBE,
     "declare c cursor for subscribe t": Keyword.SUBSCRIBE,
