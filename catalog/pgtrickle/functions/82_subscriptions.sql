@@ -349,16 +349,11 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._changed_sources(bigint[], pg_snapshot) FROM PUBLIC;
 
 
--- A number of seconds that is a setting (_setting), or the given default where that cannot be read.
+-- A number that is a setting (_setting).
 CREATE OR REPLACE FUNCTION pgtrickle._seconds(name text, fallback double precision) RETURNS double precision
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    seconds double precision;
 BEGIN
-    seconds := pgtrickle._setting(name, fallback::text)::double precision;
-    RETURN CASE WHEN seconds = 'NaN' THEN fallback ELSE greatest(0, seconds) END;
-EXCEPTION WHEN invalid_text_representation OR numeric_value_out_of_range THEN
-    RETURN fallback;
+    RETURN pgtrickle._setting(name, fallback::text)::double precision;
 END $$;
 
 
