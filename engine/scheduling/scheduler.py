@@ -65,6 +65,9 @@ CLEANUP_INTERVAL = 1.0
 BUSY_CLEANUP_INTERVAL = 5.0
 """The same while stream tables are being refreshed: most often they soon are, and it is better done then."""
 
+GAP_INTERVAL = 5.0
+"""Seconds between looks for stream tables whose capture has a gap that no event trigger has seen."""
+
 PRUNING_INTERVAL = 3600.0
 
 PRUNING_BATCHES = 10
@@ -210,6 +213,8 @@ class Scheduler:
     _cleaned_position: int | None = None
     _pruned_at: float = -math.inf
     _asked_at: float = -math.inf
+    _gaps_at: float = -math.inf
+    """When gaps of captures were last looked for."""
     _positions: deque[tuple[float, int]] = field(default_factory=deque)
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
     _noted: str = ""
@@ -278,6 +283,9 @@ class Scheduler:
         )
         self._position = position if settled else None
         await self._note(session, f"{TITLE} {self._settled(position)} {self._workers.waiting}")
+        if self.clock() - self._gaps_at >= GAP_INTERVAL:
+            self._gaps_at = self.clock()
+            await session.fetch("SELECT pgtrickle._mark_gaps()")
         self._next_look = self._find_due(await stream_tables(session), self._position)
         self._tidy()
         return max(0.0, self._next_look - self.clock())

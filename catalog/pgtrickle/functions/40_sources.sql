@@ -38,6 +38,13 @@ BEGIN
 END $$;
 
 
+-- Whether rows of any of some relations come by a subscription. PostgreSQL applies them without statement triggers.
+CREATE OR REPLACE FUNCTION pgtrickle._is_replicated_into(relations oid[]) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = ANY (relations))
+$$;
+
+
 -- Why changes of a relation cannot be captured, or NULL if they can.
 CREATE OR REPLACE FUNCTION pgtrickle._capture_obstacle(source oid) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -67,6 +74,9 @@ BEGIN
           AND NOT (r.relnamespace = 'pgtrickle_changes'::regnamespace AND r.relname ~ '^polled_')
           AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
         RETURN format('"%s" belongs to the catalog of stream tables', title);
+    END IF;
+    IF pgtrickle._is_replicated_into(pgtrickle._relations(source)) THEN
+        RETURN format('rows of "%s" come by logical replication, which fires no statement triggers', title);
     END IF;
     SELECT inhparent INTO other FROM pg_inherits WHERE inhrelid = source;
     IF FOUND THEN

@@ -23,6 +23,7 @@ BEGIN
            AND has_table_privilege($2, c.oid, 'SELECT'),
            k.generation = p.capture_generation AND NOT c.relhassubclass AND k.relations = ARRAY[p.source_relid]
            AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = p.source_relid)
+           AND NOT EXISTS (SELECT FROM pg_subscription_rel r WHERE r.srrelid = p.source_relid)
            AND k.trigger_state = pgtrickle._trigger_state(p.source_relid, k.relations)
     FROM pgtrickle.pgt_dependencies p
     LEFT JOIN pg_class c ON c.oid = p.source_relid

@@ -24,6 +24,8 @@ BEGIN
     ELSIF EXISTS (SELECT FROM pg_inherits h
                   WHERE h.inhrelid = ANY (relations) AND NOT h.inhparent = ANY (relations)) THEN
         RETURN format('%s became a partition or child of another table', pgtrickle._qualified(source));
+    ELSIF pgtrickle._is_replicated_into(relations) THEN
+        RETURN format('rows of %s come by logical replication', pgtrickle._qualified(source));
     END IF;
     RETURN NULL;
 END $$;

@@ -53,7 +53,7 @@ BEGIN
                      AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
         PERFORM pgtrickle._revoke_buffers(true);
     END IF;
-    -- A table's partitions, columns or policies: reinitialise what reads it.
+    -- A table's partitions, columns, policies or capture triggers, which are ENABLE ALWAYS: reinitialise what reads it.
     UPDATE pgtrickle.pgt_stream_tables s
     SET needs_reinit = true, updated_at = clock_timestamp()
     FROM (
@@ -74,7 +74,11 @@ BEGIN
                    OR k.relations <> pgtrickle._relations(d.source_relid)
                    OR EXISTS (SELECT FROM pg_inherits h
                               WHERE h.inhrelid = ANY (k.relations) AND NOT h.inhparent = ANY (k.relations))
-                   OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls')
+                   OR pgtrickle._rls_setting(d.source_relid) IS DISTINCT FROM d.column_snapshot->>'rls'
+                   OR k.trigger_state <> pgtrickle._trigger_state(k.source_relid, k.relations)
+                      AND EXISTS (SELECT FROM pg_trigger t
+                                  WHERE t.tgrelid = ANY (k.relations) AND t.tgenabled <> 'A'
+                                    AND t.tgname ~ '^(pg_trickle_cdc|pg_trickle_updates|~pg_trickle_count)_'))
     ) AS affected
     WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
     PERFORM pgtrickle._refuse_alteration(e.objid)
@@ -218,3 +222,10 @@ CREATE EVENT TRIGGER pg_trickle_drop_tracker ON sql_drop
     WHEN TAG IN ('DROP TABLE', 'DROP VIEW', 'DROP MATERIALIZED VIEW', 'DROP FOREIGN TABLE', 'DROP SCHEMA', 'DROP OWNED',
                  'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION', 'ALTER TABLE')
     EXECUTE FUNCTION pgtrickle._on_sql_drop();
+
+-- Also where session_replication_role is replica.
+ALTER EVENT TRIGGER pg_trickle_ddl_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_trigger_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_reference_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_rewrite_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_drop_tracker ENABLE ALWAYS;

@@ -1,0 +1,33 @@
+-- Stream tables that nothing wakes: what they read is not what it was, and no captured change says so.
+
+
+-- Mark the stream tables whose capture has a gap, or one of whose functions has changed or is gone, so that the next look of
+-- the scheduler finds them due; returns how many. The event trigger has marked most of them already. This is for what it does not
+-- see: DDL with event_triggers = off, or where the engine's role may not create event triggers; partitions that were created
+-- or dropped; functions. What is just being refreshed is left for the next time. For the engine.
+CREATE OR REPLACE FUNCTION pgtrickle._mark_gaps() RETURNS int
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    gaps oid[];
+    marked int;
+BEGIN
+    gaps := ARRAY(
+        SELECT k.source_relid
+        FROM pgtrickle.pgt_captures k JOIN pg_class c ON c.oid = k.source_relid
+        WHERE k.trigger_state <> pgtrickle._trigger_state(k.source_relid, k.relations)
+           OR (c.relhassubclass OR cardinality(k.relations) > 1) AND k.relations <> pgtrickle._relations(k.source_relid)
+           OR pgtrickle._is_replicated_into(k.relations));
+    UPDATE pgtrickle.pgt_stream_tables s SET needs_reinit = true, updated_at = clock_timestamp()
+    WHERE s.pgt_id IN (
+        SELECT m.pgt_id FROM pgtrickle.pgt_stream_tables m
+        WHERE m.is_populated AND NOT m.needs_reinit AND m.status = 'ACTIVE' AND (
+            EXISTS (SELECT FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k USING (source_relid)
+                    WHERE d.pgt_id = m.pgt_id AND d.cdc_mode IS NOT NULL
+                      AND (d.source_relid = ANY (gaps) OR k.generation IS DISTINCT FROM d.capture_generation))
+            OR m.function_hashes <> '{}' AND pgtrickle._changed_function(m.function_hashes) IS NOT NULL)
+        FOR UPDATE OF m SKIP LOCKED)
+    AND NOT s.needs_reinit;
+    GET DIAGNOSTICS marked = ROW_COUNT;
+    RETURN marked;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._mark_gaps() FROM PUBLIC;
