@@ -83,8 +83,47 @@ BEGIN
 END $$;
 
 
+-- Refuses what the rows of a query might break, so that refreshes fail: constraints of a storage table, unique indexes, NOT NULL, and
+-- parents or children. Its own are the key and the columns whose names are ours. Raises 42809.
+CREATE OR REPLACE FUNCTION pgtrickle._refuse_constraints(relid oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text := (SELECT s.pgt_name
+                  FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+                  WHERE s.pgt_relid = relid);
+    culprit text;
+BEGIN
+    IF name IS NULL OR current_setting('pgtrickle.maintenance', true) = 'on' THEN
+        RETURN;
+    END IF;
+    SELECT found.what INTO culprit
+    FROM (SELECT 1, format('foreign key "%s"', c.conname)
+          FROM pg_constraint c WHERE c.conrelid = relid AND c.contype = 'f'
+          UNION ALL
+          SELECT 2, format('check constraint "%s"', c.conname)
+          FROM pg_constraint c WHERE c.conrelid = relid AND c.contype = 'c'
+          UNION ALL
+          SELECT 3, format('%s "%s"', CASE WHEN i.indisexclusion THEN 'exclusion constraint' ELSE 'unique index' END, c.relname)
+          FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+          WHERE i.indrelid = relid AND (i.indisunique OR i.indisexclusion) AND NOT i.indisprimary
+          UNION ALL
+          SELECT 4, format('NOT NULL of column "%s"', a.attname)
+          FROM pg_attribute a WHERE a.attrelid = relid AND a.attnum > 0 AND a.attnotnull AND a.attname !~ '^__pgt_'
+          UNION ALL
+          SELECT 5, format('parent or child "%s"', CASE relid WHEN h.inhparent THEN h.inhrelid ELSE h.inhparent END::regclass)
+          FROM pg_inherits h WHERE relid IN (h.inhparent, h.inhrelid)) AS found(place, what)
+    ORDER BY found.place LIMIT 1;
+    IF culprit IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '42809', MESSAGE = format('stream table "%s" cannot have %s', name, culprit),
+            DETAIL = 'Its rows are those of its query: a refresh would fail where they break it.',
+            HINT = 'Put it on the tables that the query reads. Indexes that are not unique are welcome.';
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_constraints(oid) FROM PUBLIC;
+
+
 -- Refuses to give a storage table (known by that guard: after pg_restore its OID may be another table's) other columns
--- than its query has, or a foreign key. What was retyped still has the names.
+-- than its query has. What was retyped still has the names.
 CREATE OR REPLACE FUNCTION pgtrickle._refuse_alteration(relid oid, retyped boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -94,7 +133,6 @@ BEGIN
     FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
     WHERE s.pgt_relid = relid AND s.explain->'inputs' ? 'output' AND (
         retyped
-        OR EXISTS (SELECT FROM pg_constraint c WHERE c.conrelid = relid AND c.contype = 'f')
         OR ARRAY(SELECT o.value->>'name' FROM jsonb_array_elements(s.explain->'inputs'->'output') WITH ORDINALITY o
                  ORDER BY o.ordinality)
            <> ARRAY(SELECT a.attname::text FROM pg_attribute a
@@ -102,8 +140,7 @@ BEGIN
                     ORDER BY a.attnum));
     IF altered IS NOT NULL AND current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
         RAISE EXCEPTION USING ERRCODE = '42809', MESSAGE = format('cannot alter stream table "%s" in this way', altered),
-            HINT = 'Its columns are those of its query, and foreign keys would make refreshes fail. '
-                   'Drop the stream table and create it again with another query.';
+            HINT = 'Its columns are those of its query. pgtrickle.alter_stream_table() gives it another one.';
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_alteration(oid, boolean) FROM PUBLIC;

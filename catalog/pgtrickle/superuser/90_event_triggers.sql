@@ -83,6 +83,7 @@ BEGIN
     WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
     PERFORM pgtrickle._refuse_alteration(e.objid)
     FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass;
+    PERFORM pgtrickle._refuse_constraints(relid) FROM unnest(altered) AS relid;
     -- A storage table that was renamed or given to another owner, or moved to another schema, or the schema was renamed.
     UPDATE pgtrickle.pgt_stream_tables s
     SET pgt_name = c.relname, pgt_schema = n.nspname, pgt_owner = c.relowner,
@@ -97,7 +98,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_ddl_end() FROM PUBLIC;
 
 
--- A trigger or a rule comes: not on a stream table, if a refresh could fall over it.
+-- A trigger, a rule or an index comes: not on a stream table, if a refresh could fall over it.
 CREATE OR REPLACE FUNCTION pgtrickle._on_trigger() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -108,11 +109,14 @@ BEGIN
                           UNION ALL
                           SELECT r.ev_class FROM pg_event_trigger_ddl_commands() e JOIN pg_rewrite r ON r.oid = e.objid
                           WHERE e.classid = 'pg_rewrite'::regclass);
+    PERFORM pgtrickle._refuse_constraints(i.indrelid)
+    FROM pg_event_trigger_ddl_commands() e JOIN pg_index i ON i.indexrelid = e.objid
+    WHERE e.classid = 'pg_class'::regclass AND e.command_tag = 'CREATE INDEX';
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_trigger() FROM PUBLIC;
 
 
--- A table comes to refer to a stream table, whose rows a refresh takes out and puts in again as it likes.
+-- A table comes to refer to a stream table, whose rows a refresh takes out and puts in again as it likes, or to inherit from it.
 CREATE OR REPLACE FUNCTION pgtrickle._on_reference() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -129,6 +133,9 @@ BEGIN
             MESSAGE = format('foreign key "%s" cannot reference stream table "%s"', reference.conname, reference.pgt_name),
             HINT = 'Refreshes would fail. Reference the tables that the stream table is computed from.';
     END IF;
+    PERFORM pgtrickle._refuse_constraints(h.inhparent)
+    FROM pg_event_trigger_ddl_commands() e JOIN pg_inherits h ON h.inhrelid = e.objid
+    WHERE e.classid = 'pg_class'::regclass;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_reference() FROM PUBLIC;
 
@@ -204,7 +211,7 @@ CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_trigger_tracker;
 CREATE EVENT TRIGGER pg_trickle_trigger_tracker ON ddl_command_end
-    WHEN TAG IN ('CREATE TRIGGER', 'CREATE RULE')
+    WHEN TAG IN ('CREATE TRIGGER', 'CREATE RULE', 'CREATE INDEX')
     EXECUTE FUNCTION pgtrickle._on_trigger();
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_reference_tracker;

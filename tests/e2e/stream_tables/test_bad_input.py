@@ -251,26 +251,53 @@ def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
         "ALTER COLUMN k TYPE text",
         "DROP COLUMN k, ADD COLUMN k int",
         "ADD FOREIGN KEY (id) REFERENCES t",
+        "ADD CHECK (id > 0)",
+        "ADD CHECK (id > 0) NOT VALID",
+        "ADD UNIQUE (id)",
+        "ADD EXCLUDE (id WITH =)",
+        "ALTER COLUMN k SET NOT NULL",
+        "INHERIT parent",
         "DROP COLUMN __pgt_row_id",
     ],
 )
 def test_alteration_of_a_stream_tables_columns(db: Any, alteration: str) -> None:
     db.create("copy", "SELECT id, k, v FROM t")
-    with pytest.raises(psycopg.errors.WrongObjectType, match='stream table "copy"'):
+    db.run("CREATE TABLE IF NOT EXISTS parent (id int, k int)")
+    with pytest.raises(psycopg.errors.WrongObjectType, match='stream table "copy"') as refused:
         db.run(f"ALTER TABLE copy {alteration}")
+    assert refused.value.diag.message_hint is not None or "__pgt" in alteration
     # What a refresh does not mind is the owner's business.
     db.run("ALTER TABLE copy ALTER COLUMN v SET STATISTICS 10, SET (fillfactor = 70); INSERT INTO t VALUES (8, 8, 'h')")
     db.assert_refreshed("copy")
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE UNIQUE INDEX ON copy (id)",
+        "CREATE TABLE child () INHERITS (copy)",
+        "ALTER TABLE orphan INHERIT copy",
+        "ALTER TABLE parts ATTACH PARTITION copy FOR VALUES IN (1)",
+    ],
+)
+def test_what_a_refresh_could_fail_at(db: Any, statement: str) -> None:
+    db.create("copy", "SELECT id, k FROM t")
+    db.run("DROP TABLE IF EXISTS orphan, parts; CREATE TABLE orphan (LIKE copy)")
+    db.run("CREATE TABLE parts (LIKE copy) PARTITION BY LIST (id)")
+    with pytest.raises(psycopg.Error, match="copy"):
+        db.run(statement)
+    db.run("CREATE INDEX ON copy (id); INSERT INTO t VALUES (8, 8, 'h')")
+    db.assert_refreshed("copy")
+
+
 def test_reference_to_a_stream_table(db: Any) -> None:
     db.create("copy", "SELECT id, k FROM t")
-    db.run("CREATE UNIQUE INDEX ON copy (id); CREATE TABLE child (id int)")
+    db.run("CREATE TABLE child (id bigint)")
     for statement in (
-        "ALTER TABLE child ADD FOREIGN KEY (id) REFERENCES copy (id)",
-        "CREATE TABLE another (id int REFERENCES copy (id))",
-        "CREATE TABLE another (id int REFERENCES copy (id)) PARTITION BY HASH (id)",
-        "CREATE SCHEMA apart CREATE TABLE another (id int REFERENCES public.copy (id))",
+        "ALTER TABLE child ADD FOREIGN KEY (id) REFERENCES copy",
+        "CREATE TABLE another (id bigint REFERENCES copy)",
+        "CREATE TABLE another (id bigint REFERENCES copy) PARTITION BY HASH (id)",
+        "CREATE SCHEMA apart CREATE TABLE another (id bigint REFERENCES public.copy)",
     ):
         with pytest.raises(psycopg.errors.WrongObjectType, match='cannot reference stream table "copy"'):
             db.run(statement)
