@@ -28,6 +28,7 @@ from sql.operators import Recursion
 from sql.operators.statement import StagedText
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
+from sql.storage.keyed import AppendedRows, KeyedRows
 from sql.storage.shape import StorageColumn
 
 
@@ -45,6 +46,8 @@ class Query:
     special: frozenset[str] = frozenset()
     answers: tuple[tuple[str, tuple[Column, ...]], ...] = ()
     differentiable: bool = True
+    append_only: bool = False
+    """Whether rows are expected only to come, see `AppendedRows`."""
 
 
 # -- before a query is compiled ---------------------------------------------------------------------------------------
@@ -121,6 +124,8 @@ class Facts:
     storage_query: str
     remembered: frozenset[str]
     """The names of the aggregates that a usual statement builds on."""
+    appendable: bool
+    """Whether rows that come to the sources can only add rows that are told apart by keys."""
 
 
 def facts(query: Query) -> Facts:
@@ -135,6 +140,7 @@ def facts(query: Query) -> Facts:
         compiled.columns,
         compiled.storage_query,
         frozenset(aggregate.name for aggregate in compiled.remembered.values()),
+        isinstance(compiled.shape, KeyedRows),
     )
 
 
@@ -186,7 +192,10 @@ def explain(query: Query, storage: str) -> dict[str, Any]:
 def _compiled(query: Query) -> Compiled:
     if not query.differentiable:
         return opaque_query(query.canonical, query.output)
-    return _parsed(query).compile(dict(query.answers))
+    compiled = _parsed(query).compile(dict(query.answers))
+    if query.append_only and isinstance(shape := compiled.shape, KeyedRows):
+        compiled.shape = AppendedRows(shape.rows, shape.output, shape.key, shape.fields, shape.root)
+    return compiled
 
 
 # -- for Spark --------------------------------------------------------------------------------------------------------

@@ -72,6 +72,11 @@ class CompiledQuery:
         return self._facts.core
 
     @property
+    def appendable(self) -> bool:
+        """Whether rows that come to the sources can only add rows that are told apart by keys."""
+        return self._facts.appendable
+
+    @property
     def keyed(self) -> bool:
         """Whether a row's identity is a key within its content."""
         return self._facts.keyed

@@ -42,6 +42,8 @@ class Computed:
     """Whether Spark had to be started."""
     alert: str | None = None
     """Why Spark has failed, where PostgreSQL computes instead."""
+    append_only: bool = False
+    """Whether the statement only inserts, unless that does not do."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """What Spark ran, to be shown."""
 
@@ -59,9 +61,9 @@ async def changes_to_apply(
     delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
     if isinstance(delta, NotOnSpark):
         text = await plan.refresh_sql(context.storage, context.capture.changed, usual=_is_usual(context, plan))
-        yield Computed(
-            plan, text, Executor.POSTGRES, f"{context.capture.pending} changes; {delta}", rows_read, alert=_alert(delta)
-        )
+        reason = f"{context.capture.pending} changes; {delta}"
+        append_only = inputs.append_only
+        yield Computed(plan, text, Executor.POSTGRES, reason, rows_read, alert=_alert(delta), append_only=append_only)
         return
     try:
         texts = {"spark_delta_sql": delta.sql}

@@ -33,6 +33,7 @@ from engine.refresh.policy import (
 )
 from engine.refresh.record import RefreshOutcome, RefreshRecord, finish, spark_alert
 from engine.session.roles import run_as_owner
+from engine.stream_tables.append_only import ROWS_GO, revert_append_only, rows_go
 from engine.stream_tables.refresh_state import RefreshContext
 
 logger = structlog.get_logger(__name__)
@@ -58,6 +59,7 @@ async def refresh(
         outcome = RefreshOutcome(decision.action, Executor.POSTGRES, "nothing to compute", duration_ms=ms_since(began))
         record = _record(initiator, decision, outcome)
     else:
+        context, decision = await _without_append_only(session, context, decision)
         async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:
             applied = await _apply(session, context, decision, settings, computed)
         decision, outcome = applied.decision, _outcome(context, computed, applied, ms_since(began))
@@ -90,6 +92,17 @@ async def _decide(session: SqlSession, context: RefreshContext) -> tuple[Decisio
     settings = settings_of(context)
     estimated_rows = await _estimated_rows(session, context) if depends_on_size(context, settings) else 0
     return decide(context, settings, estimated_rows), settings, estimated_rows
+
+
+async def _without_append_only(
+    session: SqlSession, context: RefreshContext, decision: Decision
+) -> tuple[RefreshContext, Decision]:
+    """Where rows are expected only to come, and one has gone, that is over."""
+    if not (context.append_only and await rows_go(session, context)):
+        return context, decision
+    await revert_append_only(session, context, ROWS_GO)
+    reason = f"{decision.reason}; append_only was reverted, since {ROWS_GO}"
+    return replace(context, append_only=False), replace(decision, reason=reason)
 
 
 def _compute(
@@ -152,13 +165,19 @@ def _with_state(record: RefreshRecord, computed: Computed, applied: Applied) -> 
         memory = {"groups": result.get("memory", {}), "unusual": bool(result.get("unusual"))}
     return replace(
         record,
-        merge_strategy_used="DELETE+UPDATE+INSERT",
+        merge_strategy_used=_strategy(record.action, computed, result),
         frontier={key: result.get(key) for key in ("snapshot", "xid", "change_id")},
         row_id_salt=applied.salt,
         memory=memory,
         texts=dict(computed.texts) or None,
         alert=None if computed.alert is None else spark_alert(computed.alert),
     )
+
+
+def _strategy(action: Action, computed: Computed, result: dict[str, Any]) -> str:
+    """How the storage table was changed: a statement that only inserts does not count what it has not found."""
+    inserts = action is Action.DIFFERENTIAL and computed.append_only and "missing" not in result
+    return "INSERT" if inserts else "DELETE+UPDATE+INSERT"
 
 
 def _full_ms(applied: Applied, outcome: RefreshOutcome) -> float | None:

@@ -24,6 +24,7 @@ from engine.foreign_tables.polling import (
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import local_setting, overlap, savepoint, set_role
 from engine.stream_tables.analysis import HIDDEN_PREFIX, Definition, define, function_hashes
+from engine.stream_tables.append_only import append_obstacle, refuse_append_only
 from engine.stream_tables.cron import check_schedule
 from engine.stream_tables.plan_inputs import (
     SYSTEM_SCHEMAS,
@@ -65,6 +66,8 @@ async def create(
     await announce(session, defined)
 
     storage, inputs, definition = target.storage, defined.inputs, defined.definition
+    if arguments.get("append_only"):
+        refuse_append_only(await append_obstacle(inputs, defined.mode, keyless=defined.keyless))
     # The first one checks the rights to the sources, by PostgreSQL's own rules; creating a view or a table does not.
     statements = [rights_to_sources(definition), *await (await compiled(inputs)).create_storage_sql(storage)]
     _, explained = await overlap(
@@ -75,6 +78,7 @@ async def create(
     properties = defined.properties | {
         "schedule": check_schedule(arguments.get("schedule") or "calculated"),
         "engine": engine,
+        "append_only": bool(arguments.get("append_only")),
         "explain": explained,
         "topk": asdict(top) if (top := definition.inspected.topk) else None,
         "dependencies": [  # the others are noted when they are captured
@@ -107,6 +111,11 @@ class Defined:
     """Why it can only be computed as a whole, if that is so."""
 
     @property
+    def keyless(self) -> bool:
+        """Whether a table that it reads has no primary key."""
+        return any(not d.source.key for d in self.definition.dependencies if d.kind != "VIEW")
+
+    @property
     def properties(self) -> dict[str, Any]:
         """Columns of `pgt_stream_tables` that follow from the query and the mode."""
         definition = self.definition
@@ -118,7 +127,7 @@ class Defined:
             "requested_mode": self.requested,
             "functions_used": sorted({use.name for use in definition.functions}),
             "function_hashes": function_hashes(definition.functions),
-            "has_keyless_source": any(not d.source.key for d in definition.dependencies if d.kind != "VIEW"),
+            "has_keyless_source": self.keyless,
             "fallback_reason": self.fallback,
         }
 

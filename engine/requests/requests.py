@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -23,9 +23,10 @@ from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
 from engine.session.transactions import set_role
+from engine.stream_tables.append_only import append_obstacle, refuse_append_only, revert_append_only
 from engine.stream_tables.cron import check_schedule
-from engine.stream_tables.plan_store import set_refresh_mode, set_state
-from engine.stream_tables.refresh_state import RefreshContext, begin, lock_named, may_be_refreshed
+from engine.stream_tables.plan_store import load_plan, set_refresh_mode, set_state
+from engine.stream_tables.refresh_state import RefreshContext, begin, lock, lock_named, may_be_refreshed
 from engine.subscribe.history import retain_history
 
 logger = structlog.get_logger(__name__)
@@ -240,16 +241,23 @@ async def _create(session: SqlSession, request: Request, means: Means) -> int | 
 
 async def _replace(session: SqlSession, context: RefreshContext, request: Request, spark: Spark) -> None:
     """Give a stream table that exists the definition of a request to create one."""
-    ((present, schedule),) = await session.fetch(
-        "SELECT defining_query, schedule FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", context.pgt_id
+    ((present, schedule, append_only),) = await session.fetch(
+        "SELECT defining_query, schedule, append_only FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint",
+        context.pgt_id,
     )
     query = request.arguments["query"]
     wanted = {
         "query": None if await is_query(session, context, query, request.search_path, present) else query,
         "schedule": request.arguments.get("schedule") or "calculated",
         "refresh_mode": request.arguments.get("refresh_mode") or RefreshMode.AUTO,
+        "append_only": bool(request.arguments.get("append_only")),
     }
-    now = {"query": None, "schedule": schedule, "refresh_mode": context.requested_mode}
+    now = {
+        "query": None,
+        "schedule": schedule,
+        "refresh_mode": context.requested_mode,
+        "append_only": append_only,
+    }
     changes = {name: value for name, value in wanted.items() if value != now[name]}
     if changes:
         await _alter(session, context, changes, request.search_path, spark)
@@ -317,8 +325,34 @@ async def _alter(
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
         if requested != context.requested_mode or fell_back:
             await set_refresh_mode(session, context, requested)
+    await _settle_append_only(session, context, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))
+
+
+async def _settle_append_only(session: SqlSession, context: RefreshContext, changes: dict[str, Any]) -> None:
+    """Make it append_only or not; where another query or mode does not allow it any more, end it.
+
+    Raises SqlError 0A000 where it is asked for and is not possible.
+    """
+    wanted = changes.get("append_only")
+    if wanted is False:
+        await set_state(session, context.pgt_id, append_only=False)
+    elif wanted or not changes.keys().isdisjoint({"query", "refresh_mode"}):
+        ((present, keyless),) = await session.fetch(
+            "SELECT append_only, has_keyless_source FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint",
+            context.pgt_id,
+        )
+        if not (wanted or present):
+            return
+        found = await lock(session, context.pgt_id)
+        inputs = await load_plan(session, replace(found, plan=""))
+        obstacle = await append_obstacle(inputs, found.refresh_mode, keyless=keyless)
+        if wanted:
+            refuse_append_only(obstacle)
+            await set_state(session, context.pgt_id, append_only=True)
+        elif obstacle is not None:
+            await revert_append_only(session, found, obstacle)
 
 
 async def retain(session: SqlSession, request: Request, _: Means) -> None:

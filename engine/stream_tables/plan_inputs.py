@@ -37,12 +37,21 @@ class PlanInputs:
     differentiable: bool
     views: tuple[View, ...] = ()
     """The views that the compiler looks into."""
+    append_only: bool = False
+    """Whether rows are expected only to come. The catalog has a column for it."""
 
     @property
     def query(self) -> Query:
         """What the compiler is asked for."""
         return Query(
-            self.canonical, self.output, self.sources, self.views, self.special, self.types, self.differentiable
+            self.canonical,
+            self.output,
+            self.sources,
+            self.views,
+            self.special,
+            self.types,
+            self.differentiable,
+            self.append_only,
         )
 
     def to_json(self) -> dict[str, Any]:

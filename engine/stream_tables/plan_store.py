@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from dataclasses import replace
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Engine, RefreshMode
@@ -30,7 +31,7 @@ async def load_plan(session: SqlSession, context: RefreshContext) -> PlanInputs:
         if len(_plans) > KEPT_PLANS:
             _plans.popitem(last=False)
     _plans.move_to_end(context.plan)
-    return known
+    return replace(known, append_only=True) if context.append_only else known
 
 
 async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:

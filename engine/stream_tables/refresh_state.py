@@ -94,6 +94,8 @@ class RefreshContext:
     learned: Learned
     settings: dict[str, str] = field(default_factory=dict)
     """Settings that decide how it is refreshed, where it is to be."""
+    append_only: bool = False
+    """Whether rows are expected only to come."""
     plan_format: int | None = None
     """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
     held_back: str | None = None
@@ -123,6 +125,7 @@ class RefreshContext:
             capture=_capture_state(values),
             learned=_learned(values),
             settings=values.get("settings", {}),
+            append_only=values.get("append_only", False),
             plan_format=values.get("plan_format"),
             held_back=values.get("held_back"),
         )

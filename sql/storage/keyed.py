@@ -139,3 +139,22 @@ class KeyedRows(Keyed):
             "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, fresh)} RETURNING 1"),
             "missing": plan.cte("__pgt_missing", missing, materialized=False),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedRows(KeyedRows):
+    """The same where rows are expected only to come: they are inserted, and what is stored is not looked at.
+
+    That is the usual statement (`Plan.usual`); a row that goes violates what it rests on. The other one is as before.
+    """
+
+    def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:
+        if not plan.usual:
+            return KeyedRows.apply_delta(self, plan, storage)
+        delta = plan.cte("__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields))))
+        plan.statement.violated(f"EXISTS ({select([], f'{delta} AS d', where=[f'd.{W} < 0'])})")
+        columns = [quote(name) for name in (ROW_ID, *self.names)]
+        coming = select(columns, delta, where=[f"{W} > 0"])
+        return {
+            "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, coming)} RETURNING 1")
+        }

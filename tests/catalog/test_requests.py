@@ -51,7 +51,6 @@ def pending(connection: Connection) -> list[tuple[Any, ...]]:
         ("'x', 'SELECT 1', diamond_schedule_policy => 'slowest'", "0A000",
          'diamond schedule policy "slowest" is not supported yet'),
         ("'x', 'SELECT 1', diamond_schedule_policy => 'x'", "22023", 'invalid diamond schedule policy "x"'),
-        ("'x', 'SELECT 1', append_only => true", "0A000", "append_only stream tables are not supported yet"),
         ("'x', 'SELECT 1', engine => 'abacus'", "22023", 'invalid engine "abacus"'),
     ],
 )  # fmt: skip

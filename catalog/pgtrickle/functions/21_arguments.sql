@@ -81,9 +81,6 @@ BEGIN
     ELSIF lower(cdc_mode) <> 'trigger' THEN
         PERFORM pgtrickle._unknown_value('cdc mode', cdc_mode, '''trigger'', ''wal'' and ''auto''');
     END IF;
-    IF append_only THEN
-        PERFORM pgtrickle._not_supported('append_only stream tables are');
-    END IF;
 END $$;
 
 

@@ -192,7 +192,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._check_times(timestamptz[]) FROM PUBLIC;
 -- Register a table of the caller's as a stream table, and return its pgt_id. Keys of the argument, all of them
 -- columns of pgt_stream_tables: pgt_relid (required), defining_query (required), original_query, canonical_query,
 -- schedule, refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source,
--- explain, fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode; topk {"limit", "order_by",
+-- explain, fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode, append_only; topk {"limit", "order_by",
 -- "offset"}; and dependencies, an array of {"relid", "columns"}: the sources, not captured until _track_source is called.
 CREATE OR REPLACE FUNCTION pgtrickle._register(definition jsonb) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -214,7 +214,7 @@ BEGIN
         pgt_relid, pgt_name, pgt_schema, pgt_owner, defining_query, original_query, canonical_query, schedule,
         refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source, explain,
         fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode,
-        topk_limit, topk_order_by, topk_offset, plan_texts)
+        topk_limit, topk_order_by, topk_offset, append_only, plan_texts)
     VALUES (
         storage.oid, storage.relname, storage.nspname, storage.relowner, definition->>'defining_query',
         coalesce(definition->>'original_query', definition->>'defining_query'), definition->>'canonical_query',
@@ -228,7 +228,7 @@ BEGIN
         coalesce(definition->>'diamond_consistency', 'none'),
         coalesce(definition->>'diamond_schedule_policy', 'fastest'), definition->>'requested_cdc_mode',
         (definition->'topk'->>'limit')::int, definition->'topk'->>'order_by', (definition->'topk'->>'offset')::int,
-        coalesce(definition->'explain'->'texts', '{}'))
+        coalesce((definition->>'append_only')::boolean, false), coalesce(definition->'explain'->'texts', '{}'))
     RETURNING pgt_id INTO new_id;
     PERFORM pgtrickle._check_state(s) FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = new_id;
     FOR source IN
@@ -296,7 +296,7 @@ END $$;
 -- requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain, engine, row_id_salt,
 -- canonical_query, defining_query, original_query, functions_used, function_hashes, has_keyless_source, auto_threshold,
 -- is_populated, frontier, data_timestamp, requested_cdc_mode, diamond_consistency, diamond_schedule_policy, topk_limit,
--- topk_order_by, topk_offset.
+-- topk_order_by, topk_offset, append_only.
 CREATE OR REPLACE FUNCTION pgtrickle._set_state(pgt_id bigint, changes jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -309,7 +309,7 @@ BEGIN
         'fallback_reason', 'explain', 'engine', 'row_id_salt', 'canonical_query', 'defining_query', 'functions_used',
         'function_hashes', 'has_keyless_source', 'auto_threshold', 'is_populated', 'frontier', 'data_timestamp',
         'requested_cdc_mode', 'diamond_consistency', 'diamond_schedule_policy', 'original_query', 'topk_limit', 'topk_order_by',
-        'topk_offset');
+        'topk_offset', 'append_only');
     IF unknown IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown state of a stream table: %s', unknown);
     END IF;
@@ -326,13 +326,13 @@ BEGIN
     SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
          engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,
          auto_threshold, is_populated, data_timestamp, requested_cdc_mode, diamond_consistency,
-         diamond_schedule_policy, original_query, topk_limit, topk_order_by, topk_offset, plan_texts, frontier, updated_at)
+         diamond_schedule_policy, original_query, topk_limit, topk_order_by, topk_offset, append_only, plan_texts, frontier, updated_at)
       = (new_st.schedule, new_st.refresh_mode, new_st.requested_mode, new_st.status, new_st.consecutive_errors,
          new_st.needs_reinit, new_st.fallback_reason, new_st.explain, new_st.engine, new_st.row_id_salt,
          new_st.canonical_query, new_st.defining_query, new_st.functions_used, new_st.function_hashes,
          new_st.has_keyless_source, new_st.auto_threshold, new_st.is_populated, new_st.data_timestamp,
          new_st.requested_cdc_mode, new_st.diamond_consistency, new_st.diamond_schedule_policy, new_st.original_query,
-         new_st.topk_limit, new_st.topk_order_by, new_st.topk_offset, new_st.plan_texts,
+         new_st.topk_limit, new_st.topk_order_by, new_st.topk_offset, new_st.append_only, new_st.plan_texts,
          CASE WHEN changes ? 'frontier' THEN pgtrickle._stamped(changes->'frontier') ELSE s.frontier END,
          clock_timestamp())
     WHERE s.pgt_id = st.pgt_id;

@@ -106,7 +106,7 @@ BEGIN
                 'spark_parallel_rows', pgtrickle._setting('pg_trickle.spark_parallel_rows', '1000000'),
                 'merge_planner_hints', pgtrickle._setting('pg_trickle.merge_planner_hints', 'on'),
                 'merge_work_mem_mb', pgtrickle._setting('pg_trickle.merge_work_mem_mb', '64')),
-            'executor_costs', s.executor_costs,
+            'executor_costs', s.executor_costs, 'append_only', s.append_only,
             'memory', (SELECT m.memory FROM pgtrickle.pgt_memory m WHERE m.pgt_id = s.pgt_id AND m.frontier = s.frontier))
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = $1);
 END $$;
