@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from catalog.session import SqlSession
+from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor, Initiator, RefreshStatus
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
@@ -55,6 +55,8 @@ async def refresh(
     work_on_behalf_of(context.owner)
     began = time.perf_counter()
     decision, settings, estimated_rows = await _decide(session, context)
+    if decision.action in (Action.FULL, Action.REINITIALIZE):
+        await _refuse_unpopulated(session, context)
     if decision.action is Action.NO_DATA:
         outcome = RefreshOutcome(decision.action, Executor.POSTGRES, "nothing to compute", duration_ms=ms_since(began))
         record = _record(initiator, decision, outcome)
@@ -92,6 +94,29 @@ async def _decide(session: SqlSession, context: RefreshContext) -> tuple[Decisio
     settings = settings_of(context)
     estimated_rows = await _estimated_rows(session, context) if depends_on_size(context, settings) else 0
     return decide(context, settings, estimated_rows), settings, estimated_rows
+
+
+_UNPOPULATED = """
+SELECT pg_catalog.format('%I.%I', s.pgt_schema, s.pgt_name)
+FROM pgtrickle.pgt_dependencies d
+JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid OPERATOR(pg_catalog.=) d.source_relid
+WHERE d.pgt_id OPERATOR(pg_catalog.=) $1::bigint AND NOT s.is_populated ORDER BY 1
+"""
+
+
+async def unpopulated_sources(session: SqlSession, pgt_id: int) -> list[str]:
+    """The stream tables that a stream table reads and that have never been computed."""
+    return [str(name) for (name,) in await session.fetch(_UNPOPULATED, pgt_id)]
+
+
+async def _refuse_unpopulated(session: SqlSession, context: RefreshContext) -> None:
+    """Raises SqlError 55000 if it would be computed from the empty table of another one."""
+    for name in await unpopulated_sources(session, context.pgt_id):
+        raise SqlError(
+            "55000",
+            f'stream table "{context.name}" reads "{name}", which is not populated',
+            hint=f"Refresh that first: SELECT pgtrickle.refresh_stream_table('{name}');",
+        )
 
 
 async def _without_append_only(

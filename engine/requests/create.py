@@ -95,6 +95,10 @@ async def create(
     return int(pgt_id)
 
 
+SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
+"""Those that PostgreSQL gives every table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Defined:
     """A query, and how a stream table over it is maintained."""
@@ -246,6 +250,12 @@ def _refuse_in_every_mode(definition: Definition) -> None:
                 "42939",
                 f'column name "{column.name}" is reserved',
                 hint=f'Names that start with "{HIDDEN_PREFIX}" are.',
+            )
+        if column.name in SYSTEM_COLUMNS:
+            raise SqlError(
+                "42701",
+                f'system column "{column.name}" cannot be a column of a stream table',
+                hint=f"Leave it out, or give it another name: {column.name} AS source_{column.name}.",
             )
     for dependency in definition.dependencies:
         if dependency.source.schema.startswith("pg_temp"):

@@ -16,7 +16,7 @@ from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import RefreshOutcome
-from engine.refresh.refresh import refresh
+from engine.refresh.refresh import refresh, unpopulated_sources
 from engine.requests.create import create, creation_target, drop_storage, notice
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.redefine import is_query, redefine
@@ -160,12 +160,17 @@ async def refresh_now(
     *,
     alone: bool = False,
     restart: Callable[[], Awaitable[None]] | None = None,
-) -> RefreshOutcome:
+) -> RefreshOutcome | None:
     """Refresh a stream table in the session's transaction, whatever its isolation level.
 
     Where the caller can `restart` the transaction, what polls have found is committed first, so that Spark sees it.
+    One that was just created and reads what is not populated is left to the scheduler: None is returned.
     """
     context = await begin(session, pgt_id)
+    if initiator is Initiator.INITIAL and (empty := await unpopulated_sources(session, pgt_id)):
+        told = f'stream table "{context.name}" is not populated yet: it reads "{empty[0]}", which is not'
+        await notice(session, "NOTICE", told, "It is computed when that has been.")
+        return None
     if restart is not None and context.capture.polled:
         _, changed = await polled(session, context, spark.lake)
         if changed:

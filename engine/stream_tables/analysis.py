@@ -9,6 +9,7 @@ constants in it, which can run code of users: it is done with the rights of the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,13 @@ from sql.jobs import Inspected
 
 TRACKABLE_KINDS = frozenset({"TABLE", "STREAM_TABLE"})
 HIDDEN_PREFIX = "__pgt_"
+
+ONLY_SELECT = "SELECT, VALUES, TABLE and WITH … SELECT define a stream table."
+_STATEMENTS = re.compile(
+    "(?i:alter|analyze|call|comment|copy|create|delete|do|drop|execute|explain|grant|insert|lock|merge|notify|refresh"
+    "|reindex|revoke|set|show|truncate|update|vacuum)"
+)
+"""Words that begin statements which are no queries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +143,10 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     text = query.strip().rstrip(";").strip()
     if not text:
         raise SqlError("42601", "the defining query is empty")
-    found = await analysed(session, text, ("definition", "columns", "dependencies", "functions"), path=search_path)
+    try:
+        found = await analysed(session, text, ("definition", "columns", "dependencies", "functions"), path=search_path)
+    except SqlError as error:
+        raise _in_terms_of_the_query(text, error) from error
     canonical = str(found["definition"])
     output = tuple(column(described) for described in found["columns"])
     dependencies = tuple(_dependency(described) for described in found["dependencies"])
@@ -152,6 +163,23 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
     return Definition(query, canonical, output, dependencies, functions, inspected)
+
+
+_BEGINNING = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.S)
+
+
+def _in_terms_of_the_query(text: str, error: SqlError) -> SqlError:
+    """The error that PostgreSQL makes of the view, in terms of the query where those of the view would puzzle."""
+    first = found[1].upper() if (found := _BEGINNING.match(text)) else ""
+    if error.sqlstate not in ("42601", "0A000"):
+        return error
+    if _STATEMENTS.fullmatch(first):
+        return SqlError("0A000", f"the defining query is {first}, and must be SELECT", hint=ONLY_SELECT)
+    if "data-modifying statement" in error.message or "does not have a RETURNING clause" in error.message:
+        return SqlError("0A000", "the defining query must not change data", hint=ONLY_SELECT)
+    if "SELECT ... INTO" in error.message:
+        return SqlError("42601", "the defining query must not have INTO", hint="The stream table has a name already.")
+    return error
 
 
 async def _visible(

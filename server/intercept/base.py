@@ -18,6 +18,7 @@ from contextlib import suppress
 import structlog
 
 from catalog.session import SqlError
+from server.intercept.definition_errors import located
 from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
 from server.intercept.relayed_session import NAME, BackendError, RelayedSession, run_by_name
@@ -114,12 +115,14 @@ class Interceptor:
             await self.give(m.COMMAND_COMPLETE, held)
 
     async def report(self, error: SqlError) -> None:
-        """Give the client an error of ours, or PostgreSQL's own without the position in a text it did not send."""
+        """Give the client an error of ours, or PostgreSQL's own; no position but those in a defining query."""
         self.held = None
         if error.sqlstate == m.REQUEST_LEFT:
             self.session.client.write(TOO_LATE)
         elif isinstance(error, BackendError):
-            response = m.without(error.response, "PpqW" if self._injected is not None else "Ppq")
+            response = located(error.response)
+            if self._injected is not None:
+                response = m.without(response, "W")
             self.session.client.write(self.dialogue.for_client(response))
         else:
             encoding = codec(self.dialogue.client_encoding)

@@ -94,6 +94,19 @@ BEGIN
 END $$;
 
 
+-- Whether a name to be created, in public where no schema is said, is that of a stream table.
+CREATE OR REPLACE FUNCTION pgtrickle._names_stream_table(name text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parts text[] := parse_ident(name);
+BEGIN
+    IF cardinality(parts) = 1 THEN
+        parts := ARRAY['public'] || parts;
+    END IF;
+    RETURN EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE ARRAY[s.pgt_schema, s.pgt_name]::text[] = parts);
+END $$;
+
+
 -- A request to create. Runs with the caller's rights, as all of these. What becomes of a stream table that exists: it is an
 -- error ('refuse'), stays as it is ('keep'), or gets this definition ('replace').
 DROP FUNCTION IF EXISTS pgtrickle._request_create(text, text, text, text, bool, text, text, text, bool, text, bool, text);
@@ -104,6 +117,10 @@ CREATE OR REPLACE FUNCTION pgtrickle._request_create(
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgtrickle._check_name(name);
+    IF existing = 'keep' AND pgtrickle._names_stream_table(name) THEN
+        PERFORM pgtrickle._notice('INFO', format('stream table "%s" already exists, skipping', name), NULL);
+        RETURN;  -- whatever the other arguments are
+    END IF;
     IF query IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22004', MESSAGE = 'query of the stream table must not be null';
     END IF;

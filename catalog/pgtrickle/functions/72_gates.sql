@@ -309,7 +309,8 @@ LANGUAGE plpgsql STABLE ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates g WHERE g.gated)
-       AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups) THEN
+       AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups)
+       AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE NOT s.is_populated) THEN
         RETURN;
     END IF;
     RETURN QUERY
@@ -319,6 +320,9 @@ BEGIN
         UNION ALL
         SELECT unnest(a.source_relids), format('watermark group "%s" is not aligned', a.group_name)
         FROM pgtrickle._alignment() a WHERE NOT a.aligned
+        UNION ALL
+        SELECT s.pgt_relid, format('stream table %s is not populated', pgtrickle._qualified(s.pgt_relid))
+        FROM pgtrickle.pgt_stream_tables s WHERE NOT s.is_populated
     )
     SELECT d.pgt_id, string_agg(DISTINCT c.reason, '; ' ORDER BY c.reason)
     FROM pgtrickle._dependents(ARRAY(SELECT DISTINCT c.source_relid FROM closed c)) AS d JOIN closed c USING (source_relid)

@@ -57,7 +57,7 @@ def create(request: pytest.FixtureRequest, db: Any) -> Callable[..., None]:
         ("SELECT id FROM t WHERE", "42601", ""),
         ("SELECT id FROM t; DROP TABLE t", "42601", ""),
         ("SELECT id FROM t) AS x; DROP TABLE t; --", "42601", ""),
-        ("INSERT INTO t VALUES (3) RETURNING id", "42601", ""),
+        ("INSERT INTO t VALUES (3) RETURNING id", "0A000", "must be SELECT"),
         ("WITH gone AS (DELETE FROM t RETURNING id) SELECT id FROM gone", "0A000", ""),
         ("SELECT id FROM missing", "42P01", "missing"),
         ("SELECT missing FROM t", "42703", "missing"),
@@ -387,3 +387,38 @@ def test_client_that_dies_during_creation_leaves_nothing(db: Any, eventually: Ca
     connection.close()
     eventually(lambda: not db.rows("SELECT FROM pg_stat_activity WHERE pid = %s", pid), what="the backend's end")
     eventually(lambda: db.traces() == before, what="nothing left")
+
+
+@pytest.mark.parametrize(
+    ("query", "sqlstate", "message", "place"),
+    [
+        ("SELECT id FRM t x", "42601", 'syntax error at or near "t"', 15),
+        ("SELECT 'ä',\n  nope FROM t", "42703", 'column "nope" does not exist', 15),
+        ("SELECT id, k +", "42601", "syntax error at end of input", 15),
+        ("SELECT 1; SELECT 2", "42601", 'syntax error at or near ";"', 9),
+        ("DELETE FROM t", "0A000", "the defining query is DELETE, and must be SELECT", None),
+        ("-- all\n(UPDATE t SET k = 1)", "0A000", "the defining query is UPDATE, and must be SELECT", None),
+        (
+            "WITH d AS (DELETE FROM t RETURNING id) SELECT id FROM d",
+            "0A000",
+            "the defining query must not change data",
+            None,
+        ),
+        ("WITH d AS (SELECT 1) DELETE FROM t", "0A000", "the defining query must not change data", None),
+        ("SELECT id INTO other FROM t", "42601", "the defining query must not have INTO", None),
+        ("SELECT xmin, id FROM t", "42701", 'system column "xmin" cannot be a column of a stream table', None),
+    ],
+)
+def test_query_that_is_wrong_gets_one_clear_error(
+    db: Any, create: Callable[..., None], query: str, sqlstate: str, message: str, place: int | None
+) -> None:
+    before = db.traces()
+    with pytest.raises(psycopg.Error) as caught:
+        create("wrong", query)
+    told = caught.value.diag
+    assert (told.sqlstate, told.message_primary) == (sqlstate, message)
+    if place is None:
+        assert told.message_hint and told.internal_position is None
+    else:
+        assert (told.internal_position, told.internal_query, told.statement_position) == (str(place), query, None)
+    assert db.traces() == before

@@ -164,6 +164,18 @@ def test_if_not_exists_creates_once_and_keeps_the_definition(db: Any) -> None:
     db.assert_current("totals")
 
 
+def test_if_not_exists_heeds_no_other_argument_of_one_that_exists(db: Any) -> None:
+    db.create("totals", TOTALS)
+    call = (
+        "SELECT pgtrickle.create_stream_table_if_not_exists(%s, 'nonsense', 'soon', 'SOMETIMES', cdc_mode => 'by post')"
+    )
+    for name in ("totals", "public.totals"):
+        db.run(call, name)
+    assert "nonsense" not in db.state("totals")["defining_query"]
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="soon"):
+        db.run(call, "others")
+
+
 def test_if_not_exists_refuses_a_table_that_is_no_stream_table(db: Any) -> None:
     with pytest.raises(psycopg.errors.DuplicateTable, match="orders"):
         db.run("SELECT pgtrickle.create_stream_table_if_not_exists('orders', 'SELECT 1 AS one')")
