@@ -10,8 +10,8 @@ from catalog.values import Initiator, RefreshMode
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.executor_choice import Spark
 from engine.refresh.refresh import refresh
-from engine.requests.create import Defined, announce, define_stream_table, explanation, notice, rights_to_sources
-from engine.requests.repair import refuse_cycle
+from engine.requests.create import Defined, announce, define_stream_table, explanation, rights_to_sources
+from engine.requests.repair import refuse_cycle, warn_of
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
@@ -53,7 +53,7 @@ async def redefine(
     await change_columns(session, context, defined.inputs, user, hidden)
     await _note(session, context, defined)
     await announce(session, defined)
-    await _warn(session, context, user)
+    await warn_of(session, context, user)
     found = await lock(session, context.pgt_id)
     whole = replace(found, needs_reinit=True, capture=replace(found.capture, broken=()))
     await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
@@ -76,17 +76,6 @@ async def is_query(session: SqlSession, context: RefreshContext, query: str, sea
     work_on_behalf_of(context.owner)
     async with set_role(session, context.owner, current=context.caller):
         return (await define(session, query, search_path)).canonical == present
-
-
-async def _warn(session: SqlSession, context: RefreshContext, changes: ColumnChanges) -> None:
-    """Tell the client of columns that are not what they have been to those who read the table."""
-    if changes.retyped:
-        names = ", ".join(f'"{name}"' for name in changes.retyped)
-        await notice(session, "WARNING", f'columns of stream table "{context.name}" have another type now: {names}')
-    if changes.moved:
-        names = ", ".join(f'"{name}"' for name in changes.moved)
-        message = f'columns of stream table "{context.name}" have another place now: {names}'
-        await notice(session, "WARNING", message, "What was defined on these columns, such as an index, is gone.")
 
 
 _READERS = """

@@ -27,7 +27,7 @@ from engine.stream_tables.analysis import (
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, opaque, plan
 from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext
-from engine.stream_tables.storage_columns import change_columns, column_changes
+from engine.stream_tables.storage_columns import ColumnChanges, change_columns, column_changes
 from sql import Column, NotDifferentiable, Renamed, jobs
 
 MARKED = "it is marked to be computed anew"
@@ -90,7 +90,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
     canonical, dropped = await _in_names_of_now(session, context)
     definition = await _defined(session, context, canonical, dropped)
     await refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
-    _refuse_other_columns(context, old.output, definition.output)
+    _refuse_other_names(context, old.output, definition.output)
     inputs, fallback = opaque(definition), {}
     if old.differentiable:
         try:
@@ -98,10 +98,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             fallback = await _full_from_now_on(session, context, reason.construct)
-    if context.outdated or await _storage_of(context, inputs) != await _storage_of(context, old):
-        # A view has another text, or the compiler wants other hidden columns: what is in them is computed afterwards.
-        _, hidden = await column_changes(session, context, inputs)
-        await change_columns(session, context, inputs, hidden)
+    await _follow_columns(session, context, old, inputs)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
         context.pgt_id,
@@ -128,6 +125,18 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
         needs_reinit=True,
         **fallback,
     )
+
+
+async def _follow_columns(session: SqlSession, context: RefreshContext, old: PlanInputs, inputs: PlanInputs) -> None:
+    """Give the storage table the columns that it is to have: a source or a view may be another one, or the compiler.
+
+    What is in new columns is computed afterwards. Raises SqlError 0A000 where a view reads one that is retyped.
+    """
+    same = _types(old) == _types(inputs) and await _storage_of(context, inputs) == await _storage_of(context, old)
+    if context.outdated or not same:
+        user, hidden = await column_changes(session, context, inputs)
+        await change_columns(session, context, inputs, user, hidden)
+        await warn_of(session, context, user)
 
 
 async def _storage_of(context: RefreshContext, inputs: PlanInputs) -> tuple[str, ...]:
@@ -218,11 +227,11 @@ async def _in_names_of_now(session: SqlSession, context: RefreshContext) -> tupl
 
 def _compared(known: Any, present: Any) -> tuple[Renamed, list[str]]:
     """A relation as it is named now, and the columns that it has no more, by their former names."""
-    places = {number: place for place, (number, _) in enumerate(known["columns"])}
-    columns = tuple((name, places.get(number)) for number, name in present["columns"])
-    numbers, added = {n for n, _ in present["columns"]}, {name for name, place in columns if place is None}
-    gone = [name for number, name in known["columns"] if number not in numbers and name not in added]
-    names = tuple(name for _, name in known["columns"])
+    places = {number: place for place, (number, *_) in enumerate(known["columns"])}
+    columns = tuple((name, places.get(number)) for number, name, *_ in present["columns"])
+    numbers, added = {n for n, *_ in present["columns"]}, {name for name, place in columns if place is None}
+    gone = [name for number, name, *_ in known["columns"] if number not in numbers and name not in added]
+    names = tuple(name for _, name, *_ in known["columns"])
     return Renamed(present["schema"], present["name"], names, columns), gone
 
 
@@ -245,18 +254,31 @@ async def _defined(
         ) from error
 
 
-def _refuse_other_columns(context: RefreshContext, old: tuple[Column, ...], new: tuple[Column, ...]) -> None:
-    """The columns of a stream table stay what they are. Raises SqlError 0A000."""
+def _types(inputs: PlanInputs) -> list[str]:
+    return [column.type for column in inputs.output]
+
+
+def _refuse_other_names(context: RefreshContext, old: tuple[Column, ...], new: tuple[Column, ...]) -> None:
+    """The columns of a stream table keep their names. Raises SqlError 0A000."""
     for before, now in zip(old, new, strict=True):
-        if (before.name, before.type) != (now.name, now.type):
+        if before.name != now.name:
             raise SqlError(
                 "0A000",
-                f'column "{before.name}" of stream table "{context.name}" would be "{now.name}" of type {now.type} now,'
-                f" and is of type {before.type}",
+                f'column "{before.name}" of stream table "{context.name}" would be "{now.name}" now',
                 detail="; ".join(context.capture.broken) or None,
-                hint="Give the column of the source its former type again, or drop the stream table and create it"
-                " again.",
+                hint="Give the column of the source its former name again, or give the stream table another query.",
             )
+
+
+async def warn_of(session: SqlSession, context: RefreshContext, changes: ColumnChanges) -> None:
+    """Tell the client of columns that are not what they have been to those who read the table."""
+    if changes.retyped:
+        names = ", ".join(f'"{name}"' for name in changes.retyped)
+        await notice(session, "WARNING", f'columns of stream table "{context.name}" have another type now: {names}')
+    if changes.moved:
+        names = ", ".join(f'"{name}"' for name in changes.moved)
+        message = f'columns of stream table "{context.name}" have another place now: {names}'
+        await notice(session, "WARNING", message, "What was defined on these columns, such as an index, is gone.")
 
 
 async def refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:

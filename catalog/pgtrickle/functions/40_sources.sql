@@ -153,12 +153,13 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._keep_out_of_statistics(oid) FROM PUBLIC;
 
 
--- Whether row-level security of a table is on, and forced: 'off', 'on' or 'forced'.
+-- Whether row-level security of a table is on, and forced on its owner: 'off', 'off, forced', 'on' or 'forced'.
 CREATE OR REPLACE FUNCTION pgtrickle._rls_setting(source oid) RETURNS text
 LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
-    SELECT CASE WHEN c.relforcerowsecurity THEN 'forced' WHEN c.relrowsecurity THEN 'on' ELSE 'off' END
+    SELECT CASE WHEN c.relrowsecurity AND c.relforcerowsecurity THEN 'forced' WHEN c.relrowsecurity THEN 'on'
+                WHEN c.relforcerowsecurity THEN 'off, forced' ELSE 'off' END
     FROM pg_class c WHERE c.oid = source);
 END $$;
 
@@ -200,28 +201,30 @@ BEGIN
 END $$;
 
 
--- By which names a query knows a source, as long as its text stays what it is: {"schema", "name", "columns": [[number, name]],
+-- By which names a query knows a source, as long as its text stays what it is: {"schema", "name", "columns": [[number, name, type]],
 -- "attributes" (how many columns there have ever been)}, all columns in their order.
 CREATE OR REPLACE FUNCTION pgtrickle._known_names(source oid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (
         SELECT jsonb_build_object('schema', n.nspname, 'name', c.relname, 'attributes', c.relnatts, 'columns', (
-            SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname) ORDER BY a.attnum), '[]')
+            SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, concat_ws(' ', a.atttypid, a.atttypmod, a.attcollation))
+                             ORDER BY a.attnum), '[]')
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))
         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = source);
 END $$;
 
 
--- Whether columns of a source that were known (_known_names) are renamed or gone.
+-- Whether columns of a source that were known (_known_names) are renamed, retyped or gone. (An earlier version knew no types.)
 CREATE OR REPLACE FUNCTION pgtrickle._columns_renamed(source oid, known jsonb) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN EXISTS (
         SELECT FROM jsonb_array_elements(known->'columns') AS k(found)
         LEFT JOIN pg_attribute a ON a.attrelid = source AND a.attnum = (k.found->>0)::int AND NOT a.attisdropped
-        WHERE a.attname IS DISTINCT FROM k.found->>1);
+        WHERE a.attname IS DISTINCT FROM k.found->>1
+           OR concat_ws(' ', a.atttypid, a.atttypmod, a.attcollation) <> k.found->>2);
 END $$;
 
 

@@ -223,6 +223,14 @@ WHEN SQLSTATE 'HW005' THEN
 END $$;
 
 
+-- The name of a source; of one that was dropped the name that it had.
+CREATE OR REPLACE FUNCTION pgtrickle._source_name(dependency pgtrickle.pgt_dependencies) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(pgtrickle._qualified(dependency.source_relid),
+                    concat_ws('.', quote_ident(dependency.column_snapshot->>'schema'), quote_ident(dependency.column_snapshot->>'name')))
+$$;
+
+
 -- Write down what a stream table relies on in a source, as it is now. Without a generation the source is not captured.
 CREATE OR REPLACE FUNCTION pgtrickle._note_dependency(pgt_id bigint, source oid, columns text[], generation uuid)
 RETURNS void

@@ -122,6 +122,22 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_constraints(oid) FROM PUBLIC;
 
 
+-- Refuses DDL on a source that a stream table reads, where pg_trickle.block_source_ddl is on. Raises 2BP01.
+CREATE OR REPLACE FUNCTION pgtrickle._refuse_source_ddl(pgt_id bigint, source oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF pgtrickle._setting('pg_trickle.block_source_ddl', 'off')::boolean
+       AND current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
+        PERFORM pgtrickle._raise('2BP01', format('cannot alter or drop "%s" because a stream table reads it', pgtrickle._source_name(d)),
+                                 format('Stream table "%s" reads what would change.', pgtrickle._qualified(s.pgt_relid)),
+                                 'Drop or change the stream table first, or SET pg_trickle.block_source_ddl = off.')
+        FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+        WHERE d.pgt_id = _refuse_source_ddl.pgt_id AND d.source_relid = source;
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_source_ddl(bigint, oid) FROM PUBLIC;
+
+
 -- Refuses to give a storage table (known by that guard: after pg_restore its OID may be another table's) other columns
 -- than its query has. What was retyped still has the names.
 CREATE OR REPLACE FUNCTION pgtrickle._refuse_alteration(relid oid, retyped boolean DEFAULT false) RETURNS void

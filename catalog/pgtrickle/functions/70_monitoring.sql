@@ -187,7 +187,7 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle._sources(pgt_id bigint)
 RETURNS TABLE (source_table text, source_oid bigint, source_type text, cdc_mode text, columns_used text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(pgtrickle._qualified(d.source_relid), format('(dropped, oid %s)', d.source_relid)),
+    SELECT pgtrickle._source_name(d) || CASE WHEN pgtrickle._qualified(d.source_relid) IS NULL THEN ' (dropped)' ELSE '' END,
            d.source_relid::bigint, lower(d.source_type), lower(d.cdc_mode),
            array_to_string(d.columns_used, ', ')
     FROM pgtrickle.pgt_dependencies d
@@ -332,10 +332,15 @@ $$;
 CREATE OR REPLACE FUNCTION pgtrickle.trigger_inventory()
 RETURNS TABLE (source_table text, source_oid bigint, trigger_name text, trigger_type text, present bool, enabled bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._qualified(r.relid), c.source_relid::bigint, e.name,
+    SELECT coalesce(pgtrickle._qualified(r.relid), c.name || ' (dropped)'), c.source_relid::bigint, e.name,
            CASE e.event WHEN 'TRUNCATE' THEN 'TRUNCATE' ELSE 'DML' END,
            t.oid IS NOT NULL, coalesce(t.tgenabled = 'A', false)
-    FROM pgtrickle.pgt_captures c
+    FROM (SELECT k.source_relid, k.relations, NULL AS name FROM pgtrickle.pgt_captures k
+          UNION ALL
+          -- Whose capture is gone, though somebody reads it: it was dropped.
+          SELECT DISTINCT d.source_relid, ARRAY[d.source_relid], pgtrickle._source_name(d)
+          FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k USING (source_relid)
+          WHERE d.cdc_mode IS NOT NULL AND k.source_relid IS NULL) AS c
     CROSS JOIN LATERAL unnest(coalesce(pgtrickle._relations(c.source_relid), c.relations)) AS r(relid)
     CROSS JOIN LATERAL pgtrickle._capture_triggers(c.source_relid) AS e
     LEFT JOIN pg_trigger t ON t.tgrelid = r.relid AND t.tgname = e.name

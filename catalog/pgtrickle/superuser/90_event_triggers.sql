@@ -53,6 +53,12 @@ BEGIN
                      AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
         PERFORM pgtrickle._revoke_buffers(true);
     END IF;
+    PERFORM pgtrickle._refuse_source_ddl(s.pgt_id, d.source_relid)
+    FROM pg_event_trigger_ddl_commands() e
+    JOIN pgtrickle.pgt_dependencies d ON d.source_relid = e.objid
+    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+    WHERE e.command_tag IN ('ALTER TABLE', 'ALTER VIEW', 'CREATE VIEW')
+      AND d.schema_fingerprint <> pgtrickle._fingerprint(d.source_relid, d.columns_used);
     -- A table's partitions, columns, policies or capture triggers, which are ENABLE ALWAYS: reinitialise what reads it.
     UPDATE pgtrickle.pgt_stream_tables s
     SET needs_reinit = true, updated_at = clock_timestamp()
@@ -191,6 +197,14 @@ BEGIN
         PERFORM pgtrickle._keep_signals();
     END IF;
     DELETE FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = ANY (gone);
+    PERFORM pgtrickle._refuse_source_ddl(d.pgt_id, d.source_relid)
+    FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = ANY (gone);
+    PERFORM pgtrickle._notice('NOTICE', format('stream table "%s" reads %s, which was dropped', pgtrickle._qualified(s.pgt_relid), r.names),
+                              'It keeps its rows and cannot be refreshed. Drop it with pgtrickle.drop_stream_table(), or give it '
+                              'another query.')
+    FROM (SELECT d.pgt_id, string_agg(pgtrickle._source_name(d), ', ' ORDER BY d.source_relid) AS names
+          FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = ANY (gone) GROUP BY d.pgt_id) AS r
+    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = r.pgt_id;
     UPDATE pgtrickle.pgt_stream_tables s
     SET status = 'ERROR', needs_reinit = true, updated_at = clock_timestamp(),
         fallback_reason = format('source %s.%s was dropped', d.column_snapshot->>'schema', d.column_snapshot->>'name')
