@@ -132,8 +132,12 @@ async def _follow_columns(session: SqlSession, context: RefreshContext, old: Pla
 
     What is in new columns is computed afterwards. Raises SqlError 0A000 where a view reads one that is retyped.
     """
-    same = _types(old) == _types(inputs) and await _storage_of(context, inputs) == await _storage_of(context, old)
-    if context.outdated or not same:
+    # What another version of the compiler was given this one may not be able to compile.
+    if (
+        context.outdated
+        or _types(old) != _types(inputs)
+        or await _storage_of(context, inputs) != await _storage_of(context, old)
+    ):
         user, hidden = await column_changes(session, context, inputs)
         await change_columns(session, context, inputs, user, hidden)
         await warn_of(session, context, user)

@@ -182,13 +182,13 @@ def test_sizes_of_the_engines_own_tables(refreshed: Engine, connect: Connect) ->
     source = refreshed.value("SELECT 't'::regclass::oid")
     assert {"pgtrickle.pgt_refresh_history", f"pgtrickle_changes.changes_{source}"} <= set(sizes)
     assert not any(name.startswith("public.") for name in sizes)
-    size, live, dead, _ = sizes["pgtrickle.pgt_stream_tables"]
+    size, live, dead, _ = sizes["pgtrickle.pgt_definitions"]
     assert size >= 8192
     assert live == 1
     assert dead > 0  # each refresh leaves a version of the row
     with connect() as other, other.transaction():
         other.execute("LOCK pgtrickle.pgt_stream_tables")
-        locked = "SELECT total_bytes FROM pgtrickle.engine_tables() WHERE table_name = 'pgtrickle.pgt_stream_tables'"
+        locked = "SELECT total_bytes FROM pgtrickle.engine_tables() WHERE table_name = 'pgtrickle.pgt_definitions'"
         assert refreshed.value(locked) is None
 
 

@@ -31,10 +31,10 @@ WHERE c.contype = 'c' AND c.conrelid = ('pgtrickle.' || %s)::regclass AND a.attn
 def test_enumerations_are_what_the_columns_may_have(connect: Connect) -> None:
     connection = connect()
     columns: dict[tuple[str, str], tuple[type[StrEnum], set[str]]] = {
-        ("pgt_stream_tables", "requested_mode"): (RefreshMode, set()),
-        ("pgt_stream_tables", "refresh_mode"): (RefreshMode, {"AUTO"}),
-        ("pgt_stream_tables", "status"): (Status, set()),
-        ("pgt_stream_tables", "engine"): (Engine, set()),
+        ("pgt_definitions", "requested_mode"): (RefreshMode, set()),
+        ("pgt_definitions", "refresh_mode"): (RefreshMode, {"AUTO"}),
+        ("pgt_definitions", "status"): (Status, set()),
+        ("pgt_definitions", "engine"): (Engine, set()),
         ("pgt_refresh_history", "action"): (Action, set()),
         ("pgt_refresh_history", "status"): (RefreshStatus, set()),
         ("pgt_refresh_history", "executor"): (Executor, set()),

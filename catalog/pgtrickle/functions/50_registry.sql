@@ -226,7 +226,7 @@ BEGIN
     ELSIF NOT pgtrickle._may_act_for(storage.relowner) THEN
         RAISE EXCEPTION USING ERRCODE = '42501', MESSAGE = format('must be owner of table %s', storage.relname);
     END IF;
-    INSERT INTO pgtrickle.pgt_stream_tables (
+    INSERT INTO pgtrickle.pgt_definitions (
         pgt_relid, pgt_name, pgt_schema, pgt_owner, defining_query, original_query, canonical_query, schedule,
         refresh_mode, requested_mode, engine, row_id_salt, functions_used, function_hashes, has_keyless_source, explain,
         fallback_reason, diamond_consistency, diamond_schedule_policy, requested_cdc_mode,
@@ -338,7 +338,7 @@ BEGIN
         new_st.schedule := pgtrickle._check_schedule(new_st.schedule);
     END IF;
     PERFORM pgtrickle._check_state(new_st);
-    UPDATE pgtrickle.pgt_stream_tables s
+    UPDATE pgtrickle.pgt_definitions s
     SET (schedule, refresh_mode, requested_mode, status, consecutive_errors, needs_reinit, fallback_reason, explain,
          engine, row_id_salt, canonical_query, defining_query, functions_used, function_hashes, has_keyless_source,
          auto_threshold, is_populated, data_timestamp, requested_cdc_mode, diamond_consistency,

@@ -43,7 +43,7 @@ BEGIN
     ELSIF done AND st.status IN ('INITIALIZING', 'ERROR') THEN
         new_status := 'ACTIVE';
     END IF;
-    UPDATE pgtrickle.pgt_stream_tables s
+    UPDATE pgtrickle.pgt_definitions s
     SET frontier = CASE WHEN done AND result ? 'frontier' THEN pgtrickle._stamped(result->'frontier') ELSE s.frontier END,
         data_timestamp = CASE WHEN done THEN coalesce((result->>'data_timestamp')::timestamptz, now())
                               ELSE s.data_timestamp END,

@@ -6,11 +6,20 @@
 -- see: DDL with event_triggers = off, or where the engine's role may not create event triggers; partitions that were created
 -- or dropped; functions. What is just being refreshed is left for the next time. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._mark_gaps() RETURNS int
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms' AS $$
 DECLARE
     gaps oid[];
     marked int;
+    system CONSTANT text := pgtrickle._system();
 BEGIN
+    -- What was restored goes on by name. A refresh sees to it as well, but takes that back where a gate keeps it from its work.
+    IF EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.frontier->>'system' <> system) THEN
+        BEGIN
+            PERFORM pgtrickle._adopt_restored();
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;  -- somebody is at it
+        END;
+    END IF;
     gaps := ARRAY(
         SELECT k.source_relid
         FROM pgtrickle.pgt_captures k JOIN pg_class c ON c.oid = k.source_relid

@@ -381,7 +381,8 @@ SELECT total_stream_tables, error_tables, stale_tables, scheduler_running,
 FROM (SELECT count(*) AS total_stream_tables,
              count(*) FILTER (WHERE s.status = 'ERROR' OR s.consecutive_errors > 0) AS error_tables,
              count(*) FILTER (WHERE pgtrickle._is_stale(s.pgt_id)) AS stale_tables,
-             pgtrickle._scheduler_running() AS scheduler_running,
+             -- One that pg_trickle.enabled = off keeps from its work notes no position.
+             coalesce((SELECT e.looks AND e.settled_position IS NOT NULL FROM pgtrickle._scheduler() e), false) AS scheduler_running,
              count(*) FILTER (WHERE s.status = 'SUSPENDED') AS suspended
       FROM pgtrickle.pgt_stream_tables s) AS counts;
 GRANT SELECT ON pgtrickle.quick_health TO PUBLIC;

@@ -350,7 +350,7 @@ def test_refreshes_leave_little_behind_where_an_old_snapshot_is_kept(db: Any) ->
     with db.bypass(autocommit=False) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT FROM t")
-        size = "SELECT pg_table_size('pgtrickle.pgt_stream_tables')"
+        size = "SELECT pg_table_size('pgtrickle.pgt_definitions')"
         before = db.value(size)
         for n in range(150):
             db.run("INSERT INTO t VALUES (%s, %s, %s)", n, n, str(n % 5))

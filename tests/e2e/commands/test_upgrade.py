@@ -9,7 +9,7 @@ from tests.e2e.conftest import Database
 
 # As if an earlier compiler had asked nothing, and laid the storage table out in another way.
 AGE = """
-UPDATE pgtrickle.pgt_stream_tables
+UPDATE pgtrickle.pgt_definitions
 SET explain = jsonb_set(explain, '{inputs}', (explain->'inputs') - 'format' || '{"types": []}')
 WHERE pgt_name = %s
 """

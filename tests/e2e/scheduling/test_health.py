@@ -69,6 +69,10 @@ def test_scheduler_running(live_db: Database, eventually: Eventually) -> None:
     with live_db.connect() as user:
         found = user.execute("SELECT severity, detail FROM pgtrickle.health_check() WHERE severity <> 'OK'")
         assert found.fetchall() == [("WARN", "pg_trickle.enabled is off: nothing is refreshed by schedule")]
+    running = "SELECT scheduler_running FROM pgtrickle.quick_health"
+    eventually(lambda: live_db.value(running) is False, what="it is said that nothing is refreshed")
+    live_db.run(f"ALTER DATABASE {live_db.name} RESET pg_trickle.enabled")
+    eventually(lambda: live_db.value(running) is True, what="it is said that it goes on")
 
 
 def test_errors(live_db: Database, eventually: Eventually) -> None:

@@ -167,7 +167,8 @@ def test_no_right_to_create_in_a_schema(db: Any, alice: psycopg.Connection[Any])
 def test_catalog_cannot_be_written_by_plain_users(alice: psycopg.Connection[Any]) -> None:
     create(alice, "doubled", "SELECT id, v * 2 AS v FROM mine")
     for statement in (
-        "UPDATE pgtrickle.pgt_stream_tables SET canonical_query = 'SELECT 1'",
+        "UPDATE pgtrickle.pgt_definitions SET canonical_query = 'SELECT 1'",
+        "UPDATE pgtrickle.pgt_stream_tables SET needs_reinit = true",
         "DELETE FROM pgtrickle.pgt_dependencies",
         "INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path, requested_by) VALUES ('drop', '{}', '', 10)",
         "CREATE TABLE pgtrickle.t (a int)",
