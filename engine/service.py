@@ -19,6 +19,7 @@ from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from catalog.values import Initiator
 from engine.capture.ahead import capturing_in
 from engine.capture.maintenance import CaptureMaintenance
+from engine.capture.wal.capture import WalCapture
 from engine.load_generators import SourceClock
 from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
@@ -210,7 +211,8 @@ class Engine:
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
         registers = RegisterMaintenance(pool)
         mirrors = self.mirror_maintenance_for(pool) if self.mirror_maintenance_for else None
-        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), registers, mirrors)
+        wal = WalCapture(pool, delivered=lambda: self.committed(name))
+        working = (scheduler, clock, sources, history, CaptureMaintenance(pool), wal, registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
             each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own

@@ -169,9 +169,9 @@ def staged(query: Query, storage: str, staging: str, uncaptured: frozenset[int])
     return _compiled(query).staged_sql(storage, staging, uncaptured)
 
 
-def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool) -> str:
+def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool, late: frozenset[int]) -> str:
     """See `Compiled.refresh_sql`."""
-    return _compiled(query).refresh_sql(storage, changed, usual=usual)
+    return _compiled(query).refresh_sql(storage, changed, usual=usual, late=late)
 
 
 def explain(query: Query, storage: str) -> dict[str, Any]:

@@ -120,9 +120,11 @@ class CompiledQuery:
         """As `full_sql`, from a staging table that holds the rows of `core`. Raises SqlError."""
         return await compilers().run(jobs.staged, self.query, storage, staging, uncaptured)
 
-    async def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
+    async def refresh_sql(
+        self, storage: str, changed: frozenset[int], *, usual: bool = False, late: frozenset[int] = frozenset()
+    ) -> str:
         """See `sql.Compiled.refresh_sql`. Raises SqlError."""
-        return await self._kept(jobs.refresh, self.query, storage, changed, usual)
+        return await self._kept(jobs.refresh, self.query, storage, changed, usual, late)
 
     async def explain(self, storage: str) -> dict[str, Any]:
         """What ``explain_st`` shows of the plan. Raises SqlError."""

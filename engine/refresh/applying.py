@@ -109,7 +109,9 @@ async def _apply_changes(
         if changes.snapshot is not None:
             raise _NotApplied("a source was truncated while Spark computed the changes")
         every = await changes.plan.refresh_sql(
-            context.storage, frozenset(source.oid for source in context.capture.sources)
+            context.storage,
+            frozenset(source.oid for source in context.capture.sources),
+            late=context.capture.late,
         )
         result = await _apply_within(session, context, every, parameters, limit)
     failed = result.get("failed")

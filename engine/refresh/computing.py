@@ -60,7 +60,8 @@ async def changes_to_apply(
     plan = await compiled(inputs)
     delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
     if isinstance(delta, NotOnSpark):
-        text = await plan.refresh_sql(context.storage, context.capture.changed, usual=_is_usual(context, plan))
+        usual, late = _is_usual(context, plan), context.capture.late
+        text = await plan.refresh_sql(context.storage, context.capture.changed, usual=usual, late=late)
         reason = f"{context.capture.pending} changes; {delta}"
         append_only = inputs.append_only
         yield Computed(plan, text, Executor.POSTGRES, reason, rows_read, alert=_alert(delta), append_only=append_only)

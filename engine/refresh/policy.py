@@ -90,6 +90,7 @@ def is_fresh(context: RefreshContext) -> bool:
         and not context.needs_reinit
         and not context.capture.pending
         and all(source.captured for source in context.capture.sources)
+        and not (context.one_snapshot and context.capture.late)
     )
 
 
@@ -108,17 +109,26 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
         return Decision(Action.NO_DATA, "no changes")
     if context.refresh_mode == RefreshMode.FULL:
         return Decision(Action.FULL, "refresh mode FULL")
-    if context.capture.polled and not settings.foreign_table_polling:
-        return Decision(Action.FULL, "pg_trickle.foreign_table_polling is off", fallback=True)
-    truncated = [source.name for source in context.capture.sources if source.truncated]
-    if truncated:
-        return Decision(Action.FULL, f'"{truncated[0]}" was truncated', fallback=True)
+    unusable = _not_incremental(context, settings)
+    if unusable is not None:
+        return Decision(Action.FULL, unusable, fallback=True)
     too_many = (
         None if context.requested_mode == RefreshMode.DIFFERENTIAL else _too_many(context, settings, estimated_rows)
     )
     if too_many is not None:
         return Decision(Action.FULL, too_many, fallback=True)
     return Decision(Action.DIFFERENTIAL, "changes are applied incrementally")
+
+
+def _not_incremental(context: RefreshContext, settings: RefreshSettings) -> str | None:
+    """Why the changes cannot be applied, few as they may be; None if they can."""
+    if context.one_snapshot and context.capture.late:
+        # The transaction will never see what is decoded after its snapshot was taken.
+        return "the transaction's snapshot is older than what is captured from it"
+    if context.capture.polled and not settings.foreign_table_polling:
+        return "pg_trickle.foreign_table_polling is off"
+    truncated = [source.name for source in context.capture.sources if source.truncated]
+    return f'"{truncated[0]}" was truncated' if truncated else None
 
 
 def _too_many(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> str | None:

@@ -79,6 +79,7 @@ async def create(
         "schedule": check_schedule(arguments.get("schedule") or "calculated"),
         "engine": engine,
         "append_only": bool(arguments.get("append_only")),
+        "requested_cdc_mode": arguments.get("cdc_mode"),
         "explain": explained,
         "topk": asdict(top) if (top := definition.inspected.topk) else None,
         "dependencies": [  # the others are noted when they are captured

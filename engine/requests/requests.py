@@ -198,6 +198,10 @@ class HeldBack(Exception):
     """The scheduler must not refresh the stream table now; the message says why."""
 
 
+class ComesLate(Exception):
+    """A source is captured from the write-ahead log: a REPEATABLE READ transaction does not see all of it."""
+
+
 async def refresh_scheduled(
     session: SqlSession,
     pgt_id: int,
@@ -208,7 +212,9 @@ async def refresh_scheduled(
     after_poll: bool = False,
     on_schedule: bool = True,
 ) -> RefreshOutcome | None:
-    """Refresh in the scheduler's REPEATABLE READ transaction; nothing is recorded where there is nothing to do.
+    """Refresh in a transaction of the scheduler's; nothing is recorded where there is nothing to do.
+
+    It is REPEATABLE READ, or ComesLate says that it must be READ COMMITTED.
 
     `on_schedule` tells that nobody has asked for it: then HeldBack is raised where a gate is in the snapshot.
     Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
@@ -224,7 +230,15 @@ async def refresh_scheduled(
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.capture.polled and not after_poll:
         raise NotPolled
-    return await refresh(session, context, initiator=initiator, spark=spark)
+    if context.one_snapshot and context.capture.late:
+        raise ComesLate
+    outcome = await refresh(session, context, initiator=initiator, spark=spark)
+    if on_schedule and not context.one_snapshot:
+        # Its statement may have seen what was loaded after a gate that was not there when it began.
+        held = await session.fetch("SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint", pgt_id)
+        if held:
+            raise HeldBack(str(held[0][0]))
+    return outcome
 
 
 async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None:
@@ -246,8 +260,9 @@ async def _create(session: SqlSession, request: Request, means: Means) -> int | 
 
 async def _replace(session: SqlSession, context: RefreshContext, request: Request, spark: Spark) -> None:
     """Give a stream table that exists the definition of a request to create one."""
-    ((present, schedule, append_only),) = await session.fetch(
-        "SELECT defining_query, schedule, append_only FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint",
+    ((present, schedule, append_only, cdc_mode),) = await session.fetch(
+        "SELECT defining_query, schedule, append_only, requested_cdc_mode FROM pgtrickle.pgt_stream_tables"
+        " WHERE pgt_id = $1::bigint",
         context.pgt_id,
     )
     query = request.arguments["query"]
@@ -256,12 +271,14 @@ async def _replace(session: SqlSession, context: RefreshContext, request: Reques
         "schedule": request.arguments.get("schedule") or "calculated",
         "refresh_mode": request.arguments.get("refresh_mode") or RefreshMode.AUTO,
         "append_only": bool(request.arguments.get("append_only")),
+        "cdc_mode": request.arguments.get("cdc_mode") or cdc_mode,
     }
     now = {
         "query": None,
         "schedule": schedule,
         "refresh_mode": context.requested_mode,
         "append_only": append_only,
+        "cdc_mode": cdc_mode,
     }
     changes = {name: value for name, value in wanted.items() if value != now[name]}
     if changes:
@@ -330,6 +347,9 @@ async def _alter(
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
         if requested != context.requested_mode or fell_back:
             await set_refresh_mode(session, context, requested)
+    if "cdc_mode" in changes:
+        await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
+        await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
     await _settle_append_only(session, context, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))

@@ -19,7 +19,7 @@ from engine.refresh.failures import PERMANENT, record_failure
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare
-from engine.requests.requests import HeldBack, Request
+from engine.requests.requests import ComesLate, HeldBack, Request
 from engine.scheduling.scheduler import Turn
 from engine.session.pool import DatabasePool, PooledSession
 from engine.session.transactions import set_role
@@ -65,9 +65,10 @@ async def refresh(
     """
     try:
         repaired = polled = False
+        isolation = "repeatable_read"
         while True:
             try:
-                async with session.transaction("repeatable_read", impatient=True):
+                async with session.transaction(isolation, impatient=True):
                     outcome = await requests.refresh_scheduled(
                         session,
                         pgt_id,
@@ -88,6 +89,8 @@ async def refresh(
                 async with session.transaction("read_committed", impatient=True):
                     await requests.poll_scheduled(session, pgt_id, spark)
                 polled = True
+            except ComesLate:
+                isolation = "read_committed"
     except SqlError as error:
         if contended(error):
             return Turn.AGAIN

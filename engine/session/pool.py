@@ -292,6 +292,11 @@ class DatabasePool:
         self._opening = asyncio.Lock()
         self.liveness = Liveness(database, self._connect)
 
+    @property
+    def login(self) -> ConnectArguments:
+        """How the engine logs in to the database."""
+        return self._arguments(self.database)
+
     async def connect(self, settings: Mapping[str, str] | None = None) -> asyncpg.Connection:
         """A new connection outside the pool, with `settings` of its own, to which a reset brings it back, too."""
         try:

@@ -23,6 +23,8 @@ class SourceState:
     pending: int
     """Captured changes that the frontier has not seen; counting stops at 10 000 001."""
     truncated: bool
+    late: bool = False
+    """Whether its changes are captured from the write-ahead log, and so come later than it shows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class CaptureState:
     def pending(self) -> int:
         """Captured changes of all sources that the frontier has not seen."""
         return sum(source.pending for source in self.sources)
+
+    @property
+    def late(self) -> frozenset[int]:
+        """The sources whose changes are captured from the write-ahead log."""
+        return frozenset(source.oid for source in self.sources if source.late)
 
     @property
     def changed(self) -> frozenset[int]:
@@ -147,6 +154,7 @@ def _capture_state(values: dict[str, Any]) -> CaptureState:
                 captured=source["captured"],
                 pending=source["pending"] or 0,
                 truncated=bool(source["truncated"]),
+                late=bool(source.get("late")),
             )
             for source in values["sources"]
         ),

@@ -26,6 +26,10 @@ def machine_settings(logs: Path) -> dict[str, str]:
         "max_connections": "200",
         "max_prepared_transactions": "20",
         "max_wal_size": "4GB",
+        # A database has a slot if tables are captured from the write-ahead log; it keeps no more than so much of that.
+        "max_replication_slots": "32",
+        "max_wal_senders": "32",
+        "max_slot_wal_keep_size": "8GB",
         # When the server is stopped PostgreSQL writes what has changed since the last checkpoint, file by file.
         "checkpoint_timeout": "5min",
         # After a crash all files are first made durable as they are.

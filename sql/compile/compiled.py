@@ -11,7 +11,16 @@ from sql.base.columns import Column, Field, Source
 from sql.base.text import quote
 from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
-from sql.operators.captured_changes import DATES, delta_name, pending_dates, source_delta
+from sql.operators.captured_changes import (
+    AWAIT,
+    AWAITED,
+    DATES,
+    delta_name,
+    late_changes,
+    late_name,
+    pending_dates,
+    source_delta,
+)
 from sql.operators.plan import Plan, TreeFacts
 from sql.operators.statement import MOST, Stage, StagedStatement, StagedText, Statement, Types, staged_rows
 from sql.operators.versions.versions import changes_at
@@ -92,7 +101,7 @@ class Compiled:
     """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
     running: tuple[Running, ...] = ()
     """Aggregates whose groups are kept from one such timestamp to the next, each after those that it reads."""
-    _cache: dict[tuple[str, frozenset[int], bool], str] = field(default_factory=dict)
+    _cache: dict[tuple[str, frozenset[int], bool, frozenset[int]], str] = field(default_factory=dict)
 
     @property
     def keyed(self) -> bool:
@@ -145,17 +154,21 @@ class Compiled:
         captured = [source.oid for source in self.sources if source.oid not in uncaptured]
         return plan.statement.text(report(plan, done, captured, changes=False))
 
-    def refresh_sql(self, storage: str, changed: frozenset[int], *, usual: bool = False) -> str:
+    def refresh_sql(
+        self, storage: str, changed: frozenset[int], *, usual: bool = False, late: frozenset[int] = frozenset()
+    ) -> str:
         """Bring the storage from the frontier ``$1`` to now, reading the changes of `changed` sources only.
 
         If others have pending changes, too, the result says so: ``overlooked``. It must be undone then. A ``usual``
         statement, which PostgreSQL plans faster, says so, too, if what is hardly ever needed was needed, or something
         is not in ``$1->'memory'`` (`remembers`). The others report that as ``unusual``, and are right nevertheless.
+
+        ``late``: the sources whose latest changes are waited for (`late_changes`).
         """
-        key = storage, changed, usual
+        key = storage, changed, usual, late
         cached = self._cache.get(key)
         if cached is None:
-            cached = self._cache[key] = self._refresh(storage, changed, usual)
+            cached = self._cache[key] = self._refresh(storage, changed, usual, late=late)
         return cached
 
     def check_length(self) -> None:
@@ -179,14 +192,26 @@ class Compiled:
         applied = statement.applied(report(plan, done, used, changes=True))
         return RemotePlan(tuple(statement.views), tuple(statement.stages), applied)
 
-    def _refresh(self, storage: str, changed: frozenset[int], usual: bool, most: int | None = None) -> str:
+    def _refresh(
+        self,
+        storage: str,
+        changed: frozenset[int],
+        usual: bool,
+        most: int | None = None,
+        late: frozenset[int] = frozenset(),
+    ) -> str:
         plan = Plan(
             changed,
             self.streamed(self.shape.summed),
             replace(self.facts, remembered={known: each.name for known, each in self.remembered.items()}),
             Statement(most=most),
             usual=usual,
+            late=late,
         )
+        if late:
+            plan.cte(AWAITED, AWAIT)
+        for oid in sorted(late):
+            plan.cte(late_name(oid).strip('"'), late_changes(oid))
         used = self._with_changes(plan)
         done = self.shape.apply_delta(plan, storage) if used else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
@@ -216,7 +241,7 @@ class Compiled:
                 if self.versioned:
                     net = changes_at(source, used_columns)
                 else:
-                    net = source_delta(source, used_columns, condition, dated=dated)
+                    net = source_delta(source, used_columns, condition, dated=dated, late=source.oid in plan.late)
                 # If it is read once, which PostgreSQL counts, its rows need not be put down first. But conditions of
                 # the reader must not move below OFFSET: they can raise errors for rows that came and went.
                 plan.cte(delta_name(source.oid).strip('"'), f"{net} OFFSET 0", materialized=None)

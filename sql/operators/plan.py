@@ -51,6 +51,8 @@ class Plan:
     """Whether what is hardly ever needed is left out; `Statement.violations` tell where it would be needed."""
     quick: bool = False
     """Whether what is written is hardly ever executed, and should above all be quick to plan."""
+    late: frozenset[int] = frozenset()
+    """The sources whose latest changes are not in their buffers yet, see `late_changes`."""
     _memos: dict[type[object], object] = field(default_factory=dict)
 
     def memo(self, kind: type[Memo]) -> Memo:

@@ -47,7 +47,8 @@ class Scan(Operator):
     def delta(self, plan: Plan) -> str:
         if self.source.oid in plan.streamed:
             captured = [aliased(recorded(f"c.{quote(f.origin[1])}", f.type), f.name) for f in self.columns if f.origin]
-            return pending_changes(self.source, [*captured, f'c."__pgt_w"::bigint AS {W}'])
+            names, late = [f.origin[1] for f in self.columns if f.origin], self.source.oid in plan.late
+            return pending_changes(self.source, [*captured, f'c."__pgt_w"::bigint AS {W}'], names, late=late)
         return select([*self._columns("d"), f"d.{W}"], f"{delta_name(self.source.oid)} AS d")
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:

@@ -11,7 +11,7 @@ from sql.base.consolidate import consolidated
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.operators import Operator
 from sql.operators.aggregates.cached_accumulators import memories
-from sql.operators.captured_changes import PENDING, buffer
+from sql.operators.captured_changes import PENDING, captured
 from sql.operators.plan import Plan
 from sql.operators.statement import Types
 
@@ -173,7 +173,7 @@ def report(
             'pg_catalog.bool_or(c."__pgt_w" = 0) AS truncated',
         ]
         where = [f'(c."__pgt_w" = 0 OR {own})', *PENDING]
-    seen = [select(columns, f"{buffer(oid)} AS c", where=where) for oid in sources]
+    seen = [select(columns, captured(oid, (), late=oid in plan.late), where=where) for oid in sources]
     entries = []
     for key in ("inserted", "updated", "deleted"):
         count = f"(SELECT pg_catalog.count(*) FROM {done[key]})" if key in done else "0"
@@ -186,7 +186,9 @@ def report(
         read = plan.cte("__pgt_seen", union_all(seen))
         last = f"GREATEST({before}, (SELECT pg_catalog.max(own) FROM {read}))"
     if changes:
-        overlooked = [f"EXISTS ({select([], f'{buffer(oid)} AS c', where=PENDING)})" for oid in unread]
+        overlooked = [
+            f"EXISTS ({select([], captured(oid, (), late=oid in plan.late), where=PENDING)})" for oid in unread
+        ]
         if seen:
             overlooked.append(f"(SELECT pg_catalog.bool_or(truncated) FROM {read}) IS TRUE")
         if plan.statement.violations:

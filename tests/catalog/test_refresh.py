@@ -44,7 +44,7 @@ def test_begin_says_what_the_engine_needs(table: Engine) -> None:
     assert context["sources"] == [
         {
             "oid": table.oid("t"), "qualified": "public.t", "schema": "public", "name": "t", "type": "TABLE",
-            "captured": True, "columns": ["a", "id"], "pending": 2, "truncated": False, "rows": 2,
+            "captured": True, "columns": ["a", "id"], "pending": 2, "truncated": False, "late": False, "rows": 2,
         }
     ]  # fmt: skip
 

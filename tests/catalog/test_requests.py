@@ -42,8 +42,6 @@ def pending(connection: Connection) -> list[tuple[Any, ...]]:
         ("'x', 'SELECT 1', ''", "22023", 'invalid schedule ""'),
         ("'x', 'SELECT 1', refresh_mode => 'sometimes'", "22023", 'invalid refresh mode "sometimes"'),
         ("'x', 'SELECT 1', refresh_mode => 'immediate'", "0A000", "refresh mode IMMEDIATE is not supported yet"),
-        ("'x', 'SELECT 1', cdc_mode => 'wal'", "0A000", 'cdc mode "wal" is not supported yet'),
-        ("'x', 'SELECT 1', cdc_mode => 'AUTO'", "0A000", 'cdc mode "auto" is not supported yet'),
         ("'x', 'SELECT 1', cdc_mode => 'telepathy'", "22023", 'invalid cdc mode "telepathy"'),
         ("'x', 'SELECT 1', diamond_consistency => 'atomic'", "0A000",
          'diamond consistency "atomic" is not supported yet'),

@@ -217,7 +217,7 @@ async def test_truncate_of_a_followed_table_reads_it_with_its_owners_rights(atta
     run = attacker.laboratory.connection.fetchval
     oid = await run("SELECT 'attack.t'::regclass::oid::bigint")
     await run(
-        "SELECT pgtrickle._capture_source($1::bigint::oid, $2::bigint::oid, '{id,v,m,c}', false, NULL)::text",
+        "SELECT pgtrickle._capture_source($1::bigint::oid, $2::bigint::oid, '{id,v,m,c}', false, false, NULL)::text",
         await run("SELECT 'attacker'::regrole::oid::bigint"),
         oid,
     )

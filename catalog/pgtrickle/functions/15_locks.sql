@@ -155,3 +155,12 @@ BEGIN
          FROM pg_class c WHERE c.oid = relation), false);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._may_lock(oid) FROM PUBLIC;
+
+
+-- Whether this transaction ends soon whatever a client does: it is the engine's, or the relay says that it holds one statement.
+CREATE OR REPLACE FUNCTION pgtrickle._ends_soon() RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid AND current_setting('headwater.engine', true) IS NOT DISTINCT FROM 'on'
+        OR current_setting('headwater.alone', true) IS NOT DISTINCT FROM 'on'
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._ends_soon() FROM PUBLIC;

@@ -76,9 +76,9 @@ BEGIN
         PERFORM pgtrickle._unknown_value('diamond schedule policy', diamond_schedule_policy,
                                          '''fastest'' and ''slowest''');
     END IF;
-    IF lower(cdc_mode) IN ('auto', 'wal') THEN
-        PERFORM pgtrickle._not_supported(format('cdc mode "%s" is', lower(cdc_mode)), 'Use ''trigger'', the default.');
-    ELSIF lower(cdc_mode) <> 'trigger' THEN
+    IF lower(cdc_mode) = 'wal' THEN
+        PERFORM pgtrickle._check_wal_available();
+    ELSIF lower(cdc_mode) NOT IN ('auto', 'trigger') THEN
         PERFORM pgtrickle._unknown_value('cdc mode', cdc_mode, '''trigger'', ''wal'' and ''auto''');
     END IF;
 END $$;

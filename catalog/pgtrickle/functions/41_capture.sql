@@ -18,13 +18,17 @@ $$;
 
 
 -- Identity of the triggers that are in force on some relations of a source. A trigger that was disabled and enabled
--- again has a new row version, and so another identity: what happened in between was not captured. Where one of the
+-- again has a new row version, and so another identity: what happened in between was not captured. Of a source that is captured
+-- from the write-ahead log, _wal_state. Where one of the
 -- relations is unlogged, "@" and the witness that PostgreSQL has not emptied it since (_witness) follow.
 CREATE OR REPLACE FUNCTION pgtrickle._trigger_state(source oid, relations oid[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     state text;
 BEGIN
+    IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = source AND k.mode = 'WAL') THEN
+        RETURN pgtrickle._wal_state(source);
+    END IF;
     SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
     INTO state
     FROM pg_trigger t

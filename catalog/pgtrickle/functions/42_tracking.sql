@@ -9,12 +9,17 @@
 -- "keyed": its key is captured, too, by which a mirror tells rows apart. The role need not be able to read that, and does
 -- not get it.
 --
+-- "late": who reads the changes can do so where they come from the write-ahead log, later than the source shows them
+-- (44_wal_capture.sql). Where the source is captured so and he cannot, triggers take its place.
+--
 -- Returns {"installed": capture is new or had a gap, "extended": columns were added, "generation", "columns"}. After
 -- "installed" or "extended" whoever wants the changes must start from a snapshot younger than this call: at REPEATABLE
 -- READ in another transaction.
 -- Raises 42501 if the role may not read the columns, 0A000 if the source cannot be captured.
-CREATE OR REPLACE FUNCTION pgtrickle._capture_source(owner oid, source oid, columns text[], keyed boolean, hint text)
-RETURNS jsonb
+DROP FUNCTION IF EXISTS pgtrickle._capture_source(oid, oid, text[], boolean, text);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._capture_source(
+    owner oid, source oid, columns text[], keyed boolean, late boolean, hint text
+) RETURNS jsonb
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
@@ -28,6 +33,8 @@ DECLARE
     missing text;
     relation oid;
     may_lock boolean := pgtrickle._may_lock(source);
+    by_wal boolean;
+    fits boolean;
 BEGIN
     columns := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
     obstacle := pgtrickle._capture_obstacle(source);
@@ -48,6 +55,9 @@ BEGIN
     END IF;
     PERFORM pgtrickle._check_readable(owner, source, columns);
     PERFORM pgtrickle._share_source(source);
+    -- All captures from the log wait for the lock of a buffer that they fill: nobody may keep it for long.
+    may_lock := may_lock AND (pgtrickle._ends_soon() OR NOT EXISTS (
+        SELECT FROM pgtrickle.pgt_captures c WHERE c.source_relid = source AND c.mode = 'WAL'));
 
     FOR attempt IN 1..2 LOOP
         needed := columns || CASE WHEN keyed THEN pgtrickle._row_key(source) END;
@@ -56,18 +66,21 @@ BEGIN
         intact := capture.source_relid IS NOT NULL AND capture.relations = relations
                   AND capture.trigger_state = pgtrickle._trigger_state(source, relations)
                   AND capture.system = pgtrickle._system();
-        covered := intact AND capture.captured_columns @> needed
+        by_wal := coalesce(capture.mode = 'WAL', false);
+        fits := NOT by_wal OR late AND pgtrickle._wal_obstacle(source, needed) IS NULL;
+        covered := intact AND fits AND capture.captured_columns @> needed
                    AND capture.fingerprint = pgtrickle._fingerprint(source, capture.captured_columns);
         EXIT WHEN covered OR attempt = 2 OR NOT may_lock;
         -- Only now is a lock needed. What was found without it is looked at again.
-        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(source));
+        EXECUTE format('LOCK TABLE %s IN %s MODE', pgtrickle._qualified(source),
+                       CASE WHEN by_wal AND NOT (intact AND fits) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
     END LOOP;
 
     IF NOT may_lock AND NOT (covered AND pgtrickle._buffer_granted(source, owner, columns)) THEN
         IF NOT covered THEN
             PERFORM pgtrickle._refuse_own_locks(source, relations, needed);
         END IF;
-        PERFORM pgtrickle._ask_for_capture(owner, source, columns, keyed, false);
+        PERFORM pgtrickle._ask_for_capture(owner, source, columns, keyed, false, late);
     ELSIF NOT covered THEN
         IF capture.source_relid IS NULL AND to_regclass('pgtrickle_changes.changes_' || source) IS NOT NULL
            AND current_setting('transaction_isolation') <> 'read committed' THEN
@@ -83,10 +96,15 @@ BEGIN
             -- Its transaction ids are those of another cluster or time.
             EXECUTE format('TRUNCATE pgtrickle_changes.%I', 'changes_' || source);
         END IF;
+        IF by_wal AND NOT (intact AND fits) THEN
+            intact := pgtrickle._end_wal(source, intact);
+        END IF;
         PERFORM pgtrickle._write_buffer(source, all_columns);
-        PERFORM pgtrickle._write_capture_functions(source, all_columns);
-        PERFORM pgtrickle._pin_columns(source, all_columns);
-        IF NOT intact THEN
+        IF NOT by_wal OR NOT (intact AND fits) THEN
+            PERFORM pgtrickle._write_capture_functions(source, all_columns);
+            PERFORM pgtrickle._pin_columns(source, all_columns);
+        END IF;
+        IF NOT (intact AND fits) THEN
             PERFORM pgtrickle._witness(source, relations);
             FOREACH relation IN ARRAY relations LOOP
                 PERFORM pgtrickle._write_capture_triggers(source, relation);
@@ -109,22 +127,24 @@ BEGIN
     RETURN jsonb_build_object('installed', NOT intact, 'extended', intact AND NOT covered,
                               'generation', capture.generation, 'columns', to_jsonb(capture.captured_columns));
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._capture_source(oid, oid, text[], boolean, text) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._capture_source(oid, oid, text[], boolean, boolean, text) FROM PUBLIC;
 
 
 -- Raises HW005, with what is to be captured ahead for a role.
-CREATE OR REPLACE FUNCTION pgtrickle._ask_for_capture(reader oid, source oid, columns text[], keyed boolean, emptying boolean)
-RETURNS void
+DROP FUNCTION IF EXISTS pgtrickle._ask_for_capture(oid, oid, text[], boolean, boolean);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._ask_for_capture(
+    reader oid, source oid, columns text[], keyed boolean, emptying boolean, late boolean
+) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION USING ERRCODE = 'HW005',
         MESSAGE = format('changes of table "%s" are not captured yet', pgtrickle._qualified(source)),
         DETAIL = jsonb_build_object('reader', reader::bigint, 'source', source::bigint, 'columns', to_jsonb(columns),
-                                    'keyed', keyed, 'emptying', emptying,
+                                    'keyed', keyed, 'emptying', emptying, 'late', late,
                                     'one_snapshot', current_setting('transaction_isolation') <> 'read committed'),
         HINT = 'Connect through the server, which captures them in a transaction of its own.';
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._ask_for_capture(oid, oid, text[], boolean, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._ask_for_capture(oid, oid, text[], boolean, boolean, boolean) FROM PUBLIC;
 
 
 -- Raises 55006 if this transaction has locks, on the relations of a source or on its buffer, behind which another one that
@@ -157,7 +177,7 @@ DECLARE
     source oid := (wanted->>'source')::oid;
 BEGIN
     PERFORM pgtrickle._capture_source((wanted->>'reader')::oid, source, ARRAY(SELECT jsonb_array_elements_text(wanted->'columns')),
-                                      (wanted->>'keyed')::boolean, NULL);
+                                      (wanted->>'keyed')::boolean, coalesce((wanted->>'late')::boolean, true), NULL);
     IF (wanted->>'emptying')::boolean THEN
         PERFORM pgtrickle._capture_emptying(source);
     END IF;
@@ -178,9 +198,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     sorted text[] := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
-    captured jsonb := pgtrickle._capture_source(owner, source, sorted, keyed, 'Use refresh_mode => ''FULL''.');
+    captured jsonb := pgtrickle._capture_source(owner, source, sorted, keyed, true, 'Use refresh_mode => ''FULL''.');
 BEGIN
     PERFORM pgtrickle._note_dependency(pgt_id, source, sorted, (captured->>'generation')::uuid);
+    PERFORM pgtrickle._check_wal_sources(pgt_id);
     RETURN captured;
 END $$;
 
@@ -239,19 +260,23 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     snapshot jsonb := pgtrickle._column_snapshot(_note_dependency.source, _note_dependency.columns)
                       || jsonb_build_object('known', pgtrickle._known_names(_note_dependency.source));
-    mode text := CASE WHEN _note_dependency.generation IS NOT NULL THEN 'TRIGGER' END;
+    -- Of an earlier version's capture, which is gone, triggers follow.
+    mode text := CASE WHEN _note_dependency.generation IS NOT NULL THEN coalesce(
+        (SELECT k.mode FROM pgtrickle.pgt_captures k WHERE k.source_relid = _note_dependency.source), 'TRIGGER') END;
+    slot name := CASE WHEN mode = 'WAL' THEN pgtrickle._wal_slot() END;
 BEGIN
     INSERT INTO pgtrickle.pgt_dependencies AS d (pgt_id, source_relid, source_type, columns_used, column_snapshot,
-                                                 schema_fingerprint, cdc_mode, capture_generation)
+                                                 schema_fingerprint, cdc_mode, slot_name, capture_generation)
     VALUES (_note_dependency.pgt_id, _note_dependency.source, pgtrickle._source_type(_note_dependency.source),
-            _note_dependency.columns, snapshot, pgtrickle._fingerprint(_note_dependency.source, _note_dependency.columns), mode, _note_dependency.generation)
+            _note_dependency.columns, snapshot, pgtrickle._fingerprint(_note_dependency.source, _note_dependency.columns), mode, slot,
+            _note_dependency.generation)
     ON CONFLICT (pgt_id, source_relid) DO UPDATE
     SET source_type = excluded.source_type, columns_used = excluded.columns_used,
         -- The text of the query is still the one that was written for these names.
         column_snapshot = excluded.column_snapshot || jsonb_build_object('known',
             coalesce(d.column_snapshot->'known', excluded.column_snapshot->'known')),
         schema_fingerprint = excluded.schema_fingerprint,
-        cdc_mode = excluded.cdc_mode, capture_generation = excluded.capture_generation;
+        cdc_mode = excluded.cdc_mode, slot_name = excluded.slot_name, capture_generation = excluded.capture_generation;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._note_dependency(bigint, oid, text[], uuid) FROM PUBLIC;
 
@@ -294,6 +319,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text;
 BEGIN
+    PERFORM pgtrickle._end_wal(source, false) FROM pgtrickle.pgt_captures c
+    WHERE c.source_relid = source AND c.mode = 'WAL' AND pgtrickle._qualified(source) IS NOT NULL;
     PERFORM pgtrickle._drop_capture_triggers(source, relid)
     FROM pgtrickle.pgt_captures c, unnest(c.relations) AS relid
     WHERE c.source_relid = source;
@@ -335,6 +362,7 @@ BEGIN
     FOR c IN
         SELECT k.source_relid FROM pgtrickle.pgt_captures k
         WHERE NOT pgtrickle._is_followed(k.source_relid) AND pgtrickle._may_lock(k.source_relid)
+          AND (k.mode = 'TRIGGER' OR pgtrickle._ends_soon())
         ORDER BY k.source_relid
     LOOP
         CONTINUE WHEN NOT pgtrickle._own_source(c.source_relid);

@@ -125,6 +125,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_inputs(bigint, boolean) FROM PUBLI
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
 --    "ungranted": [what _capture_ahead is to grant the owner before],
+--    "unseen" (at REPEATABLE READ: a source is captured from the write-ahead log, of which the transaction does not see all),
 --    "polled" (foreign tables are to be polled first, which can bring changes),
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
 -- pending counts buffer rows that the frontier has not seen, up to most; NULL where nothing is captured or there is no
@@ -142,6 +143,9 @@ DECLARE
     pending bigint;
     truncated boolean;
     fresh boolean;
+    late boolean;
+    awaited boolean := false;
+    unseen boolean := false;  -- a source comes later than the transaction will ever see
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
@@ -166,6 +170,15 @@ BEGIN
         IF d.relname IS NULL THEN
             broken := broken || format('source with OID %s no longer exists', d.oid);
             CONTINUE;
+        END IF;
+        late := coalesce(starts_with(d.trigger_state, 'wal:'), false);
+        IF late AND d.intact THEN
+            PERFORM pgtrickle._refuse_own_changes(d.oid);
+            IF current_setting('transaction_isolation') <> 'read committed' THEN
+                unseen := true;
+            ELSIF NOT awaited THEN
+                awaited := pgtrickle._await_wal();
+            END IF;
         END IF;
         SELECT c.pending, c.truncated INTO pending, truncated
         FROM pgtrickle._pending_changes(d.buffer, st.snapshot, st.xid, st.change_id, most) c;
@@ -204,11 +217,12 @@ BEGIN
                 truncated := false;
             END IF;
         END IF;
-        fresh := fresh AND NOT coalesce(pending > 0, false) AND (d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW');
+        fresh := fresh AND NOT coalesce(pending > 0, false) AND (d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW')
+                 AND NOT unseen;
         sources := sources || jsonb_build_object(
             'oid', d.oid::bigint, 'qualified', d.qualified, 'schema', d.nspname, 'name', d.relname,
             'type', d.source_type, 'captured', d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW', 'columns', d.columns_used,
-            'pending', pending, 'truncated', truncated,
+            'pending', pending, 'truncated', truncated, 'late', late,
             'rows', CASE WHEN d.relhassubclass THEN
                 (SELECT sum(greatest(l.reltuples, 0)) FROM pg_class l
                  WHERE l.oid = ANY (pgtrickle._relations(d.oid)) AND l.relkind <> 'p')
@@ -230,7 +244,8 @@ BEGIN
         'has_keyless_source', st.has_keyless_source, 'last_full_ms', st.last_full_ms,
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
-        'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled)
+        'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled,
+        'unseen', unseen)
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '')
                 ELSE pgtrickle._refresh_inputs(pgt_id, st.polled) END;
 END $$;

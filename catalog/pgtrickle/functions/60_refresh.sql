@@ -126,7 +126,8 @@ BEGIN
     IF NOT wait THEN
         -- The scheduler's look, which writes nothing where there is nothing to do: not even a lock on the row.
         context := pgtrickle._refresh_context(pgt_id, system, 1);
-        IF (context->'fresh')::boolean AND NOT coalesce((context->'polled')::boolean, false) THEN
+        IF (context->'fresh')::boolean AND NOT coalesce((context->'polled')::boolean, false)
+           OR (context->'unseen')::boolean THEN
             RETURN context;
         END IF;
     END IF;

@@ -17,7 +17,10 @@ BEGIN
         RETURN format('partitions of %s were added or removed', pgtrickle._qualified(source));
     END IF;
     state := pgtrickle._trigger_state(source, relations);
-    IF split_part(trigger_state, '@', 1) <> split_part(state, '@', 1) THEN
+    IF starts_with(state, 'wal:') THEN
+        RETURN CASE WHEN trigger_state <> state THEN
+            format('capture of %s from the write-ahead log was interrupted', pgtrickle._qualified(source)) END;
+    ELSIF split_part(trigger_state, '@', 1) <> split_part(state, '@', 1) THEN
         RETURN format('capture triggers of %s were dropped or disabled', pgtrickle._qualified(source));
     ELSIF trigger_state <> state THEN
         RETURN format('unlogged table %s may have lost rows in a crash of PostgreSQL', pgtrickle._qualified(source));
@@ -61,7 +64,7 @@ BEGIN
         SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
         WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-          AND c.relnamespace = 'pgtrickle_changes'::regnamespace) INTO settled;
+          AND (c.relnamespace = 'pgtrickle_changes'::regnamespace OR c.oid = 'pgtrickle.pgt_wal_progress'::regclass)) INTO settled;
 END $$;
 
 

@@ -13,11 +13,12 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp A
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT jsonb_build_object(
+    SELECT (jsonb_build_object(
                'system', pgtrickle._system(), 'generation', c.generation, 'fingerprint', c.fingerprint,
                'files', (SELECT string_agg(coalesce(pg_relation_filenode(r::regclass), 0)::text, ',' ORDER BY r)
                          FROM unnest(c.relations) AS r),
-               'key', to_jsonb(pgtrickle._row_key(t.oid)))::text,
+               'key', to_jsonb(pgtrickle._row_key(t.oid)))
+               || CASE WHEN c.switched = 0 THEN '{}' ELSE jsonb_build_object('switched', c.switched) END)::text,
            (SELECT json_object_agg(a.attname, CASE k WHEN 'enum' THEN 'text'
                                               ELSE coalesce(k, format_type(a.atttypid, a.atttypmod)) END ORDER BY a.attnum)
             FROM pg_attribute a CROSS JOIN pgtrickle._carrier(a.atttypid) AS k
@@ -25,7 +26,7 @@ BEGIN
               AND a.attgenerated = ''),
            c.xmin::text || c.ctid::text
     FROM pgtrickle.pgt_captures c JOIN pg_class t ON t.oid = c.source_relid
-    WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system()
+    WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system() AND c.mode = 'TRIGGER'
       AND c.relations = pgtrickle._relations(c.source_relid)
       AND c.trigger_state = pgtrickle._trigger_state(c.source_relid, c.relations)
       AND c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns);

@@ -344,6 +344,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     CROSS JOIN LATERAL unnest(coalesce(pgtrickle._relations(c.source_relid), c.relations)) AS r(relid)
     CROSS JOIN LATERAL pgtrickle._capture_triggers(c.source_relid) AS e
     LEFT JOIN pg_trigger t ON t.tgrelid = r.relid AND t.tgname = e.name
+    WHERE c.mode = 'TRIGGER'
     ORDER BY c.source_relid, r.relid, e.name
 $$;
 

@@ -1,20 +1,6 @@
 -- Functions of the reference that this version has not. They exist with their signatures, so that \df shows them and a
 -- call is refused with 0A000 rather than with "function does not exist".
 
-CREATE OR REPLACE FUNCTION pgtrickle.slot_health()
-RETURNS TABLE (slot_name text, source_relid bigint, active bool, retained_wal_bytes bigint, wal_status text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('change capture from the write-ahead log is');
-END $$;
-
-CREATE OR REPLACE FUNCTION pgtrickle.check_cdc_health()
-RETURNS TABLE (source_relid bigint, source_table text, cdc_mode text, slot_name text, lag_bytes bigint,
-               confirmed_lsn text, alert text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM pgtrickle._not_supported('check_cdc_health is', 'Look at pgtrickle.trigger_inventory().');
-END $$;
-
 CREATE OR REPLACE FUNCTION pgtrickle.parallel_job_status(max_age_seconds int DEFAULT 300)
 RETURNS TABLE (job_id bigint, unit_key text, unit_kind text, status text, member_count int, attempt_no int,
                scheduler_pid int, worker_pid int, enqueued_at timestamptz, started_at timestamptz,

@@ -119,12 +119,12 @@ BEGIN
         SELECT id, s.relid, s.columns, reader, pgtrickle._reading(s.relid, s.columns), NULL
         FROM unnest(s.readers) AS reader;
         IF s.captured THEN
-            generation := (pgtrickle._capture_source((definition->>'runs_as')::oid, s.relid, s.columns, false, NULL)
+            generation := (pgtrickle._capture_source((definition->>'runs_as')::oid, s.relid, s.columns, false, false, NULL)
                            ->>'generation')::uuid;
             IF pgtrickle._may_lock(s.relid) THEN
                 PERFORM pgtrickle._capture_emptying(s.relid);
             ELSIF NOT pgtrickle._captures_emptying(s.relid) THEN
-                PERFORM pgtrickle._ask_for_capture((definition->>'runs_as')::oid, s.relid, s.columns, false, true);
+                PERFORM pgtrickle._ask_for_capture((definition->>'runs_as')::oid, s.relid, s.columns, false, true, false);
             END IF;
             UPDATE pgtrickle.pgt_subscription_sources u SET capture_generation = generation
             WHERE u.subscription_id = id AND u.source_relid = s.relid;

@@ -193,7 +193,6 @@ def test_schedule_that_is_none(db: Any, schedule: str) -> None:
         ("diamond_consistency", "quantum", "22023"),
         ("diamond_schedule_policy", "never", "22023"),
         ("cdc_mode", "telepathy", "22023"),
-        ("cdc_mode", "wal", "0A000"),
         ("engine", "steam", "22023"),
     ],
 )

@@ -1,0 +1,481 @@
+"""Capture from the write-ahead log: what stream tables hold, whatever comes between."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlencode
+
+import psycopg
+import pytest
+
+from tests.clusters import OTHER_PROGRAMS, started_cluster
+from tests.e2e.conftest import Database, Headwater, _database
+
+pytestmark = pytest.mark.skipif(
+    OTHER_PROGRAMS is not None, reason="tests/e2e/capture/test_wal.py is for the embedded one"
+)
+
+Eventually = Callable[..., Any]
+PATIENCE = 30.0
+"""Seconds for what takes two or three looks of the server, one a second."""
+
+QUERIES = {
+    "by_group": "SELECT g, count(*) AS n, sum(x) AS total, max(v) AS last FROM a GROUP BY g",
+    "joined": "SELECT a.id, a.v, b.id AS b, b.w, k.x FROM a JOIN b ON b.a = a.id LEFT JOIN k ON k.g = a.g",
+    "keyless": "SELECT g, x, count(*) AS n FROM k GROUP BY g, x",
+    "exists": "SELECT a.g, sum(b.w) AS w FROM a LEFT JOIN b ON b.a = a.id"
+    " WHERE EXISTS (SELECT FROM k WHERE k.g = a.g) GROUP BY a.g",
+}
+
+TABLES = """
+CREATE TABLE a (id int PRIMARY KEY, g int, v text, x int);
+CREATE TABLE b (id int PRIMARY KEY, a int, w numeric);
+CREATE TABLE k (g int, x int);
+"""
+
+
+@pytest.fixture(scope="module")
+def wal_db(server: Headwater) -> Iterator[Database]:
+    """One database in which everything is to be captured from the log, and nothing is refreshed but by hand."""
+    for database in _database(server):
+        database.run(
+            f"ALTER DATABASE {database.name} SET pg_trickle.enabled = off;"
+            f"ALTER DATABASE {database.name} SET pg_trickle.cdc_mode = 'auto';"
+            f"ALTER DATABASE {database.name} SET pg_trickle.wal_transition_timeout = 1"
+        )
+        yield database
+
+
+@pytest.fixture
+def db(wal_db: Database) -> Iterator[Database]:
+    """The same without tables; those that a test makes are dropped after it."""
+    yield wal_db
+    wal_db.run("ROLLBACK")
+    for (name,) in wal_db.rows("SELECT format('%I.%I', pgt_schema, pgt_name) FROM pgtrickle.pgt_stream_tables"):
+        wal_db.run("SELECT pgtrickle.drop_stream_table(%s)", name)
+    for (name,) in wal_db.rows(
+        "SELECT oid::regclass::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+        " AND relkind IN ('r', 'p') AND NOT relispartition"
+    ):
+        wal_db.run(f"DROP TABLE {name} CASCADE")
+
+
+def modes(db: Database) -> dict[str, tuple[str, str | None]]:
+    """How each source is captured, and what is wrong with that."""
+    found = db.rows("SELECT source_table, cdc_mode, alert FROM pgtrickle.check_cdc_health()")
+    return {table.removeprefix("public."): (mode, alert) for table, mode, alert in found}
+
+
+def from_log(db: Database, *tables: str) -> Callable[[], bool]:
+    """Whether these tables are captured from the log, and all is well."""
+    return lambda: all(modes(db).get(table) == ("WAL", None) for table in tables)
+
+
+def by_triggers(db: Database, table: str) -> Callable[[], bool]:
+    return lambda: modes(db)[table][0] == "TRIGGER"
+
+
+class Writers:
+    """Threads that change the tables at random until they are told to stop; connections lost are opened anew."""
+
+    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], seed: int, *, truncate: bool = False):
+        self._connect = connect
+        self._truncate = truncate
+        self._stop = threading.Event()
+        self.commits = 0
+        self.unexpected: list[str] = []
+        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed * 100 + n),)) for n in range(3)]
+
+    def __enter__(self) -> Writers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+        assert self.unexpected == []
+        assert self.commits > 10
+
+    def _run(self, chance: random.Random) -> None:
+        try:
+            while not self._stop.is_set():
+                with suppress(psycopg.OperationalError), self._connect() as connection:
+                    while not self._stop.is_set():
+                        self._transaction(connection, chance)
+                time.sleep(0.02)
+        except Exception as error:
+            self.unexpected.append(repr(error))
+
+    def _transaction(self, connection: psycopg.Connection[Any], chance: random.Random) -> None:
+        try:
+            for _ in range(chance.choice([1, 1, 1, 2, 5])):
+                connection.execute(self._statement(chance))  # type: ignore[arg-type]
+            if chance.random() < 0.1:
+                connection.execute("SAVEPOINT s; DELETE FROM a WHERE id < 10; ROLLBACK TO s")
+            if self._truncate and chance.random() < 0.005:
+                connection.execute("TRUNCATE k")
+            (connection.rollback if chance.random() < 0.1 else connection.commit)()
+            self.commits += 1
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.UniqueViolation):
+            connection.rollback()
+
+    @staticmethod
+    def _statement(chance: random.Random) -> str:
+        i, other, g, x = chance.randrange(60), chance.randrange(60), chance.randrange(6), chance.randrange(3)
+        return chance.choice(
+            [
+                f"INSERT INTO a VALUES ({i}, {g}, 'v{x}', {other}) ON CONFLICT (id) DO UPDATE SET x = excluded.x",
+                f"DELETE FROM a WHERE id = {i}",
+                f"UPDATE a SET v = v || '\\', x = x + 1 WHERE g = {g} AND length(v) < 20",
+                f"UPDATE a SET id = id + 1000 WHERE id = {i}",
+                f"INSERT INTO b VALUES ({i}, {other}, {x}) ON CONFLICT (id) DO UPDATE SET a = excluded.a",
+                f"DELETE FROM b WHERE id = {i}",
+                f"UPDATE b SET w = w + 0.5 WHERE a = {other}",
+                f"INSERT INTO k VALUES ({g}, {x}), ({g}, {x})",
+                f"DELETE FROM k WHERE ctid IN (SELECT ctid FROM k WHERE g = {g} LIMIT 1)",
+                f"UPDATE k SET x = x + 1 WHERE g = {g} AND x < 2",
+            ]
+        )
+
+
+def create_all(db: Database, **arguments: Any) -> None:
+    db.run(TABLES)
+    for name, query in QUERIES.items():
+        db.create(name, query, refresh_mode="DIFFERENTIAL", **arguments)
+
+
+def refresh_all(db: Database) -> None:
+    """A refresh may have to wait for the log, or meet the engine's own locks; then it is to be tried again."""
+    for name in QUERIES:
+        with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.SerializationFailure):
+            db.refresh(name)
+
+
+def test_each_kind_of_change_arrives_as_it_was(db: Database, eventually: Eventually) -> None:
+    db.run(
+        "CREATE TABLE t (id int PRIMARY KEY, v text, big text, e interval, a numeric(8,2)[], f float8, z timestamptz)"
+    )
+    db.run("ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
+    db.run(
+        "INSERT INTO t SELECT i, 'v', repeat(md5(i::text), 500), '1 day', '{1.5,NULL}', 0.1, now()"
+        " FROM generate_series(1, 50) i"
+    )
+    db.create("copy", "SELECT id, v, md5(big) AS big, e, a, f, z FROM t", refresh_mode="DIFFERENTIAL")
+    eventually(from_log(db, "t"), PATIENCE)
+    assert db.rows("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass") == []
+    for change in (
+        "UPDATE t SET v = 'w' WHERE id < 5",  # the large value is not in the log again
+        "UPDATE t SET big = repeat('x', 20000) WHERE id < 3",
+        r"UPDATE t SET v = E'a\tb\\n\nc\\.\r', a = '{}' WHERE id = 7",
+        "UPDATE t SET v = NULL, a = NULL, e = NULL, f = 'NaN', z = 'infinity' WHERE id = 8",
+        "UPDATE t SET id = 100 WHERE id = 9; DELETE FROM t WHERE id = 10; UPDATE t SET id = 10 WHERE id = 11",
+        "SET TimeZone = 'Asia/Kathmandu'; SET DateStyle = 'German'; SET IntervalStyle = 'sql_standard'; "
+        "INSERT INTO t VALUES (200, '', NULL, '-1 year 2:03', '{{1},{2}}', 1e-300, '2020-02-29 12:00'); RESET ALL",
+    ):
+        db.run(change)
+        db.assert_differential("copy")
+    db.run("TRUNCATE t; INSERT INTO t (id) VALUES (1)")
+    db.assert_refreshed("copy")
+    db.run("BEGIN; INSERT INTO t (id) VALUES (2); SAVEPOINT s; INSERT INTO t (id) VALUES (3); ROLLBACK TO s; COMMIT")
+    db.assert_differential("copy")
+    assert db.value("SELECT count(*) FROM copy") == 2
+
+
+def test_a_refresh_sees_what_has_committed_just_before(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    other = db.connect()
+    for number in range(1, 30):
+        other.execute("INSERT INTO t VALUES (%s)", [number])
+        db.refresh("counted")
+        assert db.value("SELECT n FROM counted") == number
+
+
+@pytest.mark.parametrize("seconds", [4, pytest.param(120, marks=pytest.mark.long)])
+def test_whatever_is_written_meanwhile_nothing_is_lost(db: Database, eventually: Eventually, seconds: int) -> None:
+    create_all(db)
+    eventually(from_log(db, "a", "b", "k"), PATIENCE)
+    with Writers(lambda: psycopg.connect(db.server.direct_dsn(db.name)), seed=seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for name in QUERIES:
+                db.refresh(name)
+    assert from_log(db, "a", "b", "k")()
+    db.assert_refreshed(*QUERIES)
+    # Nothing was computed as a whole on the way, which would have put right what was lost.
+    for name in QUERIES:
+        assert {row["action"] for row in db.history(name)[1:]} <= {"DIFFERENTIAL", "NO_DATA"}
+
+
+@pytest.mark.parametrize("turns", [2, pytest.param(30, marks=pytest.mark.long)])
+def test_triggers_and_log_take_turns_while_tables_are_written(db: Database, eventually: Eventually, turns: int) -> None:
+    create_all(db, cdc_mode="trigger")
+    generations = db.rows("SELECT source_relid, generation FROM pgtrickle.pgt_captures ORDER BY 1")
+    listener = db.bypass()
+    listener.execute("LISTEN pg_trickle_cdc_transition")
+    with Writers(lambda: psycopg.connect(db.server.direct_dsn(db.name)), seed=turns, truncate=True):
+        for _ in range(turns):
+            for mode, reached in (("wal", "WAL"), ("trigger", "TRIGGER")):
+                for name in QUERIES:
+                    db.run("SELECT pgtrickle.alter_stream_table(%s, cdc_mode => %s)", name, mode)
+
+                def settled(reached: str = reached) -> bool:
+                    refresh_all(db)
+                    return {found for found, _ in modes(db).values()} == {reached}
+
+                eventually(settled, PATIENCE)
+    db.assert_refreshed(*QUERIES)
+    # Nothing was missed on the way, so nothing was computed anew for it.
+    assert db.rows("SELECT source_relid, generation FROM pgtrickle.pgt_captures ORDER BY 1") == generations
+    moves = [json.loads(note.payload) for note in listener.notifies(timeout=0.1)]
+    source = db.value("SELECT 'a'::regclass::oid::bigint")
+    assert [(m["from"], m["to"]) for m in moves if m["source_oid"] == source][:3] == [
+        ("TRIGGER", "TRANSITIONING"),
+        ("TRANSITIONING", "WAL"),
+        ("WAL", "TRIGGER"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "ALTER TABLE t REPLICA IDENTITY DEFAULT",
+        "ALTER PUBLICATION pgtrickle_cdc DROP TABLE t",
+        "ALTER PUBLICATION pgtrickle_cdc SET (publish = 'insert')",
+        "DROP PUBLICATION pgtrickle_cdc",
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = pgtrickle._wal_slot()",
+        "ALTER TABLE t ALTER x TYPE bigint",
+        "ALTER TABLE t DROP x, ADD x text",
+        "ALTER TABLE t RENAME x TO y; ALTER TABLE t RENAME spare TO x",
+    ],
+)
+def test_what_may_have_been_missed_is_computed_anew(db: Database, eventually: Eventually, fault: str) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, x int, spare int)")
+    db.run("INSERT INTO t SELECT i, i % 3, i FROM generate_series(1, 100) i")
+    db.create("counted", "SELECT count(*) AS n FROM t WHERE x::text > '0'")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run(fault)
+    db.run("UPDATE t SET id = 1000 WHERE id = 1; DELETE FROM t WHERE id = 5; INSERT INTO t (id) VALUES (2000)")
+    db.assert_refreshed("counted")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("DELETE FROM t WHERE id = 8")
+    db.assert_refreshed("counted")
+
+
+def test_slot_that_somebody_drops(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+
+    def dropped() -> bool:
+        with suppress(psycopg.errors.ObjectInUse, psycopg.errors.UndefinedObject):
+            db.run(
+                "SELECT pg_terminate_backend(s.active_pid, 1000), pg_drop_replication_slot(s.slot_name)"
+                " FROM pg_replication_slots s WHERE s.slot_name = pgtrickle._wal_slot()"
+            )
+            return True
+        return False
+
+    eventually(dropped)
+    db.run("INSERT INTO t VALUES (1)")
+
+    def refreshed() -> bool:
+        with suppress(psycopg.errors.LockNotAvailable):  # it waits for the slot that has just gone
+            db.refresh("counted")
+            return True
+        return False
+
+    eventually(refreshed)
+    db.assert_current("counted")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("INSERT INTO t VALUES (2)")
+    db.assert_refreshed("counted")
+
+
+def test_transaction_that_has_changed_a_source_cannot_refresh(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("BEGIN; INSERT INTO t VALUES (1)")
+    with pytest.raises(psycopg.errors.ObjectInUse, match="changed by this transaction") as refused:
+        db.refresh("counted")
+    assert refused.value.diag.message_hint == "Commit first. Or use cdc_mode => 'trigger'."
+    db.run("ROLLBACK")
+    db.run("INSERT INTO t VALUES (2)")
+    db.run("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT")
+    db.refresh("counted")
+    db.run("COMMIT")
+    db.assert_current("counted")
+    assert "snapshot is older" in db.history("counted")[-1]["executor_reason"]
+    db.run("INSERT INTO t VALUES (3)")
+    db.assert_differential("counted")
+
+
+def test_subscription_has_triggers_take_the_place_of_the_log(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("INSERT INTO t VALUES (1)")
+    db.run("ALTER TABLE t SET (RETAIN HISTORY FOR '1 minute')")
+    assert modes(db)["t"] == ("TRIGGER", "wal_not_possible: a subscription or a history follows it")
+    assert db.value("SELECT relreplident::text FROM pg_class WHERE oid = 't'::regclass") == "d"
+    db.run("INSERT INTO t VALUES (2)")
+    db.assert_differential("counted")
+    db.run("ALTER TABLE t RESET (RETAIN HISTORY)")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("INSERT INTO t VALUES (3)")
+    db.assert_differential("counted")
+
+
+def test_what_cannot_be_captured_from_the_log(db: Database, eventually: Eventually) -> None:
+    db.run(
+        "CREATE TABLE p (id int) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT;"
+        "CREATE UNLOGGED TABLE u (id int);"
+        "CREATE TABLE g (id int, twice int GENERATED ALWAYS AS (id * 2) STORED);"
+        "CREATE DOMAIN positive AS int CHECK (VALUE > 0); CREATE TYPE pair AS (a positive, b int);"
+        "CREATE TABLE c (id int, pair pair); CREATE TABLE d (id positive)"
+    )
+    for table, column, why in (
+        ("p", "id", '"public.p" is partitioned or has children.'),
+        ("u", "id", '"public.u" is not logged.'),
+        ("g", "twice", 'column "twice" of "public.g" is generated.'),
+        ("c", "(pair).b", 'column "pair" of "public.c" is of type public.pair.'),
+    ):
+        query = f"SELECT {column} AS x, count(*) AS n FROM {table} GROUP BY 1"
+        with pytest.raises(psycopg.errors.FeatureNotSupported) as refused:
+            db.create(f"of_{table}", query, cdc_mode="wal")
+        assert (
+            refused.value.diag.message_primary
+            == f'changes of "public.{table}" cannot be captured from the write-ahead log'
+        )
+        assert refused.value.diag.message_detail == why
+        db.create(f"of_{table}", query)
+        assert modes(db)[table] == ("TRIGGER", "wal_not_possible: " + why.rstrip("."))
+    db.create("of_d", "SELECT id, count(*) AS n FROM d GROUP BY 1", cdc_mode="wal")
+    eventually(from_log(db, "d"), PATIENCE)
+    db.run("INSERT INTO d VALUES (3)")
+    db.assert_differential("of_d")
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cdc_mode => 'wal'"):
+        db.create("on_spark", "SELECT count(*) AS n FROM d", cdc_mode="wal", engine="spark")
+
+
+def test_one_stream_table_that_wants_triggers_has_them(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="auto")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.create("summed", "SELECT sum(id) AS n FROM t", cdc_mode="trigger")
+    eventually(by_triggers(db, "t"), PATIENCE)
+    db.run("INSERT INTO t VALUES (1)")
+    db.assert_refreshed("counted", "summed")
+    db.run("SELECT pgtrickle.create_or_replace_stream_table('summed', 'SELECT sum(id) AS n FROM t', cdc_mode => 'wal')")
+    assert db.state("summed")["requested_cdc_mode"] == "wal"
+    eventually(from_log(db, "t"), PATIENCE)
+
+
+def test_monitoring_shows_slot_and_mode(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE idle (id int)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    source, slot = db.value("SELECT 't'::regclass::oid::bigint"), db.value("SELECT pgtrickle._wal_slot()")
+    ((name, relid, active, retained, status),) = db.rows("SELECT * FROM pgtrickle.slot_health()")
+    assert (name, relid, active, status) == (slot, source, True, "reserved")
+    assert retained >= 0
+    ((*found, lag, confirmed),) = db.rows(
+        "SELECT source_relid, source_table, cdc_mode, slot_name, alert, lag_bytes, confirmed_lsn"
+        " FROM pgtrickle.check_cdc_health()"
+    )
+    assert found == [source, "public.t", "WAL", slot, None]
+    assert lag >= 0 and "/" in confirmed
+    assert db.rows("SELECT cdc_mode, slot_name FROM pgtrickle.pgt_cdc_status") == [("wal", slot)]
+    assert db.rows("SELECT * FROM pgtrickle.trigger_inventory()") == []
+    # Who writes elsewhere does not have the log kept: the slot follows.
+    db.run("INSERT INTO idle SELECT generate_series(1, 20000)")
+    written = db.value("SELECT pg_current_wal_lsn()::text")
+    eventually(
+        lambda: db.value("SELECT confirmed_lsn::pg_lsn >= %s::pg_lsn FROM pgtrickle.check_cdc_health()", written)
+    )
+    with db.connect(autocommit=False) as writer:  # what it has written is kept until it has ended
+        writer.execute("INSERT INTO t VALUES (1)")
+        db.run("INSERT INTO idle SELECT generate_series(1, 40000)")
+        db.run("SET pg_trickle.slot_lag_warning_threshold_mb = 1")
+        retained = "SELECT retained_wal_bytes > 1048576 FROM pgtrickle.slot_health()"
+        eventually(lambda: db.value(retained), PATIENCE)
+        assert db.rows("SELECT severity FROM pgtrickle.health_check() WHERE check_name = 'slot_lag'") == [("WARN",)]
+    db.run("RESET pg_trickle.slot_lag_warning_threshold_mb")
+
+
+def test_nothing_is_left_when_nobody_needs_the_log(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int, v text); CREATE UNIQUE INDEX t_id ON t (id); ALTER TABLE t ALTER id SET NOT NULL")
+    db.run("ALTER TABLE t REPLICA IDENTITY USING INDEX t_id")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    assert db.value("SELECT relreplident::text FROM pg_class WHERE oid = 't'::regclass") == "f"
+    db.run("SELECT pgtrickle.drop_stream_table('counted')")
+    assert db.value("SELECT relreplident::text FROM pg_class WHERE oid = 't'::regclass") == "i"
+    eventually(lambda: db.rows("SELECT FROM pg_replication_slots WHERE slot_name = pgtrickle._wal_slot()") == [])
+    eventually(lambda: db.rows("SELECT FROM pg_publication") == [])
+
+
+def test_log_without_logical_decoding_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("replica")
+    with started_cluster(directory, {"wal_level": "replica"}) as cluster:
+        places = {"host": cluster.socket_dir, "port": cluster.port, "password": cluster.password}
+        url = f"postgresql://{cluster.user}@/postgres?{urlencode(places)}"
+        server = Headwater(tmp_path_factory.mktemp("before_replica") / "data", "--postgres", url).start()
+        try:
+            server.data.mkdir(exist_ok=True)
+            (server.data / "pgpass").write_text(f"*:*:*:{cluster.user}:{cluster.password}")
+            db = Database(server, "postgres")
+            db.run("CREATE TABLE t (id int PRIMARY KEY)")
+            with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as refused:
+                db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="wal")
+            assert refused.value.diag.message_primary == (
+                'changes cannot be captured from the write-ahead log: wal_level of PostgreSQL is "replica"'
+            )
+            assert "ALTER SYSTEM SET wal_level = logical" in (refused.value.diag.message_hint or "")
+            db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="auto")
+            assert modes(db)["t"] == ("TRIGGER", 'wal_not_possible: wal_level of PostgreSQL is "replica"')
+            db.run("INSERT INTO t VALUES (1)")
+            db.assert_differential("counted")
+            db.close()
+        finally:
+            server.stop()
+
+
+@contextmanager
+def restarted(server: Headwater) -> Iterator[None]:
+    """The server is started again after the block has ended it."""
+    yield
+    server.start()
+
+
+@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.long)])
+def test_killed_processes_lose_nothing(own_server: Headwater, eventually: Eventually, rounds: int) -> None:
+    """Server and PostgreSQL are killed while tables are written; what was delivered is neither lost nor there twice."""
+    chance = random.Random(rounds)
+    db = Database(own_server, "postgres")
+    create_all(db, cdc_mode="wal")
+    eventually(from_log(db, "a", "b", "k"), PATIENCE)
+    generations = db.rows("SELECT source_relid, generation FROM pgtrickle.pgt_captures ORDER BY 1")
+    for number in range(rounds):
+        with suppress(AssertionError), Writers(lambda: psycopg.connect(own_server.direct_dsn()), seed=number):
+            end = time.monotonic() + 0.5 + chance.random()
+            while time.monotonic() < end:
+                refresh_all(db)
+            own_server.kill()  # PostgreSQL goes with it, at once
+            db.close()
+        own_server.start()
+        db = Database(own_server, "postgres")
+        eventually(from_log(db, "a", "b", "k"), PATIENCE)
+        db.assert_refreshed(*QUERIES)
+    assert db.rows("SELECT source_relid, generation FROM pgtrickle.pgt_captures ORDER BY 1") == generations
+    db.close()
