@@ -2,8 +2,9 @@
 
     python -m bench.capture [--rounds 5] [--rows 100000] [--transactions 1500] [--no-fsync]
 
-Two tables of the same shape (five columns, primary key) take turns within each round, so that they meet the same
-machine. All columns of one are captured; in "2 of 5" only two are, the key and a number. Single rows are written by
+Tables of the same shape (five columns, primary key) take turns within each round, so that they meet the same
+machine. All columns of one are captured; in "2 of 5" only two are, the key and a number; "from the log" all are, by
+the pump, which works on the same machine, and no trigger. Single rows are written by
 pgbench with prepared statements, one transaction each, so commit is part of it. Buffers are emptied and both tables
 vacuumed between measurements, outside of the clock.
 """
@@ -19,6 +20,8 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from catalog.install import install
+from engine.capture.wal.pump import Pump
 from engine.session.pool import PooledSession
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory
@@ -39,7 +43,9 @@ ROW = (
     "{key}, {key} % 1000, 'some text of row ' || {key}, {key} * 1.25, "
     "'2026-01-01'::timestamptz + {key} * interval '1 s'"
 )
-TABLES = {"bare": None, "captured": ["id", "a", "b", "c", "d"], "2 of 5": ["id", "a"]}
+ALL = ["id", "a", "b", "c", "d"]
+FROM_LOG = "from the log"
+TABLES = {"bare": None, "captured": ALL, "2 of 5": ["id", "a"], FROM_LOG: ALL}
 BULK = {
     "insert": "INSERT INTO {table} SELECT " + ROW.format(key="i") + " FROM generate_series(1, {rows}) i",
     "update": "UPDATE {table} SET a = a + 1",
@@ -78,6 +84,37 @@ class Bench:
                 "SELECT pgtrickle._track_source(%s, %s::oid, %s)", [row[0], self._oid(table), columns]
             )
 
+    @contextmanager
+    def pumping(self) -> Iterator[None]:
+        """One of the tables is captured from the write-ahead log."""
+        self.connection.execute("SELECT pgtrickle._make_publication()")
+        slot = self._value(
+            "SELECT slot_name FROM pg_create_logical_replication_slot(pgtrickle._wal_slot(), 'pgoutput')"
+        )
+        self.connection.execute("SELECT pgtrickle._note_slot()")
+        assert self._value("SELECT pgtrickle._take_lease('wal')")
+        login = {
+            "host": str(self.cluster.socket_dir),
+            "port": self.cluster.port,
+            "user": self.cluster.user,
+            "password": self.cluster.password,
+        }
+        pump = Pump(login, "postgres", slot, self.connection.info.backend_pid, lambda: None)
+        pump.start()
+        try:
+            reason = self._value("SELECT pgtrickle._begin_wal(%s::oid)", self._oid(quoted(FROM_LOG)))
+            assert reason is None, reason
+            yield
+            assert pump.alive, pump.failure
+        finally:
+            pump.stop()
+            pump.join()
+
+    def _value(self, statement: str, *parameters: Any) -> Any:
+        row = self.connection.execute(statement, parameters or None).fetchone()  # type: ignore[arg-type]
+        assert row is not None
+        return row[0]
+
     async def _install(self) -> None:
         connection = await asyncpg.connect(
             host=str(self.cluster.socket_dir),
@@ -90,9 +127,7 @@ class Bench:
         await connection.close()
 
     def _oid(self, table: str) -> int:
-        row = self.connection.execute("SELECT %s::regclass::oid::bigint", [table]).fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(self._value("SELECT %s::regclass::oid::bigint", table))
 
     def bulk(self, name: str, operation: str) -> float:
         """Seconds for one statement over all rows."""
@@ -135,6 +170,7 @@ class Bench:
     def _settle(self, name: str) -> None:
         """Empty the buffer and remove dead rows, so that every measurement starts alike."""
         buffer = f"pgtrickle_changes.changes_{self._oid(quoted(name))}"
+        self.connection.execute("SELECT pgtrickle._await_wal(60)")
         if TABLES[name] is not None:
             self.connection.execute(f"TRUNCATE {buffer}")
         self.connection.execute(f"VACUUM {quoted(name)}")
@@ -163,17 +199,24 @@ def main() -> None:
                 bench = Bench(cluster, connection, options.rows, options.transactions)
                 bench.prepare()
                 task = progress.add_task("measuring", total=options.rounds * 2 * len(BULK))
-                for number in range(options.rounds):
-                    names = list(TABLES)[number % len(TABLES) :] + list(TABLES)[: number % len(TABLES)]
-                    for kind, measure in (("bulk", bench.bulk), ("single row", bench.single)):
-                        for operation in BULK:
-                            for name in names:
-                                case = f"{kind} {operation}"
-                                measured.setdefault((case, name), []).append(measure(name, operation))
-                            progress.advance(task)
+                with bench.pumping():
+                    for number in range(options.rounds):
+                        measure_round(bench, number, measured, lambda: progress.advance(task))
         finally:
             cluster.stop()
     report(measured, options.rows)
+
+
+def measure_round(
+    bench: Bench, number: int, measured: dict[tuple[str, str], list[float]], advance: Callable[[], None]
+) -> None:
+    """All that is measured, once; each round begins with another table."""
+    names = list(TABLES)[number % len(TABLES) :] + list(TABLES)[: number % len(TABLES)]
+    for kind, measure in (("bulk", bench.bulk), ("single row", bench.single)):
+        for operation in BULK:
+            for name in names:
+                measured.setdefault((f"{kind} {operation}", name), []).append(measure(name, operation))
+            advance()
 
 
 def report(measured: dict[tuple[str, str], list[float]], rows: int) -> None:

@@ -17,9 +17,8 @@ BEGIN
         RETURN format('partitions of %s were added or removed', pgtrickle._qualified(source));
     END IF;
     state := pgtrickle._trigger_state(source, relations);
-    IF starts_with(state, 'wal:') THEN
-        RETURN CASE WHEN trigger_state <> state THEN
-            format('capture of %s from the write-ahead log was interrupted', pgtrickle._qualified(source)) END;
+    IF trigger_state <> state AND starts_with(state, 'wal:') THEN
+        RETURN format('capture of %s from the write-ahead log was interrupted', pgtrickle._qualified(source));
     ELSIF split_part(trigger_state, '@', 1) <> split_part(state, '@', 1) THEN
         RETURN format('capture triggers of %s were dropped or disabled', pgtrickle._qualified(source));
     ELSIF trigger_state <> state THEN

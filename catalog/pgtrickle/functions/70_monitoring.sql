@@ -392,7 +392,9 @@ GRANT SELECT ON pgtrickle.quick_health TO PUBLIC;
 -- How each source of each stream table is captured.
 CREATE OR REPLACE VIEW pgtrickle.pgt_cdc_status AS
 SELECT s.pgt_schema, s.pgt_name, d.source_relid, c.relname::text AS source_name, n.nspname::text AS source_schema,
-       lower(d.cdc_mode) AS cdc_mode, d.slot_name, d.decoder_confirmed_lsn, d.transition_started_at
+       lower(d.cdc_mode) AS cdc_mode, d.slot_name,
+       CASE WHEN d.cdc_mode = 'WAL' THEN (SELECT s.confirmed_flush_lsn FROM pg_get_replication_slots() s
+                                          WHERE s.slot_name = d.slot_name) END AS decoder_confirmed_lsn, d.transition_started_at
 FROM pgtrickle.pgt_dependencies d
 JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
 LEFT JOIN pg_class c ON c.oid = d.source_relid
@@ -415,7 +417,7 @@ CREATE POLICY errors_of_ones_own ON pgtrickle.pgt_refresh_history FOR SELECT
 CREATE OR REPLACE VIEW pgtrickle.pgt_change_tracking AS
 SELECT c.source_relid,
        c.slot_name,
-       c.last_consumed_lsn,
+       CASE WHEN c.mode = 'WAL' THEN (SELECT w.delivered_lsn FROM pgtrickle.pgt_wal_progress w) END AS last_consumed_lsn,
        ARRAY(SELECT d.pgt_id
              FROM pgtrickle.pgt_dependencies d
              WHERE d.source_relid = c.source_relid AND d.cdc_mode IS NOT NULL
