@@ -279,17 +279,15 @@ SETTINGS = (
         "trigger",
         "How changes of tables are captured.",
         values=("trigger", "auto", "wal"),
-        fixed="Changes are captured by triggers.",
     ),
     Setting(
         "wal_transition_timeout",
         "integer",
         "300",
         "Time within which capture must have passed from triggers to the write-ahead log.",
-        10,
+        1,
         3600,
         unit="s",
-        fixed="Changes are captured by triggers.",
     ),
     Setting(
         "slot_lag_warning_threshold_mb",
@@ -308,14 +306,12 @@ SETTINGS = (
         0,
         _LARGEST,
         unit="MB",
-        fixed="Changes are captured by triggers.",
     ),
     Setting(
         "block_source_ddl",
         "bool",
         "off",
         "Whether changes of a source's columns that stream tables use are refused.",
-        fixed="Stream tables follow changes of their sources.",
     ),
     Setting(
         "diamond_consistency",
