@@ -57,14 +57,14 @@ SELECT 'refresh never ended ' || h.refresh_id FROM pgtrickle.pgt_refresh_history
 
 
 class Load:
-    """Clients that write, refresh, create and drop until they are told to stop; a lost connection is opened anew."""
+    """Clients that write, refresh, create, drop and redefine until told to stop; a lost connection is opened anew."""
 
     def __init__(self, server: Headwater, seed: int):
         self._server = server
         self._stop = threading.Event()
         self.unexpected: list[str] = []
         self.done = 0
-        work = (self._write, self._write, self._refresh, self._create_and_drop)
+        work = (self._write, self._write, self._refresh, self._create_and_drop, self._redefine)
         self._threads = [
             threading.Thread(target=self._run, args=(step, random.Random(seed * 10 + n))) for n, step in enumerate(work)
         ]
@@ -134,6 +134,31 @@ class Load:
         else:
             connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
 
+    @staticmethod
+    def _redefine(connection: psycopg.Connection[Any], rng: random.Random) -> None:
+        query = rng.choice(list(REDEFINED))
+        match rng.randrange(4):
+            case 0:
+                connection.execute("SELECT pgtrickle.alter_stream_table('changing', query => %s)", [query])
+            case 1:
+                connection.execute("SELECT pgtrickle.create_or_replace_stream_table('changing', %s, '1s')", [query])
+            case 2:
+                mode = rng.choice(["FULL", "AUTO"])
+                connection.execute("SELECT pgtrickle.alter_stream_table('changing', refresh_mode => %s)", [mode])
+            case _:  # what triggers do not see, in the midst of which the kill may come
+                connection.execute("ALTER TABLE regions DISABLE TRIGGER USER")
+                connection.execute("UPDATE regions SET name = name || '!' WHERE id = %s", [rng.randrange(7)])
+                connection.execute("ALTER TABLE regions ENABLE TRIGGER USER")
+
+
+REDEFINED = (
+    "SELECT id, region FROM orders",
+    "SELECT id, region, amount FROM orders WHERE amount > 5",
+    "SELECT region, count(*) AS n FROM orders GROUP BY region",
+    "SELECT o.id, r.name FROM orders o JOIN regions r ON r.id = o.region",
+)
+"""The queries that one stream table gets in turn."""
+
 
 def postmaster(server: Headwater) -> int:
     return int((server.data / "postgres" / "postmaster.pid").read_text().splitlines()[0])
@@ -201,6 +226,7 @@ def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable
         )
         for name, query in QUERIES.items():
             database.create(name, query, schedule="1s")
+        database.create("changing", REDEFINED[0], schedule="1s")
     for number in range(rounds):
         what = rng.choice(["headwater", "backend", "postgres", "both"])
         with Load(server, seed * 1000 + number) as load:
