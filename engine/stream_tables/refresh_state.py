@@ -217,7 +217,11 @@ def may_be_refreshed(context: RefreshContext) -> RefreshContext:
             hint=f"Resume it with pgtrickle.resume_stream_table('{context.schema}.{context.name}').",
         )
     if context.capture.denied:
-        raise SqlError(
-            "42501", context.capture.denied[0], hint=f'Grant it to the owner of the stream table, "{context.owner}".'
-        )
+        obstacle, hint = context.capture.denied[0], f'Grant it to the owner of the stream table, "{context.owner}".'
+        if obstacle.startswith("row-level security"):
+            hint = (
+                f"Give the stream table to a role that it does not apply to (ALTER TABLE {context.storage} OWNER TO …):"
+                " the owner of that table, or one with BYPASSRLS. Policies on the stream table then say who sees what."
+            )
+        raise SqlError("42501", obstacle, hint=hint)
     return context

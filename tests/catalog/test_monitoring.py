@@ -150,7 +150,12 @@ def test_statistics_and_health(refreshed: Engine) -> None:
     assert refreshed.connection.execute(health).fetchone() == (1, 1, 0, False, "WARNING")
     refreshed.refresh(1)
     assert refreshed.value("SELECT pgtrickle._take_lease('scheduler')")
-    assert refreshed.connection.execute(health).fetchone() == (1, 0, 0, True, "OK")
+    for title, running in (
+        ("scheduler", False),
+        ("scheduler 1 0", True),
+    ):  # the first notes no position: it is switched off
+        refreshed.connection.execute(f"SET application_name = 'headwater engine 0f: {title}'".encode())
+        assert refreshed.connection.execute(health).fetchone() == (1, 0, 0, running, "OK")
     refreshed.value('SELECT pgtrickle._set_state(1, \'{"status": "SUSPENDED"}\')')
     assert refreshed.value("SELECT status FROM pgtrickle.quick_health") == "CRITICAL"
     refreshed.value("SELECT pgtrickle._unregister(1)")

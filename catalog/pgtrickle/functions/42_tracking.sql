@@ -288,7 +288,8 @@ DECLARE
     obstacle text := pgtrickle._read_obstacle(owner, source, columns);
 BEGIN
     IF obstacle IS NOT NULL THEN
-        PERFORM pgtrickle._raise('42501', obstacle, NULL, NULL);
+        PERFORM pgtrickle._raise('42501', obstacle, NULL, CASE WHEN starts_with(obstacle, 'row-level security') THEN
+            'A role that it does not apply to can own the stream table: the owner of the table, or one with BYPASSRLS.' END);
     END IF;
 END $$;
 
