@@ -29,7 +29,6 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from catalog.values import Status
-from engine.scheduling.early_refreshes import EarlyRefreshes
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.backoff import pause_after
@@ -54,11 +53,7 @@ LOOK_INTERVAL = 1.0
 """Seconds between looks for changes made on connections that bypass every server, unless the database sets others."""
 
 REST = 0.05
-"""Seconds after which what was held back is tried again."""
-
-LEAST_REST, LARGEST_REST = 0.01, 0.25
-REST_PER_LOOK = 3.0
-"""Between two looks there are so many times what a look takes, so that a storm of commits is no storm of looks."""
+"""Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
 
 CLEANUP_INTERVAL = 1.0
 
@@ -195,7 +190,6 @@ class Scheduler:
     """Seconds that a refresh or a request may take."""
     _interval: float = LOOK_INTERVAL
     """Seconds between two looks of which no commit tells."""
-    _early: EarlyRefreshes = field(init=False)
     _wakeful: bool = True
     """Whether a commit that comes through the server is heeded at once."""
     _due: dict[int, _Due] = field(default_factory=dict)
@@ -222,7 +216,6 @@ class Scheduler:
     _rival: Rival = field(default_factory=lambda: Rival(LEASE))
 
     def __post_init__(self) -> None:
-        self._early = EarlyRefreshes(self.clock)
         self.worker = BackgroundWorker("scheduler", self.pool.database, self._lead, ELECTION_RETRY)
 
     def wake(self) -> None:
@@ -245,11 +238,9 @@ class Scheduler:
             try:
                 while True:
                     self._woken.clear()
-                    began = self.clock()
                     await watch.look(session)
                     pause = await self._look(session)
-                    rest = min(LARGEST_REST, max(LEAST_REST, REST_PER_LOOK * (self.clock() - began)))
-                    await asyncio.sleep(min(rest, pause) if self._wakeful else pause)
+                    await asyncio.sleep(min(REST, pause) if self._wakeful else pause)
                     await self._woken.within(pause if self._wakeful else 0)
             finally:
                 self.leading = False
@@ -375,11 +366,8 @@ class Scheduler:
         pace = self._paces[table.pgt_id]
         if table.cron is not None and table.staleness is not None:
             return max(pace.until_fire(table, max(table.clock - table.staleness, pace.fired)), pace.retry - now)
-        age = pace.age(table, now)
-        if table.staleness is None:
-            return max(POPULATION_GRACE - age, pace.retry - now)
-        early = self._early.wait(schedule) if self._wakeful and table.cron is None else math.inf
-        return max(min(early, schedule - age), pace.retry - now)
+        whole = POPULATION_GRACE if table.staleness is None else schedule
+        return max(whole - pace.age(table, now), pace.retry - now)
 
     def _keep(self, wanted: Container[int]) -> None:
         """Of those whose turn has not begun, refresh these only."""
@@ -440,7 +428,6 @@ class Scheduler:
         try:
             turn = await self._refreshed(due)
         finally:
-            self._early.spend(self.clock() - began)
             self._worked = self._worked or turn is Turn.WORKED
             self._end(due, worked=turn is Turn.WORKED)
         # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.

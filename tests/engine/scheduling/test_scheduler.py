@@ -117,23 +117,3 @@ async def test_what_is_not_due_is_not_noted() -> None:
     await lab.look(stream_table(1, BASE, schedule_seconds=3600.0, held_back=GATED))
     await lab.look(stream_table(2, BASE, status=Status.SUSPENDED, held_back=GATED))
     assert (lab.refreshed, lab.skipped) == ([], [])
-
-
-async def test_short_schedule_is_a_bound_and_a_long_one_is_waited_for() -> None:
-    lab = Laboratory()
-    fresh = {"staleness": 0.0, "as_of": "2026-01-02 00:00:00+00"}
-    await lab.look(stream_table(1, BASE, **fresh), stream_table(2, BASE, schedule_seconds=60.0, **fresh))
-    assert lab.refreshed == [1]
-    lab.scheduler._wakeful = False
-    await lab.look(stream_table(3, BASE, **fresh), position=2)
-    assert lab.refreshed == [1]
-
-
-async def test_early_refreshes_end_where_refreshes_take_their_share_of_the_time() -> None:
-    lab = Laboratory()
-    lab.scheduler._early.spend(100.0)
-    fresh = {"staleness": 0.0, "as_of": "2026-01-02 00:00:00+00"}
-    await lab.look(stream_table(1, BASE, **fresh))
-    assert lab.refreshed == []
-    await lab.look(stream_table(1, BASE, **fresh))  # ten seconds later its schedule asks for it
-    assert lab.refreshed == [1]
