@@ -96,7 +96,7 @@ _LARGEST = 2**31 - 1
 SETTINGS = (
     Setting("enabled", "bool", "on", "Whether the scheduler refreshes stream tables by schedule."),
     Setting(
-        "event_driven_wake", "bool", "on", "Whether a commit that comes through the server wakes the scheduler at once."
+        "event_driven_wake", "bool", "on", "Whether a commit through the server brings about cheap refreshes at once."
     ),
     Setting(
         "scheduler_interval_ms",

@@ -29,6 +29,7 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from catalog.values import Status
+from engine.scheduling.early import Budget, Cost, until_early
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.backoff import pause_after
@@ -53,7 +54,13 @@ LOOK_INTERVAL = 1.0
 """Seconds between looks for changes made on connections that bypass every server, unless the database sets others."""
 
 REST = 0.05
-"""Least seconds between two looks, so that a storm of commits does not become a storm of looks."""
+"""Seconds until what must not be refreshed at the moment, or is busy elsewhere, is tried again."""
+
+LOOK_SHARE = 0.1
+"""Part of its time that the scheduler looks, at most, so that a storm of commits does not become a storm of looks."""
+
+SHORTEST_PAUSE = 0.002
+"""Least seconds between two looks."""
 
 CLEANUP_INTERVAL = 1.0
 
@@ -128,6 +135,7 @@ class _Pace:
     """Up to when its cron schedule has been heeded, by PostgreSQL's clock."""
     told: bool = False
     """Whether it was logged that its schedule is not understood."""
+    cost: Cost = field(default_factory=Cost)
 
     def age(self, table: StreamTable, now: float) -> float:
         """Seconds since the snapshot of its rows, or, before there are any, since its creation.
@@ -170,6 +178,10 @@ class _Due:
     waits_for: set[int]
     """Upstream stream tables that are still to be refreshed before."""
     begun: bool = False
+    early: bool = False
+    """Whether its rows might have been older."""
+    again: bool = False
+    """Whether it may have got changes since it has begun."""
 
 
 @dataclass(slots=True)
@@ -190,8 +202,6 @@ class Scheduler:
     """Seconds that a refresh or a request may take."""
     _interval: float = LOOK_INTERVAL
     """Seconds between two looks of which no commit tells."""
-    _wakeful: bool = True
-    """Whether a commit that comes through the server is heeded at once."""
     _due: dict[int, _Due] = field(default_factory=dict)
     _asking: set[int] = field(default_factory=set)
     """Roles whose requests past the server are being carried out."""
@@ -213,6 +223,9 @@ class Scheduler:
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
     _noted: str = ""
     """What the session is called."""
+    _eager: bool = True
+    """Whether a commit can bring about a refresh before a schedule has gone by."""
+    _budget: Budget = field(default_factory=Budget)
     _rival: Rival = field(default_factory=lambda: Rival(LEASE))
 
     def __post_init__(self) -> None:
@@ -239,9 +252,10 @@ class Scheduler:
                 while True:
                     self._woken.clear()
                     await watch.look(session)
+                    began = self.clock()
                     pause = await self._look(session)
-                    await asyncio.sleep(min(REST, pause) if self._wakeful else pause)
-                    await self._woken.within(pause if self._wakeful else 0)
+                    await asyncio.sleep(min(pause, max(SHORTEST_PAUSE, (self.clock() - began) * (1 / LOOK_SHARE - 1))))
+                    await self._woken.within(pause)
             finally:
                 self.leading = False
                 await self._give_up()
@@ -257,10 +271,10 @@ class Scheduler:
 
     async def _look(self, session: SqlSession) -> float:
         """Have refreshed what is due and may have changes; returns the seconds until the next look."""
-        ((enabled, workers, limit, roles, interval, wakeful),) = await session.fetch(_SETTINGS)
+        ((enabled, eager, workers, limit, roles, interval),) = await session.fetch(_SETTINGS)
+        self._eager, self._interval = _is_on(eager), float(interval)
         self._workers.resize(int(max(1, min(MOST_WORKERS, workers))))
         self._limit = float(limit) if 0 < limit < NO_LIMIT else None
-        self._interval, self._wakeful = float(interval), bool(wakeful)
         for role in roles:
             self._ask(role)
         if not await self._enabled(enabled):
@@ -341,6 +355,7 @@ class Scheduler:
         pace, due, changed = self._paces[table.pgt_id], self._due.get(table.pgt_id), not self._is_idle(table, position)
         if due is not None:
             due.changed = due.changed or changed
+            due.again = due.again or (due.begun and changed)
             return due, math.inf
         if table.status == Status.SUSPENDED:
             return None, math.inf
@@ -350,9 +365,12 @@ class Scheduler:
         if schedule is None:
             schedule = pace.until_fire(table, table.clock)
         wait = self._seconds_to_wait(table, schedule, now)
+        early = wait > 0
+        if early:
+            wait = min(wait, self._until_early(table, schedule, now))
         if wait > 0:
             return None, wait
-        return self._take_up(_Due(table, pace, schedule, position, changed, upstream)), math.inf
+        return self._take_up(_Due(table, pace, schedule, position, changed, upstream, early=early)), math.inf
 
     def _is_idle(self, table: StreamTable, position: int | None) -> bool:
         """Nothing at all has been captured since the stream table was found up to date."""
@@ -368,6 +386,13 @@ class Scheduler:
             return max(pace.until_fire(table, max(table.clock - table.staleness, pace.fired)), pace.retry - now)
         whole = POPULATION_GRACE if table.staleness is None else schedule
         return max(whole - pace.age(table, now), pace.retry - now)
+
+    def _until_early(self, table: StreamTable, schedule: float, now: float) -> float:
+        """Seconds until it may be refreshed though its rows may be older; infinite if its schedule decides."""
+        pace = self._paces[table.pgt_id]
+        if not self._eager or table.cron is not None or table.staleness is None or pace.retry > now:
+            return math.inf
+        return until_early(pace.cost, self._budget, schedule, now)
 
     def _keep(self, wanted: Container[int]) -> None:
         """Of those whose turn has not begun, refresh these only."""
@@ -428,10 +453,16 @@ class Scheduler:
         try:
             turn = await self._refreshed(due)
         finally:
+            ended = self.clock()
+            due.pace.cost.note(ended - began, ended, worked=turn is Turn.WORKED)
+            if due.early:
+                self._budget.spend(ended - began, ended)
             self._worked = self._worked or turn is Turn.WORKED
             self._end(due, worked=turn is Turn.WORKED)
         # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
         again = due.pace.retry if turn in (Turn.AGAIN, Turn.HELD_BACK) else began + due.schedule
+        if due.again and self._eager:
+            again = min(again, max(due.pace.retry, due.pace.cost.rested))
         if again < self._next_look:
             asyncio.get_running_loop().call_later(max(0.0, again - self.clock()), self.wake)
         self._tidy()
@@ -524,12 +555,11 @@ class Scheduler:
 
 
 _SETTINGS = """
-SELECT pgtrickle._setting('pg_trickle.enabled', 'on'),
+SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._setting('pg_trickle.event_driven_wake', 'on'),
        CASE lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) WHEN 'off' THEN 1
             ELSE pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) END,
        pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._out_of_band_requesters(),
-       pgtrickle._seconds('pg_trickle.scheduler_interval_ms', 1000) / 1000,
-       pgtrickle._setting('pg_trickle.event_driven_wake', 'on') = 'on'
+       pgtrickle._seconds('pg_trickle.scheduler_interval_ms', 1000) / 1000
 """
 
 

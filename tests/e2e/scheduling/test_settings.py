@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import psycopg
@@ -130,23 +129,3 @@ def test_what_helps_the_planner_to_apply_changes(
     db.assert_differential("st")
     assert db.rows("SELECT DISTINCT hints, memory FROM seen") == [seen]
     assert db.value("SELECT current_setting('work_mem')") == ("256MB" if "256" in settings else "4MB")
-
-
-def test_commits_do_not_wake_the_scheduler_unless_they_are_to(live_db: Database, eventually: Any) -> None:
-    live_db.run(
-        f"ALTER DATABASE {live_db.name} SET pg_trickle.event_driven_wake = off;"
-        f"ALTER DATABASE {live_db.name} SET pg_trickle.scheduler_interval_ms = 60000;"
-        "CREATE TABLE t (id int PRIMARY KEY)"
-    )
-    live_db.create("st", "SELECT id FROM t", schedule="1s")
-
-    def looks() -> int:
-        return int(live_db.value("SELECT count(*) FROM pg_stat_activity WHERE application_name ~ ': scheduler'"))
-
-    eventually(looks, what="a scheduler")
-    time.sleep(2)  # it has looked once more, and knows the settings
-    live_db.run("INSERT INTO t VALUES (1)")
-    time.sleep(2)
-    assert live_db.rows("SELECT id FROM st") == []
-    live_db.refresh("st")
-    assert live_db.rows("SELECT id FROM st") == [(1,)]
