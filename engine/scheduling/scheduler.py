@@ -59,6 +59,10 @@ REST = 0.05
 LOOK_SHARE = 0.1
 """Part of its time that the scheduler looks, at most, so that a storm of commits does not become a storm of looks."""
 
+CHECK_SECONDS = 0.06
+"""A stream table without captured changes can be out of date if capture has a gap, which a refresh notices. So while
+anything changes in the database one after the other is checked, one in so many seconds."""
+
 SHORTEST_PAUSE = 0.002
 """Least seconds between two looks."""
 
@@ -136,6 +140,8 @@ class _Pace:
     told: bool = False
     """Whether it was logged that its schedule is not understood."""
     cost: Cost = field(default_factory=Cost)
+    checked: float = -math.inf
+    """When it was last refreshed or found up to date, on the monotonic clock."""
 
     def age(self, table: StreamTable, now: float) -> float:
         """Seconds since the snapshot of its rows, or, before there are any, since its creation.
@@ -223,6 +229,10 @@ class Scheduler:
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
     _noted: str = ""
     """What the session is called."""
+    _changes: frozenset[int] = frozenset()
+    """The stream tables that a captured change may wait for."""
+    _asked_position: int | None = None
+    """Up to which changes were looked for."""
     _eager: bool = True
     """Whether a commit can bring about a refresh before a schedule has gone by."""
     _budget: Budget = field(default_factory=Budget)
@@ -244,6 +254,7 @@ class Scheduler:
             self.leading = True
             self._paces.clear()
             self._positions.clear()
+            self._changes, self._asked_position = frozenset(), None
             self._noted = ""
             self._workers = Workers()
             session = PooledSession(connection)
@@ -291,9 +302,19 @@ class Scheduler:
         if self.clock() - self._gaps_at >= GAP_INTERVAL:
             self._gaps_at = self.clock()
             await session.fetch("SELECT pgtrickle._mark_gaps()")
-        self._next_look = self._find_due(await stream_tables(session), self._position)
+        changed = await self._changed(session)
+        self._next_look = self._find_due(await stream_tables(session), self._position, changed)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
+
+    async def _changed(self, session: SqlSession) -> frozenset[int]:
+        """The stream tables that a captured change may wait for. Not asked again while nothing can have changed."""
+        if self._position is None or self._position != self._asked_position or self._changes:
+            self._changes = frozenset(
+                pgt_id for (pgt_id,) in await session.fetch("SELECT * FROM pgtrickle._changed_stream_tables()")
+            )
+            self._asked_position = self._position  # read before the changes were looked for
+        return self._changes
 
     def _settled(self, position: int) -> int:
         """Where the changes stood `SETTLED_SECONDS` ago, -1 if that is not known; they are at `position` now."""
@@ -326,8 +347,13 @@ class Scheduler:
 
     # -- what is due ------------------------------------------------------------------------------------------------
 
-    def _find_due(self, tables: list[StreamTable], position: int | None) -> float:
-        """Have refreshed what is due, each after what it reads; returns when to look again."""
+    def _find_due(
+        self, tables: list[StreamTable], position: int | None, changed: frozenset[int] | None = None
+    ) -> float:
+        """Have refreshed what is due, each after what it reads; returns when to look again.
+
+        `changed` are those that captured changes may wait for, None if that is not known.
+        """
         now = self.clock()
         next_look = now + self._interval
         graph = DependencyGraph(tables)
@@ -340,19 +366,29 @@ class Scheduler:
             pgt_id = table.pgt_id
             self._paces[pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
             upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
-            due, wait = self._due_now(table, schedules.get(pgt_id), position, upstream, now)
+            idle = self._is_idle(table, position) or (
+                changed is not None and pgt_id not in changed and self._is_checked(table, now)
+            )
+            due, wait = self._due_now(table, schedules.get(pgt_id), position, upstream, now, idle=idle)
             next_look = min(next_look, now + wait)
             nearest[pgt_id] = upstream if due is None else {pgt_id}
         return next_look
 
     def _due_now(
-        self, table: StreamTable, schedule: float | None, position: int | None, upstream: set[int], now: float
+        self,
+        table: StreamTable,
+        schedule: float | None,
+        position: int | None,
+        upstream: set[int],
+        now: float,
+        *,
+        idle: bool,
     ) -> tuple[_Due | None, float]:
         """A stream table that is due, or None; and seconds until it will be, infinite where that is not known yet.
 
         `schedule` is None for cron.
         """
-        pace, due, changed = self._paces[table.pgt_id], self._due.get(table.pgt_id), not self._is_idle(table, position)
+        pace, due, changed = self._paces[table.pgt_id], self._due.get(table.pgt_id), not idle
         if due is not None:
             due.changed = due.changed or changed
             due.again = due.again or (due.begun and changed)
@@ -376,6 +412,14 @@ class Scheduler:
         """Nothing at all has been captured since the stream table was found up to date."""
         seen = self._paces[table.pgt_id].seen
         return seen is not None and seen == position and not table.needs_reinit and not table.untracked
+
+    def _is_checked(self, table: StreamTable, now: float) -> bool:
+        """Whether it was refreshed or found up to date so lately that only a captured change makes it due."""
+        pace = self._paces[table.pgt_id]
+        if pace.seen is None or table.needs_reinit or table.untracked:
+            return False
+        spread = 0.5 + table.pgt_id * 0.618 % 1  # not all at once
+        return now - pace.checked < CHECK_SECONDS * len(self._paces) * spread
 
     def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
         """Until a stream table that may have changes is due: its rows may be as old as its schedule says, or its cron
@@ -491,7 +535,7 @@ class Scheduler:
                 await self._tell(table)
         else:
             pace.failures, pace.busy, pace.retry, pace.seen, pace.skipped = 0, 0, -math.inf, due.position, None
-            pace.fired = table.clock
+            pace.fired, pace.checked = table.clock, self.clock()
         return turn
 
     async def _tell(self, table: StreamTable) -> None:

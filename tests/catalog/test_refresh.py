@@ -353,3 +353,22 @@ def test_changed_since(table: Engine, writer: Connection) -> None:
     table.connection.execute("INSERT INTO t VALUES (1, 'a')")
     assert table.value(changed, snapshot) is True
     assert table.value("SELECT pgtrickle._changed_since('st'::regclass, %s)", snapshot) is None
+
+
+def test_changed_stream_tables(table: Engine, writer: Connection) -> None:
+    """What a frontier has seen is no change; what somebody has locked may be one."""
+    changed = "SELECT array_agg(c ORDER BY c) FROM pgtrickle._changed_stream_tables() AS c"
+    frontier = (
+        "UPDATE pgtrickle.pgt_stream_tables SET frontier = jsonb_build_object('snapshot', pg_current_snapshot()::text)"
+    )
+    table.connection.execute(frontier)
+    assert table.value(changed) is None
+    table.connection.execute("INSERT INTO t VALUES (1, 'a')")
+    assert table.value(changed) == [1]
+    table.connection.execute(frontier)
+    assert table.value(changed) is None
+    writer.execute(f"LOCK TABLE pgtrickle_changes.changes_{table.oid('t')} IN ACCESS EXCLUSIVE MODE")
+    assert table.value(changed) == [1]
+    writer.rollback()
+    table.connection.execute("UPDATE pgtrickle.pgt_dependencies SET capture_generation = gen_random_uuid()")
+    assert table.value(changed) == [1]

@@ -67,6 +67,39 @@ BEGIN
 END $$;
 
 
+-- The stream tables that a committed change may wait for: one in the buffer of what they read that their frontier has not seen, or it
+-- is not known. One statement for each buffer that is not empty. A buffer that is locked counts as changed. For the engine.
+CREATE OR REPLACE FUNCTION pgtrickle._changed_stream_tables() RETURNS SETOF bigint
+LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
+DECLARE
+    source oid;
+BEGIN
+    -- What rests on no capture, or on another one than there is: only a refresh can tell.
+    RETURN QUERY
+    SELECT d.pgt_id
+    FROM pgtrickle.pgt_dependencies d
+    JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    LEFT JOIN pgtrickle.pgt_captures c USING (source_relid)
+    WHERE d.cdc_mode IS NOT NULL
+      AND (c.source_relid IS NULL OR d.capture_generation IS DISTINCT FROM c.generation OR s.frontier->>'snapshot' IS NULL);
+    FOR source IN SELECT c.source_relid FROM pgtrickle.pgt_captures c LOOP
+        BEGIN
+            CONTINUE WHEN pg_relation_size(to_regclass(format('pgtrickle_changes.%I', 'changes_' || source))) = 0;
+            RETURN QUERY EXECUTE format(
+                'SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)'
+                ' WHERE d.source_relid = $1 AND EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
+                'changes_' || source,
+                pgtrickle._unseen('(s.frontier->>''snapshot'')::pg_snapshot', '(s.frontier->>''xid'')::xid8',
+                                  'coalesce((s.frontier->>''change_id'')::bigint, 0)'))
+            USING source;
+        EXCEPTION WHEN lock_not_available OR undefined_table THEN
+            RETURN QUERY SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source;
+        END;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._changed_stream_tables() FROM PUBLIC;
+
+
 -- Remove changes that every stream table, subscription and mirror has seen; returns how many buffers lost rows. Nothing is removed from a
 -- buffer with a consumer that has no frontier yet, or that somebody is just starting to read. Where all would go and
 -- nobody is at the buffer it is truncated (pg_trickle.cleanup_use_truncate), which unlike DELETE leaves nothing to vacuum.

@@ -78,3 +78,20 @@ def test_many_stream_tables_share_a_budget() -> None:
         now += 0.001
         refreshed += 1
     assert refreshed * 0.01 <= SAVED_SECONDS + 10.0 * SHARE + 0.02
+
+
+async def test_change_elsewhere_makes_few_stream_tables_due() -> None:
+    """Of many the ones with changes, and those that were not checked for long: capture can have a gap."""
+    lab = Laboratory()
+    tables = [stream_table(n, BASE) for n in range(1, 401)]
+    lab.scheduler._find_due(tables, 1, frozenset())
+    for _ in range(3000):
+        await asyncio.sleep(0)
+    assert len(lab.refreshed) == 400  # nothing is known of them yet
+    lab.refreshed.clear()
+    lab.now += 2.0
+    lab.scheduler._find_due(tables, 2, frozenset({7, 9}))
+    assert set(lab.scheduler._due) == {7, 9}
+    lab.now += 60.0
+    lab.scheduler._find_due(tables, 3, frozenset())
+    assert len(lab.scheduler._due) == 400
