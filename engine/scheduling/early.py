@@ -30,14 +30,16 @@ class Cost:
     """What refreshes of a stream table have cost."""
 
     seconds: float = 0.0
-    """That the last one took which has changed it."""
+    """That the shorter of the last two took which have changed it: a single one can be slow by chance."""
+    last: float = math.inf
+    """The same of the last one."""
     rested: float = -math.inf
     """When it may be refreshed early again, on the monotonic clock."""
 
     def note(self, seconds: float, ended: float, *, worked: bool) -> None:
         """A refresh has taken so many seconds until then; `worked` if it found changes."""
         if worked:
-            self.seconds = seconds
+            self.seconds, self.last = min(seconds, self.last), seconds
         self.rested = ended + REST_FACTOR * seconds
 
 
