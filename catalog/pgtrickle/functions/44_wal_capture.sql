@@ -359,16 +359,15 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._note_transition(oid) FROM PUBLIC;
 
 
 -- A source that waits to be captured from the log stays with its triggers: what stood in the way lasted longer than
--- pg_trickle.wal_transition_timeout seconds (300), or the log has been found not to do. It is tried again after as long.
--- Returns whether that is so now.
-CREATE OR REPLACE FUNCTION pgtrickle._give_up_transition(source oid, why text, at_once boolean) RETURNS boolean
+-- pg_trickle.wal_transition_timeout seconds (300). It is tried again after as long. Returns whether that is so now.
+CREATE OR REPLACE FUNCTION pgtrickle._give_up_transition(source oid, why text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     patience interval := make_interval(secs => pgtrickle._seconds('pg_trickle.wal_transition_timeout', 300));
 BEGIN
     UPDATE pgtrickle.pgt_captures k
     SET wal_started_at = NULL, wal_failure = why, wal_retry_at = clock_timestamp() + patience
-    WHERE k.source_relid = source AND (at_once OR k.wal_started_at < clock_timestamp() - patience);
+    WHERE k.source_relid = source AND k.wal_started_at < clock_timestamp() - patience;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
@@ -377,7 +376,27 @@ BEGIN
     PERFORM pgtrickle._tell_transition(source, 'TRANSITIONING', 'TRIGGER');
     RETURN true;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._give_up_transition(oid, text, boolean) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._give_up_transition(oid, text) FROM PUBLIC;
+
+
+-- Sources that waited to be captured from the log, and are not to be any more, stay with their triggers.
+CREATE OR REPLACE FUNCTION pgtrickle._forget_transitions() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    source oid;
+BEGIN
+    FOR source IN
+        UPDATE pgtrickle.pgt_captures k SET wal_started_at = NULL
+        WHERE k.wal_started_at IS NOT NULL AND k.mode = 'TRIGGER'
+          AND k.source_relid NOT IN (SELECT w.source FROM pgtrickle._wal_sources() w WHERE w.wanted AND w.obstacle IS NULL)
+        RETURNING k.source_relid
+    LOOP
+        UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = 'TRIGGER', slot_name = NULL, transition_started_at = NULL
+        WHERE d.source_relid = source AND d.cdc_mode = 'TRANSITIONING';
+        PERFORM pgtrickle._tell_transition(source, 'TRANSITIONING', 'TRIGGER');
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._forget_transitions() FROM PUBLIC;
 
 
 -- Exchange the triggers of a source for the log, while nobody writes to it: so no transaction is captured by both, or by

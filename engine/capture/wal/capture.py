@@ -79,6 +79,7 @@ class WalCapture(Candidate):
             await self._stop_pump()
 
     async def _look(self, session: PooledSession) -> None:
+        await session.fetch("SELECT pgtrickle._forget_transitions()")
         sources = [
             _Source(int(oid), mode == "WAL", bool(wanted), obstacle, bool(intact))
             for oid, mode, wanted, obstacle, intact in await session.fetch(_SOURCES)
@@ -125,7 +126,7 @@ class WalCapture(Candidate):
             return
         self._note(source, reason)
         ((given_up,),) = await session.fetch(
-            "SELECT pgtrickle._give_up_transition($1::bigint::oid, $2::text, false)", source.oid, reason
+            "SELECT pgtrickle._give_up_transition($1::bigint::oid, $2::text)", source.oid, reason
         )
         if given_up:
             logger.warning("not captured from the write-ahead log", source=source.oid, reason=reason)

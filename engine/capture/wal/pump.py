@@ -31,6 +31,12 @@ logger = structlog.get_logger(__name__)
 DELIVERY_BYTES = 16 << 20
 """A delivery of several transactions ends when it is larger; one transaction is never cut."""
 
+PAUSE_SECONDS = 0.01
+"""Between two deliveries, at least: what is committed meanwhile is delivered together. A lone one is not held up."""
+
+DELIVERY_SECONDS = 0.1
+"""A delivery of several transactions ends after that, also while more are coming."""
+
 STATUS_SECONDS = 5.0
 """PostgreSQL hears at least as often that the pump lives; it gives up after wal_sender_timeout (60 s)."""
 
@@ -82,6 +88,10 @@ class Pump:
     """Where the last transaction that was received ends."""
     _confirmed: int = 0
     _told: float = 0.0
+    _opened: float = 0.0
+    """When the present delivery was begun."""
+    _committed: float = 0.0
+    """When the last delivery was."""
 
     def start(self) -> None:
         """Begin."""
@@ -175,11 +185,13 @@ class Pump:
 
     def _rest(self, connection: pq.abc.PGconn) -> None:
         """There is nothing to read just now: commit what there is, and wait."""
-        if self._begin is None:
+        pause = self._committed + PAUSE_SECONDS - time.monotonic()
+        if self._begin is None and pause <= 0:
             self._commit(connection)
         if time.monotonic() - self._told > STATUS_SECONDS:
             self._tell(connection)
-        if select.select([connection.socket], [], [], LOOK_SECONDS)[0]:
+        held_up = self._begin is None and (self._delivery is not None or self._end > self._confirmed)
+        if select.select([connection.socket], [], [], max(pause, 0) if held_up else LOOK_SECONDS)[0]:
             connection.consume_input()
 
     def _take(self, data: bytes, connection: pq.abc.PGconn, writer: psycopg.Connection[Any]) -> None:
@@ -188,7 +200,6 @@ class Pump:
             if self._begin is None:
                 # All that was committed before this position has been received.
                 self._end = max(self._end, end)
-                self._commit(connection)
             if wanted:
                 self._tell(connection)
             return
@@ -197,8 +208,10 @@ class Pump:
         except Unfit as unfit:
             self._interrupt(unfit, writer)
             raise
-        if self._begin is None and self._delivery is not None and self._delivery.size > DELIVERY_BYTES:
-            self._commit(connection)
+        if self._begin is None and self._delivery is not None:
+            age = time.monotonic() - self._opened
+            if self._delivery.size > DELIVERY_BYTES or age > DELIVERY_SECONDS:
+                self._commit(connection)
 
     def _decode(self, data: bytes, writer: psycopg.Connection[Any]) -> None:
         message = parse(data)
@@ -220,6 +233,7 @@ class Pump:
         """The delivery that takes in changes of the present transaction; None where it had them before a crash."""
         if self._delivery is None:
             self._delivery = Delivery.begin(writer, self.holder)
+            self._opened = time.monotonic()
         assert self._begin is not None
         return None if self._begin.lsn < self._delivery.delivered else self._delivery
 
@@ -227,6 +241,7 @@ class Pump:
         """Commit what was received, and confirm it to the slot."""
         delivery, self._delivery = self._delivery, None
         if delivery is not None:
+            self._committed = time.monotonic()
             try:
                 if not delivery.commit(max(self._end, delivery.delivered), lambda: not self._stop.is_set()):
                     return

@@ -390,6 +390,21 @@ def test_one_stream_table_that_wants_triggers_has_them(db: Database, eventually:
     eventually(from_log(db, "t"), PATIENCE)
 
 
+def test_transition_waits_for_writers_and_is_given_up(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="trigger")
+    with db.connect(autocommit=False) as writer:
+        writer.execute("INSERT INTO t VALUES (1)")
+        db.run("SELECT pgtrickle.alter_stream_table('counted', cdc_mode => 'wal')")
+        eventually(lambda: modes(db)["t"][0] == "TRANSITIONING", PATIENCE)
+        assert db.value("SELECT cdc_mode FROM pgtrickle.pgt_cdc_status") == "transitioning"
+        eventually(lambda: "wal_not_possible" in (modes(db)["t"][1] or ""), PATIENCE)
+        assert modes(db)["t"][0] == "TRIGGER"
+        assert db.value("SELECT cdc_mode FROM pgtrickle.pgt_cdc_status") == "trigger"
+    eventually(from_log(db, "t"), PATIENCE)
+    db.assert_differential("counted")
+
+
 def test_monitoring_shows_slot_and_mode(db: Database, eventually: Eventually) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE idle (id int)")
     db.create("counted", "SELECT count(*) AS n FROM t")
