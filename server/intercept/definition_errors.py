@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 from server.protocol import messages as m
 
-_NAME = r"__pgt_definition_[0-9a-f]{32}"
-_ANALYSED = re.compile(rf"PREPARE {_NAME} AS\nWITH query AS \((.*)\n\) SELECT \* FROM query", re.S)
-_CREATED = re.compile(rf"CREATE (?:TEMPORARY VIEW |VIEW [^\n]+\.){_NAME} AS\n(.*)\n", re.S)
-"""What `pgtrickle._create_view` has PostgreSQL analyse. The query is within it."""
+_NAME = "__pgt_definition_"
+_ANALYSED = ("PREPARE", "\nWITH query AS (", "\n) SELECT * FROM query")
+_CREATED = ("CREATE ", " AS\n", "\n")
+"""How statements begin that `pgtrickle._create_view` has PostgreSQL analyse, and what is around the query in them."""
 
 
 def located(response: bytes) -> bytes:
@@ -19,12 +17,12 @@ def located(response: bytes) -> bytes:
     """
     fields = m.report_fields(response[5:])
     text, place = fields.get("q", b"").decode("utf-8", "replace"), fields.get("p", b"")
-    found = _ANALYSED.fullmatch(text) or _CREATED.fullmatch(text)
+    found = _query_in(text, *_ANALYSED) or _query_in(text, *_CREATED)
     kept = {letter: value for letter, value in fields.items() if letter not in "Ppq"}
     if found is None or not place.isdigit():
         return m.rebuild_report(response[0], kept)
-    query = found[1]
-    position = int(place) - found.start(1)
+    start, query = found
+    position = int(place) - start
     if position > len(query):
         # What follows is our own: the query ends where something should come.
         position = len(query) + 1
@@ -32,6 +30,18 @@ def located(response: bytes) -> bytes:
             kept["M"] = b"syntax error at end of input"
     kept |= {"p": str(max(1, position)).encode(), "q": query.encode()}
     return m.rebuild_report(response[0], kept)
+
+
+def _query_in(text: str, begin: str, before: str, behind: str) -> tuple[int, str] | None:
+    """Where the query begins in such a statement, and the query; None for another statement.
+
+    >>> _query_in("CREATE VIEW s.__pgt_definition_0 AS\\nSELECT 1\\n", *_CREATED)
+    (36, 'SELECT 1')
+    """
+    head, found, rest = text.partition(before)
+    if not found or not head.startswith(begin) or _NAME not in head or not rest.endswith(behind):
+        return None
+    return len(head) + len(found), rest.removesuffix(behind)
 
 
 __all__ = ["located"]

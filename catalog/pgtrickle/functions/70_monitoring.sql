@@ -335,10 +335,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(pgtrickle._qualified(r.relid), c.name || ' (dropped)'), c.source_relid::bigint, e.name,
            CASE e.event WHEN 'TRUNCATE' THEN 'TRUNCATE' ELSE 'DML' END,
            t.oid IS NOT NULL, coalesce(t.tgenabled = 'A', false)
-    FROM (SELECT k.source_relid, k.relations, NULL AS name FROM pgtrickle.pgt_captures k
+    FROM (SELECT k.source_relid, k.relations, NULL AS name, k.mode FROM pgtrickle.pgt_captures k
           UNION ALL
           -- Whose capture is gone, though somebody reads it: it was dropped.
-          SELECT DISTINCT d.source_relid, ARRAY[d.source_relid], pgtrickle._source_name(d)
+          SELECT DISTINCT d.source_relid, ARRAY[d.source_relid], pgtrickle._source_name(d), 'TRIGGER'
           FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k USING (source_relid)
           WHERE d.cdc_mode IS NOT NULL AND k.source_relid IS NULL) AS c
     CROSS JOIN LATERAL unnest(coalesce(pgtrickle._relations(c.source_relid), c.relations)) AS r(relid)
