@@ -41,6 +41,7 @@ LONGEST = (
     "property/test_random_full_on_spark",
     "property/test_random_queries",
     "tpch/test_tpch",
+    "e2e/capture/test_wal",
     "e2e/capture/test_unlogged",
     "e2e/reliability/test_contention",
     "e2e/reliability/test_crash_loops",

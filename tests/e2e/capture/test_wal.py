@@ -512,7 +512,7 @@ def test_log_that_is_gone_is_given_up(own_server: Headwater, eventually: Eventua
     db.close()
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [1, pytest.param(40, marks=pytest.mark.long)])
 def test_killed_processes_lose_nothing(own_server: Headwater, eventually: Eventually, rounds: int) -> None:
     """Server and PostgreSQL are killed while tables are written; what was delivered is neither lost nor there twice."""
     chance = random.Random(rounds)
