@@ -165,14 +165,15 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     return Definition(query, canonical, output, dependencies, functions, inspected)
 
 
-_BEGINNING = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(\w+)", re.S)
+_BEGINNING = re.compile(r"(?:[\s(]|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(\w++)")
+"""The first word, behind parentheses and comments. Nothing in it is tried twice: the text can be anybody's."""
 
 
 def _in_terms_of_the_query(text: str, error: SqlError) -> SqlError:
     """The error that PostgreSQL makes of the view, in terms of the query where those of the view would puzzle."""
-    first = found[1].upper() if (found := _BEGINNING.match(text)) else ""
     if error.sqlstate not in ("42601", "0A000"):
         return error
+    first = found[1].upper() if (found := _BEGINNING.match(text)) else ""
     if _STATEMENTS.fullmatch(first):
         return SqlError("0A000", f"the defining query is {first}, and must be SELECT", hint=ONLY_SELECT)
     if "data-modifying statement" in error.message or "does not have a RETURNING clause" in error.message:

@@ -244,7 +244,9 @@ def test_many_short_messages_are_read_in_time_in_proportion_to_their_number() ->
 
 # -- the rule itself ---------------------------------------------------------------------------------------------------
 
-UNBOUNDED = {"server.protocol.lexer", "server.protocol.values", "engine.subscribe.rendering"}
+ENGINES = ("engine.subscribe.rendering", "engine.stream_tables.analysis")
+"""Modules of the engine with patterns for texts of users."""
+UNBOUNDED = {"server.protocol.lexer", "server.protocol.values", *ENGINES}
 """Modules whose patterns may repeat without a bound, possessively: they match where a token begins."""
 MADE_LATER = {"server/protocol/header_cache.py"}
 """Files in which a pattern is made at run time: of the lengths of PostgreSQL's rows."""
@@ -286,7 +288,7 @@ def _repetitions(tree: Any) -> Iterator[tuple[bool, int]]:
 
 def test_no_pattern_of_the_server_goes_back() -> None:
     wrong = []
-    for name in [*_modules(), "engine.subscribe.rendering"]:
+    for name in (*_modules(), *ENGINES):
         for attribute, value in vars(importlib.import_module(name)).items():
             for pattern in _patterns(value):
                 for possessive, most in _repetitions(parser.parse(pattern.pattern, pattern.flags & re.VERBOSE)):
