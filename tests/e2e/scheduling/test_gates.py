@@ -21,8 +21,8 @@ HELD_BACK = "SELECT pgt_name FROM pgtrickle._held_back() JOIN pgtrickle.pgt_stre
 
 
 def gate(db: Database, *sources: str) -> None:
-    for source in sources:
-        db.run("SELECT pgtrickle.gate_source(%s)", source)
+    """At once: the scheduler sees all of them or none."""
+    db.run("SELECT pgtrickle.gate_source(source) FROM unnest(%s::text[]) AS source", list(sources))
 
 
 def ungate(db: Database, *sources: str) -> None:
@@ -73,6 +73,7 @@ def test_recipe_2_coordinated_multi_source_load(orders: Database, eventually: Ev
     load(db, "orders", "1,north,10\n2,north,20\n")
     load(db, "order_lines", "1,north\n2,north\n")
     both = "source public.order_lines is gated; source public.orders is gated"
+    eventually(lambda: skips(db, "report") == [both], what="what reads it is skipped")
     eventually(lambda: skips(db, "downstream") == [both], what="what reads it through another is skipped")
     ungate(db, "orders")
     eventually(lambda: len(skips(db, "report")) == 2, what="the other gate still holds")
@@ -193,10 +194,10 @@ def test_no_refresh_sees_what_was_loaded_after_the_gate(orders: Database, eventu
     db.create("whole", "SELECT count(*) AS n FROM orders", schedule="1s")
     writer = db.connect()
     for n in range(0, 12, 2):
+        before = len(skips(db, "whole"))
         writer.execute("INSERT INTO orders VALUES (%s, 'x', 1)", [n])  # it becomes due at some time after this
         writer.execute("SELECT pgtrickle.gate_source('orders')")
         writer.execute("INSERT INTO orders VALUES (%s, 'x', 1)", [n + 1])
-        before = len(skips(db, "whole"))
         eventually(
             lambda n=n, before=before: len(skips(db, "whole")) > before or db.value("SELECT n FROM whole") > n,
             what="it is skipped, or refreshed as it was before the gate",
