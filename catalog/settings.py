@@ -14,20 +14,11 @@ from typing import Literal
 
 PREFIX = "pg_trickle."
 
-PATTERNS = {
-    "bool": r"^(on|off|true|false|yes|no|1|0)$",
-    "integer": r"^ *[+-]?[0-9]{1,18} *$",
-    "real": r"^ *[+-]?([0-9]{1,18}([.][0-9]*)?|[.][0-9]+)(e[+-]?[0-9]{1,2})? *$",
+_PATTERNS = {
+    "bool": "on|off|true|false|yes|no|1|0",
+    "integer": " *[+-]?[0-9]{1,18} *",
+    "real": " *[+-]?([0-9]{1,18}([.][0-9]*)?|[.][0-9]+)(e[+-]?[0-9]{1,2})? *",
 }
-"""What a value of a type looks like in lower case, to Python and to PostgreSQL alike."""
-
-EXPECTED = {
-    "bool": 'parameter "{}" requires a Boolean value',
-    "integer": 'invalid value for parameter "{}": "{}"',
-    "real": 'invalid value for parameter "{}": "{}"',
-    "enum": 'invalid value for parameter "{}": "{}"',
-}
-"""PostgreSQL's own messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +49,11 @@ class Setting:
     def full_name(self) -> str:
         return PREFIX + self.name
 
+    @property
+    def pattern(self) -> str:
+        """What a whole value looks like in lower case, to Python and to PostgreSQL alike; empty if there is no rule."""
+        return _PATTERNS.get(self.kind, "|".join(self.values))
+
     def fault(self, value: str) -> Fault | None:
         """What is wrong with a value, None if nothing is.
 
@@ -65,9 +61,11 @@ class Setting:
         >>> ENABLED.fault("off"), ENABLED.fault("maybe").message
         (None, 'parameter "pg_trickle.enabled" requires a Boolean value')
         """
-        if not self._is_of_kind(value):
+        if self.pattern and re.fullmatch(self.pattern, value.lower()) is None:
+            if self.kind == "bool":
+                return Fault("22023", f'parameter "{self.full_name}" requires a Boolean value')
             available = f"Available values: {', '.join(self.values)}." if self.values else ""
-            return Fault("22023", EXPECTED[self.kind].format(self.full_name, value), available)
+            return Fault("22023", f'invalid value for parameter "{self.full_name}": "{value}"', available)
         if self.least is not None and self.most is not None and not self.least <= float(value) <= self.most:
             least, most = f"{self.least:.10g}", f"{self.most:.20g}"
             message = f'{value.strip()} is outside the valid range for parameter "{self.full_name}" ({least} .. {most})'
@@ -77,11 +75,6 @@ class Setting:
             return Fault("0A000", message, self.fixed)
         return None
 
-    def _is_of_kind(self, value: str) -> bool:
-        if self.kind == "enum":
-            return value.lower() in self.values
-        return self.kind == "string" or re.match(PATTERNS[self.kind], value.lower()) is not None
-
     def _canonical(self, value: str) -> str:
         value = value.strip().lower()
         if self.kind != "bool":
@@ -89,7 +82,6 @@ class Setting:
         return "on" if value in ("on", "true", "yes", "1") else "off"
 
 
-_NOT_YET = "This version has no IMMEDIATE mode."
 _SECONDS = 7 * 86400
 _LARGEST = 2**31 - 1
 
@@ -335,7 +327,7 @@ SETTINGS = (
         "Depth up to which IMMEDIATE mode follows a recursion.",
         1,
         10000,
-        fixed=_NOT_YET,
+        fixed="This version has no IMMEDIATE mode.",
     ),
 )
 

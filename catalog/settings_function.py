@@ -1,11 +1,11 @@
-"""The functions that tell PostgreSQL of the settings of `catalog.settings`."""
+"""The function that tells PostgreSQL of the settings of `catalog.settings`."""
 
 from __future__ import annotations
 
 from psycopg.sql import Literal
 
 from catalog.pinned_settings import PINNED_PATH
-from catalog.settings import PATTERNS, SETTINGS, Setting
+from catalog.settings import SETTINGS, Setting
 
 
 def settings_function() -> str:
@@ -24,7 +24,7 @@ $$;
 
 def _row(setting: Setting) -> str:
     values = ", ".join(_literal(value) for value in setting.values)
-    pattern = PATTERNS.get(setting.kind) or (f"^({'|'.join(setting.values)})$" if setting.values else "")
+    pattern = f"^({setting.pattern})$" if setting.pattern else ""
     texts = (_literal(text) for text in (setting.description, setting.fixed, pattern))
     limits = (
         f"{limit:.17g}::float8" if limit is not None else "NULL::float8" for limit in (setting.least, setting.most)

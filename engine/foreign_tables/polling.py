@@ -20,7 +20,6 @@ from engine.compile.pool import compilers
 from engine.foreign_tables.difference import CHANGES, difference, run_poll
 from engine.foreign_tables.lake_options import WRAPPER, lake_table
 from engine.foreign_tables.lake_polling import LakeReader, poll_lake
-from engine.session.settings import is_on
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import Definition, Dependency, analysed, define
 from engine.stream_tables.plan_inputs import guard
@@ -90,9 +89,9 @@ async def has_lake_tables(session: SqlSession, foreign: Sequence[Dependency]) ->
 
 
 async def polling(session: SqlSession) -> bool:
-    """Whether `pg_trickle.foreign_table_polling` is on. Raises SqlError 22023 if it is no boolean."""
+    """Whether `pg_trickle.foreign_table_polling` is on."""
     ((value,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.foreign_table_polling', 'off')")
-    return is_on("foreign_table_polling", str(value))
+    return bool(value == "on")
 
 
 async def read_from_copies(

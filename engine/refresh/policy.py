@@ -5,14 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
 
-from catalog.session import SqlError
 from catalog.values import Action, Engine, Executor, RefreshMode
-from engine.session.settings import is_on, number
 from engine.stream_tables.refresh_state import RefreshContext
-
-E = TypeVar("E", bound=StrEnum)
 
 
 class FailurePolicy(StrEnum):
@@ -239,22 +234,15 @@ def learned_threshold(
 
 
 def settings_of(context: RefreshContext) -> RefreshSettings:
-    """The settings, as the session, the database or the server sets them. Raises SqlError 22023."""
+    """The settings, as the session, the database or the server sets them; `pgtrickle._setting` has checked them."""
     found = context.settings
     return RefreshSettings(
-        _one_of(Engine, "refresh_engine", found["engine"]),
-        number("spark_min_rows", found["spark_min_rows"], int),
-        number("differential_max_change_ratio", found["max_change_ratio"], float),
-        _one_of(FailurePolicy, "spark_failure_policy", found["spark_failure_policy"]),
-        number("spark_timeout", found["spark_timeout"], float),
-        number("spark_parallel_rows", found["spark_parallel_rows"], int),
-        is_on("foreign_table_polling", found.get("foreign_table_polling", "off")),
+        Engine(found["engine"]),
+        int(found["spark_min_rows"]),
+        float(found["max_change_ratio"]),
+        FailurePolicy(found["spark_failure_policy"]),
+        float(found["spark_timeout"]),
+        int(found["spark_parallel_rows"]),
+        found.get("foreign_table_polling") == "on",
         float(found.get("statement_timeout", 0)),
     )
-
-
-def _one_of(kind: type[E], name: str, value: str) -> E:
-    try:
-        return kind(value.lower())
-    except ValueError:
-        raise SqlError("22023", f"pg_trickle.{name} must be one of {', '.join(kind)}") from None

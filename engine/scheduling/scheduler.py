@@ -283,7 +283,7 @@ class Scheduler:
     async def _look(self, session: SqlSession) -> float:
         """Have refreshed what is due and may have changes; returns the seconds until the next look."""
         ((enabled, eager, workers, limit, roles, interval),) = await session.fetch(_SETTINGS)
-        self._eager, self._interval = _is_on(eager), float(interval)
+        self._eager, self._interval = eager, float(interval)
         self._workers.resize(int(max(1, min(MOST_WORKERS, workers))))
         self._limit = float(limit) if 0 < limit < NO_LIMIT else None
         for role in roles:
@@ -331,8 +331,8 @@ class Scheduler:
             await session.fetch("SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false)", title)
             self._noted = title
 
-    async def _enabled(self, setting: str) -> bool:
-        if _is_on(setting):
+    async def _enabled(self, setting: bool) -> bool:
+        if setting:
             return True
         # A session keeps the setting it began with, even if ALTER DATABASE ... RESET has taken that back.
         if self.clock() - self._asked_at < LOOK_INTERVAL:
@@ -341,7 +341,7 @@ class Scheduler:
         connection = await self.pool.connect()
         try:
             ((setting, *_),) = await PooledSession(connection).fetch(_SETTINGS)
-            return _is_on(setting)
+            return bool(setting)
         finally:
             connection.terminate()
 
@@ -599,13 +599,10 @@ class Scheduler:
 
 
 _SETTINGS = """
-SELECT pgtrickle._setting('pg_trickle.enabled', 'on'), pgtrickle._setting('pg_trickle.event_driven_wake', 'on'),
-       CASE lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) WHEN 'off' THEN 1
+SELECT pgtrickle._setting('pg_trickle.enabled', 'on') = 'on',
+       pgtrickle._setting('pg_trickle.event_driven_wake', 'on') = 'on',
+       CASE pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on') WHEN 'off' THEN 1
             ELSE pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) END,
        pgtrickle._seconds('pg_trickle.refresh_timeout', 7200), pgtrickle._out_of_band_requesters(),
        pgtrickle._seconds('pg_trickle.scheduler_interval_ms', 1000) / 1000
 """
-
-
-def _is_on(setting: str) -> bool:
-    return setting.lower() not in ("off", "false", "0", "no")

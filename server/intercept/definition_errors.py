@@ -42,6 +42,3 @@ def _query_in(text: str, begin: str, before: str, behind: str) -> tuple[int, str
     if not found or not head.startswith(begin) or _NAME not in head or not rest.endswith(behind):
         return None
     return len(head) + len(found), rest.removesuffix(behind)
-
-
-__all__ = ["located"]

@@ -41,6 +41,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     ("name", "value", "fault"),
     [
         ("enabled", "YES", None),
+        ("enabled", "on\n", 'parameter "pg_trickle.enabled" requires a Boolean value'),
         ("enabled", "of", 'parameter "pg_trickle.enabled" requires a Boolean value'),
         ("refresh_timeout", "1.5e3", None),
         ("refresh_timeout", "nan", 'invalid value for parameter "pg_trickle.refresh_timeout": "nan"'),

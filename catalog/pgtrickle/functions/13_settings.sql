@@ -52,7 +52,8 @@ END $$;
 
 
 -- A setting as it is in force: what has been given (_given_setting), or the given default. In place of a value that it cannot
--- have, which came past the server, the default holds, with a warning. A truth value is "on" or "off".
+-- have, which came past the server, the default holds, with a warning. A setting pg_trickle.* is in lower case, a truth value
+-- "on" or "off": whoever reads it need not check it again.
 CREATE OR REPLACE FUNCTION pgtrickle._setting(name text, fallback text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -70,7 +71,7 @@ BEGIN
     IF fallback IN ('on', 'off') AND given ~* '^(true|false|yes|no|1|0|on|off)$' THEN
         RETURN CASE WHEN given::boolean THEN 'on' ELSE 'off' END;
     END IF;
-    RETURN given;
+    RETURN lower(btrim(given));
 END $$;
 
 

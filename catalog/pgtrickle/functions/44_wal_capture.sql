@@ -254,7 +254,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT NOT pg_is_in_recovery() AND (
         EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.mode = 'WAL' OR k.wal_started_at IS NOT NULL)
         OR EXISTS (SELECT FROM pg_get_replication_slots() s WHERE s.slot_name = pgtrickle._wal_slot())
-        OR (lower(pgtrickle._setting('pg_trickle.cdc_mode', 'trigger')) IN ('auto', 'wal')
+        OR (pgtrickle._setting('pg_trickle.cdc_mode', 'trigger') IN ('auto', 'wal')
             OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.requested_cdc_mode IN ('auto', 'wal')))
            AND EXISTS (SELECT FROM pgtrickle._wal_sources() w WHERE w.wanted AND w.obstacle IS NULL))
 $$;
@@ -268,7 +268,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._wal_sources(
 ) RETURNS SETOF record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    usual text := lower(pgtrickle._setting('pg_trickle.cdc_mode', 'trigger'));
+    usual text := pgtrickle._setting('pg_trickle.cdc_mode', 'trigger');
     unavailable text := (SELECT u.reason FROM pgtrickle._wal_unavailable() u);
 BEGIN
     RETURN QUERY

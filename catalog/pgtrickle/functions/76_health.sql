@@ -12,7 +12,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
            greatest(1, least(32, s.workers))::int, s.mode <> 'off'
     FROM (SELECT pgtrickle._lease_holder('scheduler') AS scheduler,
                  pgtrickle._seconds('pg_trickle.max_concurrent_refreshes', 4) AS workers,
-                 lower(pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on')) AS mode OFFSET 0) AS s
+                 pgtrickle._setting('pg_trickle.parallel_refresh_mode', 'on') AS mode OFFSET 0) AS s
     LEFT JOIN pg_stat_get_activity(NULL) a
         ON a.datid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
        AND a.usesysid = (SELECT l.role FROM pgtrickle.pgt_leases l WHERE l.name = 'scheduler')
@@ -55,7 +55,7 @@ BEGIN
     IF NOT pgtrickle._scheduler_running() THEN
         severity := 'ERROR';
         detail := 'no scheduler is at work in this database: nothing is refreshed by schedule';
-    ELSIF lower(pgtrickle._setting('pg_trickle.enabled', 'on')) IN ('off', 'false', '0', 'no') THEN
+    ELSIF pgtrickle._setting('pg_trickle.enabled', 'on') = 'off' THEN
         severity := 'WARN';
         detail := 'pg_trickle.enabled is off: nothing is refreshed by schedule';
     ELSE

@@ -38,6 +38,8 @@ def parse(words: tuple[str, ...]) -> SettingStatement | None:
     SettingStatement(verb='SET', name='pg_trickle.spark_timeout', value='-5')
     >>> parse(("ALTER", "ROLE", "SET", "SET", "PG_TRICKLE", ".", "ENABLED", "TO", "'off'")).value
     'off'
+    >>> parse(("SET", "PG_TRICKLE", ".", "SPARK_TIMEOUT", "TO", "1", ",", "2")).value
+    '1 , 2'
     >>> parse(("SHOW", "PG_TRICKLE", ".", "ENABLED")).name, parse(("SET", "WORK_MEM", "=", "1"))
     ('pg_trickle.enabled', None)
     """
@@ -61,6 +63,8 @@ def _value(words: tuple[str, ...]) -> str | None:
     """The value that these words give, None for DEFAULT, FROM CURRENT and what is not read here."""
     if words[:1] in (("-",), ("+",)) and len(words) == 2:
         return "".join(words)
+    if "," in words:  # a list of values is one text
+        return " ".join(words)
     if len(words) != 1 or words == ("DEFAULT",):
         return None
     (word,) = words
