@@ -50,7 +50,7 @@ async def refresh(
     """Bring a stream table up to date and record it, in the session's transaction.
 
     Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. Raises
-    SqlError; the caller's transaction is then aborted, or to be rolled back.
+    Unpopulated, before anything is done, and SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
     work_on_behalf_of(context.owner)
     began = time.perf_counter()
@@ -104,19 +104,19 @@ WHERE d.pgt_id OPERATOR(pg_catalog.=) $1::bigint AND NOT s.is_populated ORDER BY
 """
 
 
-async def unpopulated_sources(session: SqlSession, pgt_id: int) -> list[str]:
-    """The stream tables that a stream table reads and that have never been computed."""
-    return [str(name) for (name,) in await session.fetch(_UNPOPULATED, pgt_id)]
+class Unpopulated(SqlError):
+    """A stream table would be computed from the empty table of another one, its `source`: 55000."""
+
+    def __init__(self, name: str, source: str):
+        hint = f"Refresh that first: SELECT pgtrickle.refresh_stream_table('{source}');"
+        super().__init__("55000", f'stream table "{name}" reads "{source}", which is not populated', hint=hint)
+        self.source = source
 
 
 async def _refuse_unpopulated(session: SqlSession, context: RefreshContext) -> None:
-    """Raises SqlError 55000 if it would be computed from the empty table of another one."""
-    for name in await unpopulated_sources(session, context.pgt_id):
-        raise SqlError(
-            "55000",
-            f'stream table "{context.name}" reads "{name}", which is not populated',
-            hint=f"Refresh that first: SELECT pgtrickle.refresh_stream_table('{name}');",
-        )
+    """Raises Unpopulated if it reads a stream table that has never been computed."""
+    for (source,) in await session.fetch(_UNPOPULATED, context.pgt_id):
+        raise Unpopulated(context.name, str(source))
 
 
 async def _without_append_only(

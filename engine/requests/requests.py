@@ -16,7 +16,7 @@ from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import RefreshOutcome
-from engine.refresh.refresh import refresh, unpopulated_sources
+from engine.refresh.refresh import Unpopulated, refresh
 from engine.requests.create import create, creation_target, drop_storage, notice
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.redefine import is_query, redefine
@@ -167,16 +167,19 @@ async def refresh_now(
     One that was just created and reads what is not populated is left to the scheduler: None is returned.
     """
     context = await begin(session, pgt_id)
-    if initiator is Initiator.INITIAL and (empty := await unpopulated_sources(session, pgt_id)):
-        told = f'stream table "{context.name}" is not populated yet: it reads "{empty[0]}", which is not'
-        await notice(session, "NOTICE", told, "It is computed when that has been.")
-        return None
     if restart is not None and context.capture.polled:
         _, changed = await polled(session, context, spark.lake)
         if changed:
             await restart()
         context = await begin(session, pgt_id)
-    return await refresh_locked(session, context, initiator, spark, alone=alone)
+    try:
+        return await refresh_locked(session, context, initiator, spark, alone=alone)
+    except Unpopulated as empty:
+        if initiator is not Initiator.INITIAL:
+            raise
+        told = f'stream table "{context.name}" is not populated yet: it reads "{empty.source}", which is not'
+        await notice(session, "NOTICE", told, "It is computed when that has been.")
+        return None
 
 
 async def refresh_locked(
