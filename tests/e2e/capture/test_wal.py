@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ import psycopg
 import pytest
 
 from tests.clusters import OTHER_PROGRAMS, started_cluster
+from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater, _database
 
 pytestmark = pytest.mark.skipif(
@@ -83,26 +83,20 @@ def by_triggers(db: Database, table: str) -> Callable[[], bool]:
     return lambda: modes(db)[table][0] == "TRIGGER"
 
 
-class Writers:
+class Writers(ClientThreads):
     """Threads that change the tables at random until they are told to stop; connections lost are opened anew."""
 
     def __init__(self, connect: Callable[[], psycopg.Connection[Any]], seed: int, *, truncate: bool = False):
+        super().__init__()
         self._connect = connect
         self._truncate = truncate
-        self._stop = threading.Event()
         self.commits = 0
         self.unexpected: list[str] = []
-        self._threads = [threading.Thread(target=self._run, args=(random.Random(seed * 100 + n),)) for n in range(3)]
+        for number in range(3):
+            self._add(self._run, random.Random(seed * 100 + number))
 
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         assert self.unexpected == []
         assert self.commits > 10
 

@@ -15,18 +15,19 @@ from typing import Any
 
 import psycopg
 
+from tests.e2e.client_threads import ClientThreads
+
 EVERYTHING = 1_000_000
 
 DONE = "CREATE TABLE done (consumer text, worker text, batch bigint, event bigint, payload text)"
 
 
-class Crew:
+class Crew(ClientThreads):
     """Threads that work until they are told to stop; a lost connection is opened anew."""
 
     def __init__(self, dsn: Callable[[], str], queue: str):
+        super().__init__()
         self._dsn, self._queue = dsn, queue
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
         self._producers: list[threading.Thread] = []
         self.errors: list[str] = []
         self.sent: Counter[str] = Counter()
@@ -34,18 +35,8 @@ class Crew:
         self.unsure: Counter[str] = Counter()
         """What was being committed when the connection was lost."""
 
-    def __enter__(self) -> Crew:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120)
-        assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
-
     def _start(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
-        thread = threading.Thread(target=self._run, args=(work, *arguments), daemon=True)
-        self._threads.append(thread)
+        thread = self._add(self._run, work, *arguments)
         thread.start()
         return thread
 

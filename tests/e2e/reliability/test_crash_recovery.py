@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -15,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater
 
 QUERIES = {
@@ -56,29 +56,17 @@ SELECT 'refresh never ended ' || h.refresh_id FROM pgtrickle.pgt_refresh_history
 """
 
 
-class Load:
+class Load(ClientThreads):
     """Clients that write, refresh, create, drop and redefine until told to stop; a lost connection is opened anew."""
 
     def __init__(self, server: Headwater, seed: int):
+        super().__init__()
         self._server = server
-        self._stop = threading.Event()
         self.unexpected: list[str] = []
         self.done = 0
         work = (self._write, self._write, self._refresh, self._create_and_drop, self._redefine)
-        self._threads = [
-            threading.Thread(target=self._run, args=(step, random.Random(seed * 10 + n))) for n, step in enumerate(work)
-        ]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120)
-        assert not any(thread.is_alive() for thread in self._threads), "a client hangs"
+        for number, step in enumerate(work):
+            self._add(self._run, step, random.Random(seed * 10 + number))
 
     def _run(self, step: Callable[[Any, random.Random], None], rng: random.Random) -> None:
         while not self._stop.is_set():

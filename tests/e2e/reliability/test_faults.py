@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import statistics
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.queues.queue_crews import DONE, Crew
 from tests.e2e.reliability.test_crash_recovery import connected, kill
@@ -55,26 +55,17 @@ SELECT setval('pgtrickle.pgt_timeline_seq', last_value + 3600000) FROM pgtrickle
 """What is stored, as it is when the clock of the machine has been set back by an hour."""
 
 
-class Writers:
+class Writers(ClientThreads):
     """Threads that write rows, and know of which transactions the commit was confirmed."""
 
     def __init__(self, server: Headwater, number: int):
+        super().__init__()
         self.confirmed: list[set[int]] = [set() for _ in range(number)]
         self.unsure: set[int] = set()
         self.errors: list[str] = []
-        self._server, self._stop = server, threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=[n], daemon=True) for n in range(number)]
-
-    def __enter__(self) -> Writers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(120)
-        assert not any(thread.is_alive() for thread in self._threads), "a writer hangs"
+        self._server = server
+        for writer in range(number):
+            self._add(self._run, writer)
 
     def _run(self, writer: int) -> None:
         id_ = writer * 100_000_000
