@@ -1,7 +1,7 @@
 """SET, RESET, SHOW and ALTER … SET of settings ``pg_trickle.*``, which PostgreSQL does not know.
 
-A value that a setting cannot have is refused as PostgreSQL refuses those of its own: in the statement's place goes a DO
-block that raises the error. SHOW becomes a SELECT, since PostgreSQL shows only what somebody has set. Everything else
+A value that a setting cannot have is refused as PostgreSQL refuses those of its own: in the statement's place goes a
+SELECT that raises the error. SHOW becomes a SELECT, since PostgreSQL shows only what somebody has set. Everything else
 is PostgreSQL's own. A name that is no setting is warned about.
 """
 
@@ -40,6 +40,7 @@ def parse(words: tuple[str, ...]) -> SettingStatement | None:
     'off'
     >>> parse(("SET", "PG_TRICKLE", ".", "SPARK_TIMEOUT", "TO", "1", ",", "2")).value
     '1 , 2'
+    >>> parse(("SET", "PG_TRICKLE", ".", "SPARK_TIMEOUT", "TO", "E'30'")).value
     >>> parse(("SHOW", "PG_TRICKLE", ".", "ENABLED")).name, parse(("SET", "WORK_MEM", "=", "1"))
     ('pg_trickle.enabled', None)
     """
@@ -70,7 +71,8 @@ def _value(words: tuple[str, ...]) -> str | None:
     (word,) = words
     if word.startswith("'"):
         return word[1:-1].replace("''", "'") if word.endswith("'") and len(word) > 1 else None
-    return word.lower()
+    # E'…', U&'…' and $$…$$ are for PostgreSQL to read; what they come to is checked where it is used.
+    return None if "'" in word or word.startswith("$") else word.lower()
 
 
 def _read(text: bytes, backslashes: bool, encoding: str) -> SettingStatement | None:
@@ -87,7 +89,7 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     b'SELECT pgtrickle.show_setting(\\'pg_trickle.enabled\\') AS "pg_trickle.enabled"'
     >>> as_request(b"set pg_trickle.enabled = off")
     >>> as_request(b"set pg_trickle.max_concurrent_refreshes to 99")[:60]
-    b"DO $hw$BEGIN PERFORM pgtrickle._raise('22023', '99 is outsid"
+    b"SELECT pgtrickle._raise('22023', '99 is outside the valid ra"
     """
     found = _read(text, backslashes, encoding)
     setting = found.setting if found is not None else None
@@ -122,7 +124,6 @@ def unknown(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8") -
 
 
 def _raising(fault: Fault) -> bytes:
-    """A DO block that raises an error."""
-    texts = (text.replace("$", "").replace("\\", "") for text in (fault.sqlstate, fault.message, "", fault.hint))
-    arguments = ", ".join(plain_string(text) for text in texts)
-    return f"DO $hw$BEGIN PERFORM pgtrickle._raise({arguments}); END$hw$".encode("latin-1")
+    """A statement that raises an error."""
+    texts = (text.replace("\\", "") for text in (fault.sqlstate, fault.message, "", fault.hint))
+    return f"SELECT pgtrickle._raise({', '.join(map(plain_string, texts))})".encode("latin-1")

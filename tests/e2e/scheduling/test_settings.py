@@ -93,6 +93,9 @@ def test_settings_in_prepared_statements(client: Any) -> None:
     with pytest.raises(errors.InvalidParameterValue) as raised:
         client.execute("SET pg_trickle.refresh_engine = mysql", prepare=True)
     assert raised.value.diag.message_hint == "Available values: auto, spark, postgres."
+    assert raised.value.diag.context is None
+    client.execute("SET pg_trickle.spark_timeout = E'30'")
+    assert value(client, "SHOW pg_trickle.spark_timeout") == "30"
 
 
 def test_a_value_that_came_past_the_check_is_warned_about_and_not_used(client: Any) -> None:
