@@ -43,7 +43,10 @@ def without_children(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 def stop_process(process: psutil.Process, patience: float = FAST_STOP_SECONDS) -> None:
-    """Fast shutdown for so many seconds, then immediate shutdown, then SIGKILL."""
+    """Fast shutdown for so many seconds, then immediate shutdown, then SIGKILL.
+
+    Its children have ended as well then: the log collector is the only one that outlives a postmaster, by a moment.
+    """
     steps = (
         (signal.SIGINT, patience),
         (signal.SIGQUIT, IMMEDIATE_STOP_SECONDS),
@@ -51,8 +54,10 @@ def stop_process(process: psutil.Process, patience: float = FAST_STOP_SECONDS) -
     )
     for number, seconds in steps:
         try:
+            children = process.children()
             process.send_signal(number)
             process.wait(timeout=seconds)
+            psutil.wait_procs(children, timeout=IMMEDIATE_STOP_SECONDS)
             return
         except psutil.NoSuchProcess:
             return

@@ -89,6 +89,12 @@ class Neighbour(threading.Thread):
         self._connection = psycopg.connect(server.dsn(), autocommit=True)
         self._server = server
         self._over = threading.Event()
+        self._first = threading.Event()
+
+    def start(self) -> None:
+        """Gives back when the first answer has come: what is refused at once would be over before it."""
+        super().start()
+        self._first.wait()
 
     def run(self) -> None:
         try:
@@ -97,10 +103,13 @@ class Neighbour(threading.Thread):
                 assert self._connection.execute("SELECT 1").fetchone() == (1,)
                 self.slowest = max(self.slowest, time.perf_counter() - before)
                 self.answers += 1
+                self._first.set()
                 if self.answers % 5 == 0:
                     self.largest = max([self.largest, *map(_memory, compilers(self._server))])
         except BaseException as error:
             self.failure = error
+        finally:
+            self._first.set()
 
     def end(self) -> None:
         self._over.set()

@@ -136,8 +136,9 @@ def test_kill_of_the_owner_takes_postgres_along(data_directory: DataDirectory) -
     ) as holder:
         assert holder.stdout is not None
         postmaster = psutil.Process(int(holder.stdout.readline()))
+        processes = [postmaster, *postmaster.children()]
         holder.kill()
-    postmaster.wait(timeout=120)
+    assert psutil.wait_procs(processes, timeout=120)[1] == []
     assert not processes_in(data_directory.postgres)
 
 
