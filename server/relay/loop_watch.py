@@ -3,7 +3,7 @@
 A thread looks at the loop's thread. While that takes time on the CPU the thread puts a callback of its own at the end
 of the loop's queue. Until it is run every other callback runs once at most, so what is at work at several looks is one
 callback. What counts is time on the CPU: a machine that does other things is not reported. A callback that waits for
-something takes none, and is reported after much longer.
+something takes none, and is reported after much longer; waiting for a CPU does not count.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._clock = _clock_of(self._thread)
+        self._schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._told: set[str] = set()
         self._stopped = threading.Event()
         frame = sys._getframe()
@@ -75,7 +76,7 @@ class LoopWatch:
             self._stopped.set()
             return
         callback: FrameType | None = None
-        cpu, wall = before, time.monotonic()
+        cpu, wall = before, self._wall()
         last = before
         while not came.wait(LOOK) and not self._stopped.is_set():
             frame = sys._current_frames().get(self._thread)
@@ -85,11 +86,19 @@ class LoopWatch:
             if found is not callback:
                 # One that holds the interpreter keeps this thread from looking until it is nearly over. But so do
                 # others that run on all processors, while the loop goes on.
-                callback, cpu, wall = found, last if now - last > SURE * self._limit else now, time.monotonic()
+                callback, cpu, wall = found, last if now - last > SURE * self._limit else now, self._wall()
             last = now
-            waited = time.monotonic() - wall
+            waited = self._wall() - wall
             if callback is not None and (now - cpu > self._limit or waited > self._limit * WAITING):
                 self._tell(frame, now - cpu, waited)
+
+    def _wall(self) -> float:
+        """The time that passes while the loop's thread does not wait for a CPU, as far as the system tells that."""
+        try:
+            delayed = int(self._schedstat.read_text().split()[1])
+        except (OSError, IndexError):
+            delayed = 0
+        return time.monotonic() - delayed / 1e9
 
     def _callback(self, frame: FrameType) -> FrameType | None:
         """The outermost frame of the callback that runs; None if none does."""

@@ -51,14 +51,17 @@ MALFORMED: list[tuple[str, Any]] = [
 ]
 
 
-def test_malformed_requests(live_db: Any, alice: Connection, alive: Callable[[], None]) -> None:
+def test_malformed_requests(
+    live_db: Any, alice: Connection, alive: Callable[[], None], eventually: Callable[..., Any]
+) -> None:
     """Anybody may insert a row into the request table."""
     insert = "INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path) VALUES (%s, %s, 'public')"
     with live_db.bypass(user=alice.info.user, password="secret") as past:
         for kind, arguments in MALFORMED:
             past.execute(insert, [kind, json.dumps(arguments)])
     alive()
-    assert live_db.value("SELECT count(*) FROM pgtrickle.pgt_requests WHERE error IS NOT NULL") == len(MALFORMED)
+    failed = "SELECT count(*) FROM pgtrickle.pgt_requests WHERE error IS NOT NULL"
+    eventually(lambda: live_db.value(failed) == len(MALFORMED), what="each to have failed")
     for kind, arguments in MALFORMED:
         with pytest.raises(psycopg.Error):
             alice.execute(insert, [kind, json.dumps(arguments)])

@@ -38,7 +38,8 @@ def test_nested_views_with_renamed_columns(db: Any) -> None:
         'SELECT b.who, q.n FROM "Buyers" b LEFT JOIN paid AS q (n, c) ON b.total > q.price AND q.c = 1',
         refresh_mode="DIFFERENTIAL",
     )
-    db.create("cte", "WITH paid AS (SELECT * FROM public.paid WHERE price > 3) SELECT buyer FROM paid")
+    cte = "WITH paid AS (SELECT * FROM public.paid WHERE price > 3) SELECT buyer FROM paid"
+    db.create("cte", cte, refresh_mode="DIFFERENTIAL")
     for change in CHANGES:
         db.run(change)
         db.assert_refreshed("prices", "regions", "both", "cte")
