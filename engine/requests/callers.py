@@ -23,8 +23,9 @@ _FIND = r"""
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_proc AS p
     JOIN pg_catalog.pg_language AS l ON l.oid = p.prolang
-    JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
-    WHERE p.oid >= 16384 AND l.lanname NOT IN ('internal', 'c') AND n.nspname <> ALL ($1::pg_catalog.text[])
+    WHERE p.oid >= 16384 AND l.lanname NOT IN ('internal', 'c')
+        AND p.pronamespace <> ALL (ARRAY(  -- of these no text is looked at
+            SELECT n.oid FROM pg_catalog.pg_namespace AS n WHERE n.nspname = ANY ($1::pg_catalog.text[])))
         AND (l.lanname NOT IN ('sql', 'plpgsql') OR p.prosrc ~* $2::pg_catalog.text
             OR (l.lanname = 'plpgsql' AND p.prosrc ~* '\mexecute\M'))
         AND NOT EXISTS (

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import asyncpg
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
@@ -290,6 +290,8 @@ class DatabasePool:
         self._max_size = max_size
         self._pool: asyncpg.Pool | None = None
         self._opening = asyncio.Lock()
+        self._may_set_deadlock_timeout = True
+        """Unless PostgreSQL has said otherwise."""
         self.liveness = Liveness(database, self._connect)
 
     @property
@@ -374,7 +376,8 @@ class DatabasePool:
                     min_size=0,
                     max_size=self._max_size,
                     max_inactive_connection_lifetime=60.0,
-                    server_settings=await self._settings(),
+                    server_settings=SESSION_SETTINGS,
+                    connect=self._connect_pooled,
                     statement_cache_size=STATEMENT_CACHE_SIZE,
                     connection_class=EngineConnection,
                     timeout=CONNECT_SECONDS,
@@ -382,16 +385,18 @@ class DatabasePool:
                 )
             return self._pool
 
-    async def _settings(self) -> dict[str, str]:
-        connection = await with_connection_retry(self._connect)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                may_set = await connection.fetchval(
-                    "SELECT pg_catalog.has_parameter_privilege('deadlock_timeout', 'SET')"
-                )
-        finally:
-            connection.terminate()
-        return {**SESSION_SETTINGS, "deadlock_timeout": DEADLOCK_TIMEOUT} if may_set else SESSION_SETTINGS
+    async def _connect_pooled(self, *args: Any, **arguments: Any) -> EngineConnection:
+        """What the pool connects with: `asyncpg.connect`, with `DEADLOCK_TIMEOUT` where the role may set it."""
+        if self._may_set_deadlock_timeout:
+            settings = {**arguments["server_settings"], "deadlock_timeout": DEADLOCK_TIMEOUT}
+            try:
+                connection = await asyncpg.connect(*args, **{**arguments, "server_settings": settings})
+                return cast(EngineConnection, connection)
+            except asyncpg.InsufficientPrivilegeError:
+                pass
+        connection = cast(EngineConnection, await asyncpg.connect(*args, **arguments))
+        self._may_set_deadlock_timeout = False
+        return connection
 
     async def close(self) -> None:
         """Close every connection; the next use opens new ones. Running statements are given up."""

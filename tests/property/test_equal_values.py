@@ -185,7 +185,13 @@ def test_a_row_has_the_values_that_it_was_made_of(lab: Laboratory) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(("number", "type_"), GROUPED, ids=[re.sub(r"\W+", "_", type_) for _, type_ in GROUPED])
+@pytest.mark.parametrize(
+    ("number", "type_"),
+    [
+        pytest.param(n, type_, id=re.sub(r"\W+", "_", type_), marks=[pytest.mark.long] if place % 3 else [])
+        for place, (n, type_) in enumerate(GROUPED)
+    ],
+)
 def test_equal_values_that_look_alike_are_shown_as_they_look(lab: Laboratory, number: int, type_: str) -> None:
     queries = {
         name: query.format(v=f"v{number}")

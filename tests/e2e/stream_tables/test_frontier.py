@@ -233,7 +233,7 @@ def test_frontier_of_a_refresh_that_ran_among_open_writers_in_its_own_transactio
     db.assert_refreshed("sums")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, 10))])
 def test_random_interleaving(db: Any, seed: int) -> None:
     chance = random.Random(seed)
     db.create("sums", SUMS)

@@ -50,7 +50,7 @@ ALL = (pytest.mark.long, pytest.mark.timeout(3600))
 @pytest.mark.parametrize(
     ("target", "extent"),
     [
-        ("sail", "quick"),
+        pytest.param("sail", "quick", marks=pytest.mark.long),
         ("local[2]", "quick"),
         pytest.param("sail", "all", marks=ALL),
         pytest.param("local[2]", "all", marks=ALL),
