@@ -30,7 +30,7 @@ from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untr
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import ScriptSession, SqlError, SqlSession
 from catalog.settings_function import settings_function
-from catalog.systems import STREAM_TABLES, SYSTEMS, System
+from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,8 @@ class Scripts:
 
 
 def _read(folder: Path) -> tuple[Script, ...]:
-    return tuple(Script(p.stem, p.read_text(encoding="utf-8")) for p in sorted(folder.glob("*.sql")))
+    paths = sorted(folder.glob("*.sql"))
+    return tuple(Script(p.stem, p.read_text(encoding="utf-8").replace("@version@", VERSION)) for p in paths)
 
 
 @cache

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.metadata import version
+
+VERSION = version("headwater")
+"""The version of every system, and of Headwater. Scripts say ``@version@``."""
 
 WITHOUT_EVENT_TRIGGERS = (
     "event triggers of pgtrickle are not installed, since role {role} is no superuser: DROP TABLE on a stream table "

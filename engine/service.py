@@ -315,8 +315,8 @@ class Engine:
         entry = await self._entry(session.database)
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
 
-        async def installer(system: System, schema: str | None) -> None:
-            await self._install_again(entry.pool, system, schema)
+        async def installer(system: System, schema: str | None) -> bool:
+            return await self._install_again(entry.pool, system, schema)
 
         def expect() -> None:
             entry.sources.expect()
@@ -351,15 +351,15 @@ class Engine:
             self._in_background(worker.undo(pool, created))
             raise
 
-    async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> None:
+    async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> bool:
         """Install what was dropped, or what shall be elsewhere, in a transaction of the engine's own. Raises SqlError.
 
-        Whoever asks may hold locks in the transaction that waits for this.
+        Gives whether there was anything to do. Whoever asks may hold locks in the transaction that waits for this.
         """
         async with pool.session() as own:
             await own.execute("SET lock_timeout = '5s'")
             try:
-                await install(own, system=system, schema=schema)
+                return (await install(own, system=system, schema=schema)).changed
             finally:
                 await own.execute("RESET lock_timeout")
 

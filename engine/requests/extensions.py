@@ -8,78 +8,188 @@ asks, and is a part of the asking transaction.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from catalog.install import quoted, schema_of
 from catalog.session import RequestSession, SqlError
-from catalog.systems import STREAM_TABLES, SYSTEMS, System
+from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
 
-Installer = Callable[[System, str | None], Awaitable[None]]
-"""Installs or upgrades a system in the session's database, in a certain schema if one is named. Raises SqlError."""
+Installer = Callable[[System, str | None], Awaitable[bool]]
+"""Installs or upgrades a system in the session's database, in a certain schema if one is named.
+
+Gives whether there was anything to do. Raises SqlError.
+"""
+
+TAGS = {
+    "create": "CREATE EXTENSION",
+    "update": "ALTER EXTENSION",
+    "move": "ALTER EXTENSION",
+    "members": "ALTER EXTENSION",
+    "drop": "DROP EXTENSION",
+    "others": "DROP EXTENSION",
+}
+"""What completes each action."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A statement, and what there is of the system that it names."""
+
+    system: System
+    present: str | None
+    """The schema of the system, None where it is not installed."""
+    is_owner: bool
+    may_create: bool
+    guarded: bool
+    cascade: bool
+    schema: str | None
+    version: str | None
 
 
 async def carry_out_extension(
     session: RequestSession, arguments: dict[str, object], installer: Installer | None
 ) -> None:
     """Carry out one statement. Raises SqlError with the SQLSTATE that PostgreSQL has for it."""
-    systems = {system.extension: system for system in SYSTEMS}
-    system = systems.get(str(arguments.get("name")))
-    action = arguments.get("action")
-    if system is None or installer is None or action not in ("create", "alter", "drop"):
+    system = {system.extension: system for system in SYSTEMS}.get(str(arguments.get("name")))
+    action = str(arguments.get("action"))
+    if system is None or installer is None or action not in TAGS:
         raise SqlError("22023", "malformed extension request")
+    asked = await _asked(session, system, arguments)
+    if action == "create":
+        await _create(session, asked, installer)
+    elif action == "drop":
+        await _drop(session, asked)
+    elif action == "others":
+        raise SqlError(
+            "0A000",
+            f'cannot drop extension "{system.extension}" together with extensions that Headwater does not install',
+            hint="Drop it in a statement of its own.",
+        )
+    else:
+        await _alter(session, action, asked, installer)
+    session.tag = TAGS[action]
+
+
+async def _asked(session: RequestSession, system: System, arguments: dict[str, object]) -> _Asked:
     schema = (await schema_of(session, system, of_client=True) if system.movable else None) or system.schema
-    rows = await session.fetch(
+    ((present, owner, may_create),) = await session.fetch(
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace"
         " WHERE n.nspname = $1::pg_catalog.text AND c.relname = $2::pg_catalog.text), "
+        "coalesce((SELECT pg_catalog.pg_has_role(n.nspowner, 'USAGE') FROM pg_catalog.pg_namespace n"
+        " WHERE n.nspname = $1::pg_catalog.text), false), "
         "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')",
         schema,
         system.versions,
     )
-    present, may_create = rows[0]
-    if not present and not may_create and action == "create":
+    names = [None if arguments.get(key) is None else str(arguments[key]) for key in ("schema", "version")]
+    return _Asked(
+        system,
+        schema if present else None,
+        bool(owner),
+        bool(may_create),
+        bool(arguments.get("guarded")),
+        bool(arguments.get("cascade")),
+        *names,
+    )
+
+
+async def _create(session: RequestSession, asked: _Asked, installer: Installer) -> None:
+    """Install a system, or find it there.
+
+    The server installs it at first use, so that finding it is no error, and what a CREATE EXTENSION before that would
+    have refused is refused with IF NOT EXISTS as well. Another schema asked for means moving a movable one there.
+    """
+    system, schema = asked.system, asked.schema
+    if asked.present is None and not asked.may_create:
         raise SqlError(
             "42501",
             f'permission denied to create extension "{system.extension}"',
             hint="Must have CREATE privilege on current database to create this extension.",
         )
-    if action == "create":
-        await _create(session, system, schema if present else None, arguments.get("schema"), installer)
-    elif action == "drop":
-        await _drop(session, system, schema if present else None, arguments)
-    elif present:
-        await installer(system, None)
-    else:
-        raise _missing(system)
-    session.tag = f"{action.upper()} EXTENSION"
-
-
-async def _create(
-    session: RequestSession, system: System, present: str | None, asked: object, installer: Installer
-) -> None:
-    """Install a system that is `present` in a schema or nowhere.
-
-    The server installs a movable one at first use, so that another schema asked for means moving it there.
-    """
-    schema = None if asked is None else str(asked)
+    _check_version_name(asked.version)
+    if asked.version not in (None, VERSION):
+        raise SqlError(
+            "22023",
+            f'extension "{system.extension}" has no installation script nor update path for version "{asked.version}"',
+            hint=f'Headwater {VERSION} installs version "{VERSION}".',
+        )
     if schema is not None and schema != system.schema and not system.movable:
         raise SqlError("0A000", f'extension "{system.extension}" must be installed in schema "{system.schema}"')
-    if present is None:
+    if asked.present is None:
         await installer(system, schema)
-    elif schema in (None, present):
+    elif schema in (None, asked.present):
         await _notice(session, f'extension "{system.extension}" already exists, skipping')
     else:
-        rows = await session.fetch(
-            "SELECT pg_catalog.pg_has_role(n.nspowner, 'USAGE') FROM pg_catalog.pg_namespace n"
-            " WHERE n.nspname = $1::pg_catalog.text",
-            present,
-        )
-        if not rows[0][0]:
-            raise SqlError("42501", f"must be owner of extension {system.extension}")
+        _check_owner(asked)
         await installer(system, schema)
 
 
-async def _drop(session: RequestSession, system: System, present: str | None, arguments: dict[str, object]) -> None:
+async def _alter(session: RequestSession, action: str, asked: _Asked, installer: Installer) -> None:
+    """Look after a system that is installed: there is one version of it, one schema, and no members."""
+    name = asked.system.extension
+    if asked.present is None:
+        raise _missing(asked.system)
+    _check_owner(asked)
+    if action == "members":
+        detail = "What Headwater installs has no members."
+        raise SqlError("0A000", f'cannot change the members of extension "{name}"', detail=detail)
+    if action == "move":
+        await _check_schema(session, asked)
+        return
+    _check_version_name(asked.version)
+    if asked.version not in (None, VERSION):
+        raise SqlError(
+            "22023",
+            f'extension "{name}" has no update path from version "{VERSION}" to version "{asked.version}"',
+            hint="Start another version of Headwater, which brings up to date what is installed.",
+        )
+    if not await installer(asked.system, None):
+        await _notice(session, f'version "{VERSION}" of extension "{name}" is already installed')
+
+
+async def _check_schema(session: RequestSession, asked: _Asked) -> None:
+    """Raise SqlError unless a system is already in the schema where SET SCHEMA would have it."""
+    rows = await session.fetch(
+        "SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = $1::pg_catalog.text", asked.schema
+    )
+    if not rows:
+        raise SqlError("3F000", f'schema "{asked.schema}" does not exist')
+    if asked.schema != asked.present:
+        raise SqlError(
+            "0A000",
+            f'extension "{asked.system.extension}" does not support SET SCHEMA',
+            hint="CREATE EXTENSION ... SCHEMA makes it elsewhere as long as nothing is in it."
+            if asked.system.movable
+            else None,
+        )
+
+
+def _check_owner(asked: _Asked) -> None:
+    if not asked.is_owner:
+        raise SqlError("42501", f"must be owner of extension {asked.system.extension}")
+
+
+def _check_version_name(version: str | None) -> None:
+    """Raise SqlError 22023 for what PostgreSQL has no version named, either (`check_valid_version_name`)."""
+    if version is None:
+        return
+    detail = None
+    if not version:
+        detail = "Version names must not be empty."
+    elif "--" in version:
+        detail = 'Version names must not contain "--".'
+    elif version.startswith("-") or version.endswith("-"):
+        detail = 'Version names must not begin or end with "-".'
+    elif "/" in version:
+        detail = "Version names must not contain directory separator characters."
+    if detail is not None:
+        raise SqlError("22023", f'invalid extension version name: "{version}"', detail=detail)
+
+
+async def _drop(session: RequestSession, asked: _Asked) -> None:
+    system, present = asked.system, asked.present
     if present is None:
-        if not arguments.get("guarded"):
+        if not asked.guarded:
             raise _missing(system)
         await _notice(session, f'extension "{system.extension}" does not exist, skipping')
         return
@@ -89,7 +199,7 @@ async def _drop(session: RequestSession, system: System, present: str | None, ar
             f'extension "{system.extension}" cannot be dropped while the server is running',
             hint=f'Drop the stream tables; stop the server, then DROP SCHEMA "{system.schema}" CASCADE.',
         )
-    if not arguments.get("cascade"):
+    if not asked.cascade:
         schemas = (present, *system.beside)
         parameters = ", ".join(f"${number + 1}::pg_catalog.text" for number in range(len(schemas)))
         rows = await session.fetch(f"SELECT pgtrickle._dependents({parameters})", *schemas)

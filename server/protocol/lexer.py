@@ -210,21 +210,41 @@ def single(
     ('DROP', 'SOURCE', 'C')
     >>> single(b"drop source c; drop source d", frozenset(["DROP"]))
     """
-    words: list[str] = []
-    begin = end = -1
+    found = _one(text, begins, backslashes, encoding)
+    if found is None:
+        return None
+    read, end = found
+    return Statement(read[0].start, end, tuple(token.word for token in read))
+
+
+def single_tokens(
+    text: bytes, begins: frozenset[str], *, backslashes: bool = False, encoding: str = "UTF8"
+) -> list[Token] | None:
+    """The tokens of what `single` gives.
+
+    >>> [token.kind for token in single_tokens(b"drop source 'c'", frozenset(["DROP"]))]
+    ['word', 'word', 'string']
+    """
+    found = _one(text, begins, backslashes, encoding)
+    return None if found is None else found[0]
+
+
+def _one(text: bytes, begins: frozenset[str], backslashes: bool, encoding: str) -> tuple[list[Token], int] | None:
+    """The tokens of the one statement of a text, and where it ends."""
+    read: list[Token] = []
+    end = -1
     with suppress(TooManyTokens):
         for token in tokens(text, backslashes=backslashes, encoding=encoding):
             if token.kind == "other" and token.word == ";":
-                end = token.start if begin >= 0 and end < 0 else end
+                end = token.start if read and end < 0 else end
                 continue
-            if begin < 0:
-                begin = token.start
+            if not read:
                 if token.kind != "word" or token.word not in begins:
                     return None
             elif end >= 0:
                 return None
-            words.append(token.word)
-        return Statement(begin, len(text) if end < 0 else end, tuple(words)) if words else None
+            read.append(token)
+        return (read, len(text) if end < 0 else end) if read else None
     return None
 
 

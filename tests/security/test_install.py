@@ -149,7 +149,7 @@ CREATE VIEW pgtrickle.pgt_stream_tables AS SELECT pgtrickle.catch('pgt_stream_ta
 CREATE VIEW pgtrickle.pgt_request_errors AS SELECT pgtrickle.catch('pgt_request_errors') AS kind, '' AS error,
     '' AS error_state, 1 AS request_id;
 CREATE VIEW pgtrickle.pgt_load_generators AS SELECT pgtrickle.catch('pgt_load_generators') AS error;
-CREATE FUNCTION pgtrickle._request_extension(text, text, boolean, boolean, text) RETURNS void LANGUAGE plpgsql AS
+CREATE FUNCTION pgtrickle._request_extension(text, text, boolean, boolean, text, text) RETURNS void LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pgtrickle.catch('_request_extension'); RAISE INFO USING ERRCODE = 'HW001'; END $$;
 CREATE FUNCTION pgtrickle._request_statement(text) RETURNS void LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pgtrickle.catch('_request_statement'); END $$;

@@ -24,7 +24,7 @@ MAINTENANCE = (
 
 # How it asks: through our functions, or by a row of its own. Each would do harm with a superuser's rights.
 REQUESTS = {
-    "drop extension": "PERFORM pgtrickle._request_extension('drop', 'pg_accumulator', false, true, NULL)",
+    "drop extension": "PERFORM pgtrickle._request_extension('drop', 'pg_accumulator', false, true, NULL, NULL)",
     "row of an extension": "INSERT INTO pgtrickle.pgt_requests (kind, arguments, search_path) VALUES ('extension',"
     """ '{"action": "drop", "name": "pg_accumulator", "guarded": false, "cascade": true}', 'public')""",
     "statement": "PERFORM pgtrickle._request_statement('CREATE SOURCE public.planted FROM LOAD GENERATOR COUNTER')",

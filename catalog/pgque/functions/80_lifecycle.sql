@@ -130,7 +130,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION pgque.version() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT '0.1.0'
+    SELECT '@version@'
 $$;
 
 

@@ -65,7 +65,8 @@ BEGIN
             CASE kind WHEN 'refresh' THEN format('cannot refresh stream table "%s" in a read-only transaction', arguments->>'name')
                       WHEN 'copy' THEN 'cannot execute COPY FROM in a read-only transaction'
                       WHEN 'extension' THEN format('cannot execute %s EXTENSION in a read-only transaction',
-                                                   upper(arguments->>'action'))
+                                                   CASE arguments->>'action' WHEN 'create' THEN 'CREATE'
+                                                        WHEN 'drop' THEN 'DROP' WHEN 'others' THEN 'DROP' ELSE 'ALTER' END)
                       WHEN 'statement' THEN format('cannot execute %s in a read-only transaction',
                                                    upper(substring(arguments->>'statement' FROM '^\w+(?: \w+)?')))
                       WHEN 'retain' THEN format('cannot retain the history of "%s" in a read-only transaction',

@@ -1,13 +1,24 @@
--- CREATE, ALTER and DROP EXTENSION of what the server installs.
+-- CREATE, ALTER and DROP EXTENSION of what the server installs, and its version.
 
 
--- Request that such a statement be carried out. The server sends this in its place. `guarded` is IF [NOT] EXISTS.
+-- The version of what is installed, which is that of Headwater: what \dx shows, and pgque.version().
+CREATE OR REPLACE FUNCTION pgtrickle.version() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT '@version@'
+$$;
+
+
+DROP FUNCTION IF EXISTS pgtrickle._request_extension(text, text, boolean, boolean, text);  -- of an earlier version
+
+
+-- Request that such a statement be carried out. The server sends this in its place. `action` is create, update, move, members, drop
+-- or others (ours are dropped together with extensions that are not), `guarded` is IF [NOT] EXISTS.
 CREATE OR REPLACE FUNCTION pgtrickle._request_extension(
-    action text, name text, guarded boolean, cascade boolean, schema text
+    action text, name text, guarded boolean, cascade boolean, schema text, version text
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._request('extension', pg_catalog.jsonb_build_object('action', action, 'name', name,
-        'guarded', guarded, 'cascade', cascade, 'schema', schema), pg_catalog.current_setting('search_path'));
+        'guarded', guarded, 'cascade', cascade, 'schema', schema, 'version', version), pg_catalog.current_setting('search_path'));
 END $$;
 
 

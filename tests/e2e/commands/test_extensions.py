@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from catalog.systems import VERSION
 from tests.e2e.conftest import Database, Headwater
 
 
@@ -32,8 +33,9 @@ def test_creating_finds_what_the_server_has_installed(db: Database, name: str) -
     there = [f'extension "{name}" already exists, skipping']
     for statement in (f"CREATE EXTENSION {name}", f'create extension if not exists "{name}" with cascade;'):
         assert tag(connection, statement) == ("CREATE EXTENSION", there)
-    for update in ("UPDATE", "UPDATE TO '9.9'"):
-        assert tag(connection, f"ALTER EXTENSION {name} {update}") == ("ALTER EXTENSION", [])
+    same = [f'version "{VERSION}" of extension "{name}" is already installed']
+    for update in ("UPDATE", f"UPDATE TO '{VERSION}'", f'UPDATE TO "{VERSION}"'):
+        assert tag(connection, f"ALTER EXTENSION {name} {update}") == ("ALTER EXTENSION", same)
     schema = {"pgque": "pgque", "pg_trickle": "pgtrickle"}[name]
     assert tag(connection, f"CREATE EXTENSION {name} SCHEMA {schema}")[0] == "CREATE EXTENSION"
     with pytest.raises(errors.FeatureNotSupported, match=f'must be installed in schema "{schema}"'):
@@ -95,7 +97,9 @@ def test_registers_in_a_schema_of_the_users_choice(db: Database) -> None:
     assert tag(connection, 'CREATE EXTENSION pg_accumulator SCHEMA "Ledger"') == ("CREATE EXTENSION", [])
     assert db.value("SELECT to_regnamespace('accum') IS NULL")
     assert tag(connection, "CREATE EXTENSION IF NOT EXISTS pg_accumulator") == ("CREATE EXTENSION", there)
-    assert tag(connection, "ALTER EXTENSION pg_accumulator UPDATE") == ("ALTER EXTENSION", [])
+    same = [f'version "{VERSION}" of extension "pg_accumulator" is already installed']
+    assert tag(connection, "ALTER EXTENSION pg_accumulator UPDATE") == ("ALTER EXTENSION", same)
+    assert tag(connection, 'ALTER EXTENSION pg_accumulator SET SCHEMA "Ledger"') == ("ALTER EXTENSION", [])
     create = """SELECT "Ledger".register_create('cash', '{"account": "int"}', '{"amount": "numeric(9,2)"}')"""
     connection.execute(create)
     movement = '{"recorder": "r", "period": "2026-04-18", "account": 1, "amount": 2.5}'
@@ -144,8 +148,63 @@ def test_other_extensions_are_postgresqls_own(db: Database) -> None:
     assert tag(connection, "DROP EXTENSION hstore; CREATE EXTENSION pgque; SELECT 1")[1] == [
         'extension "pgque" already exists, skipping'
     ]
-    with pytest.raises(psycopg.Error, match="pgque"):
-        connection.execute("ALTER EXTENSION pgque SET SCHEMA public")
+    connection.execute("CREATE EXTENSION hstore")
+    with pytest.raises(errors.FeatureNotSupported, match='"pgque" together with extensions that Headwater does not'):
+        connection.execute("DROP EXTENSION hstore, pgque CASCADE")
+    # What is no statement of PostgreSQL's grammar is refused by PostgreSQL.
+    for statement in ("CREATE EXTENSION pgque VERSION 1", "CREATE EXTENSION pgque SCHEMA pgque SCHEMA pgque"):
+        with pytest.raises(errors.SyntaxError):
+            connection.execute(statement)
+
+
+REFUSED = {
+    "CREATE EXTENSION {} VERSION '9.9'": (
+        "22023",
+        'extension "{}" has no installation script nor update path for version "9.9"',
+    ),
+    "CREATE EXTENSION IF NOT EXISTS {} WITH VERSION E'\\x61'": (
+        "22023",
+        'extension "{}" has no installation script nor update path for version "a"',
+    ),
+    "CREATE EXTENSION {} CASCADE VERSION ''": ("22023", 'invalid extension version name: ""'),
+    "ALTER EXTENSION {} UPDATE TO '9.9'": (
+        "22023",
+        f'extension "{{}}" has no update path from version "{VERSION}" to version "9.9"',
+    ),
+    "ALTER EXTENSION {} UPDATE TO Next": (
+        "22023",
+        f'extension "{{}}" has no update path from version "{VERSION}" to version "next"',
+    ),
+    "ALTER EXTENSION {} UPDATE TO $$1--2$$": ("22023", 'invalid extension version name: "1--2"'),
+    "ALTER EXTENSION {} SET SCHEMA public": ("0A000", 'extension "{}" does not support SET SCHEMA'),
+    "ALTER EXTENSION {} SET SCHEMA nowhere": ("3F000", 'schema "nowhere" does not exist'),
+    "ALTER EXTENSION {} ADD TABLE t": ("0A000", 'cannot change the members of extension "{}"'),
+    "ALTER EXTENSION {} DROP FUNCTION f(int)": ("0A000", 'cannot change the members of extension "{}"'),
+}
+"""Forms, with SQLSTATE and message: PostgreSQL's own wherever it has one."""
+
+
+def test_versions_schemas_and_members_that_there_are_not(
+    shared_db: Database, role: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    connection, alice = shared_db.connect(), role("alice")
+    for name in ("pg_trickle", "pgque", "pg_accumulator"):
+        assert tag(connection, f"CREATE EXTENSION {name} VERSION '{VERSION}'")[0] == "CREATE EXTENSION"
+        for form, (sqlstate, message) in REFUSED.items():
+            with pytest.raises(psycopg.Error) as failure:
+                connection.execute(form.format(name))
+            assert (failure.value.sqlstate, failure.value.diag.message_primary) == (sqlstate, message.format(name))
+        for change in ("UPDATE", "UPDATE TO '9.9'", "SET SCHEMA public"):
+            with pytest.raises(errors.InsufficientPrivilege, match=f"must be owner of extension {name}"):
+                alice.execute(f"ALTER EXTENSION {name} {change}")
+    schemas = "SELECT count(*) FROM pg_namespace WHERE nspname IN ('pgtrickle', 'pgque', 'accum')"
+    assert shared_db.value(schemas) == 3
+    assert shared_db.rows("SELECT pgque.version(), pgtrickle.version()") == [(VERSION, VERSION)]
+
+
+def test_several_are_dropped_by_one_statement(db: Database) -> None:
+    assert tag(db.connection, "DROP EXTENSION pgque, pg_accumulator CASCADE")[0] == "DROP EXTENSION"
+    assert db.value("SELECT count(*) FROM pg_namespace WHERE nspname IN ('pgque', 'accum')") == 0
 
 
 def test_stream_tables_work_where_queues_cannot_be_installed(server: Headwater) -> None:
