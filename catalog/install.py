@@ -78,12 +78,14 @@ class Scripts:
     title: str = STREAM_TABLES.title
 
     def state(self, *, superuser: bool) -> str:
-        """The line by which a database tells whether it is up to date.
+        """The line by which a database tells whether it is up to date: the last migration, and a digest of everything.
+
+        A migration with a lower number may be new, too: it was made beside the last one.
 
         >>> s = Script("0001_a", "-- A."); Scripts((s,), (), ()).state(superuser=False)
-        'Headwater stream tables, 0001_a, functions e3b0c44298fc1c14'
+        'Headwater stream tables, 0001_a, functions 9d74bae55d0affd6'
         """
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(" ".join(script.version for script in self.migrations).encode())
         for script in self.functions + (self.superuser if superuser else ()):
             digest.update(script.sql.encode())
         return f"Headwater {self.title}, {self.migrations[-1].version}, functions {digest.hexdigest()[:16]}"
