@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -29,6 +30,23 @@ def test_versions_are_recorded(dsn: str, bare_connect: Connect) -> None:
     rows = bare_connect().execute("SELECT version, description FROM pgtrickle.pgt_schema_version ORDER BY 1").fetchall()
     assert [version for version, _ in rows] == [*(m.version for m in bundled_scripts().migrations), "functions"]
     assert rows[0][1].startswith("The catalog of stream tables")
+
+
+def test_constraints_name_each_value_once_and_history_goes_with_its_stream_table(connect: Connect) -> None:
+    connection = connect()
+    lists = connection.execute(
+        "SELECT conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE contype = 'c' AND connamespace = 'pgtrickle'::regnamespace AND pg_get_constraintdef(oid) ~ 'ARRAY'"
+    ).fetchall()
+    assert len(lists) >= 10
+    for table, definition in lists:
+        values = re.findall(r"'(\w+)'", definition)
+        assert len(set(values)) == len(values), (table, definition)
+    history = connection.execute(
+        "SELECT pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE contype = 'f' AND conrelid = 'pgtrickle.pgt_refresh_history'::regclass"
+    ).fetchall()
+    assert history == [("FOREIGN KEY (pgt_id) REFERENCES pgtrickle.pgt_definitions(pgt_id) ON DELETE CASCADE",)]
 
 
 def test_two_servers_install_at_once(dsn: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from catalog.systems import SYSTEMS
@@ -100,6 +101,29 @@ def test_stream_tables_take_in_what_waited_and_what_comes(earlier: Database) -> 
     db.run("SELECT pgtrickle.drop_stream_table('shop.large')")
     db.create("shop.large", "SELECT region FROM shop.totals WHERE total > 100")
     db.assert_refreshed("shop.large")
+
+
+def test_migrate_writes_capture_anew_where_it_is_not_as_it_should_be(
+    earlier: Database, role: Callable[..., psycopg.Connection[Any]]
+) -> None:
+    db = earlier
+    migrate = "SELECT * FROM pgtrickle.migrate()"
+    current = db.rows(migrate)
+    assert len(current) >= 6 and {action for _, _, action in current} == {"current"}
+    ((source,),) = db.rows("SELECT 'shop.clicks'::regclass::oid::bigint")
+    db.bypass().execute(
+        f"CREATE OR REPLACE FUNCTION pgtrickle_changes.pg_trickle_cdc_ins_{source}() RETURNS trigger"
+        " LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'".encode()
+    )
+    db.run("INSERT INTO shop.clicks VALUES ('lost', 0)")
+    assert set(db.rows(migrate)) - set(current) == {("shop.pages", "shop.clicks", "rewritten")}
+    assert db.rows(migrate) == current
+    db.assert_refreshed("shop.pages")
+    assert db.last("shop.pages")[0] == "REINITIALIZE"
+    db.run("INSERT INTO shop.clicks VALUES ('kept', 0)")
+    db.assert_differential("shop.pages")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for function migrate"):
+        role("alice").execute(migrate)
 
 
 def test_queues_deliver_what_was_pending(earlier: Database, eventually: Callable[..., Any]) -> None:
