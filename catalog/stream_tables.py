@@ -26,9 +26,9 @@ class StreamTable:
     age_seconds: float
     """Since it was created."""
     staleness: float | None
-    """Seconds since the snapshot of its rows, negative if the clock was set back; None before it is populated."""
+    """Seconds since its rows were read, negative if the clock was set back; None before it is populated."""
     as_of: str | None
-    """The time of that snapshot, to be compared with itself alone."""
+    """The time of that, to be compared with itself alone."""
     schedule_seconds: float | None
     """Seconds between refreshes; None for a `calculated` schedule, and for cron."""
     cron: str | None
@@ -51,7 +51,7 @@ _STREAM_TABLES = """
 SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::bigint, s.status, s.refresh_mode,
        s.is_populated, s.needs_reinit,
        extract(epoch FROM pg_catalog.clock_timestamp() - s.created_at)::double precision,
-       extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::double precision, s.data_timestamp::text,
+       extract(epoch FROM pg_catalog.clock_timestamp() - r.read_at)::double precision, r.read_at::text,
        pgtrickle.parse_duration_seconds(s.schedule)::double precision,
        CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, g.time_zone,
        extract(epoch FROM pg_catalog.clock_timestamp())::double precision,
@@ -70,6 +70,10 @@ LEFT JOIN (
     GROUP BY pgt_id
 ) d USING (pgt_id)
 LEFT JOIN pgtrickle._held_back() AS h USING (pgt_id)
+CROSS JOIN LATERAL (
+    -- Its data_timestamp is earlier where what was read was older already: to read that again would not help.
+    SELECT greatest(s.data_timestamp, (s.frontier->>'at')::timestamptz) AS read_at
+) AS r
 ORDER BY s.pgt_id
 """
 

@@ -33,6 +33,8 @@ class RefreshRecord:
     status: RefreshStatus
     initiated_by: Initiator
     seconds: float | None = None
+    data_timestamp: str | None = None
+    """As of when the rows are, where that is before the transaction: what was read was older."""
     rows_inserted: int | None = None
     rows_updated: int | None = None
     rows_deleted: int | None = None

@@ -71,6 +71,7 @@ async def refresh(
             executor_costs=_learned_costs(context, settings, computed, applied, outcome, spark),
             auto_threshold=await _learned_threshold(session, context, applied, estimated_rows),
         )
+    record = replace(record, data_timestamp=context.read_as_of)
     await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
     logger.debug(
         "refreshed",

@@ -107,6 +107,8 @@ class RefreshContext:
     """Which compiler has planned it (`sql.PLAN_FORMAT`); None where nothing is to be done."""
     held_back: str | None = None
     """Why the scheduler must not refresh it now; None where nobody has asked, since it was waited for."""
+    read_as_of: str | None = None
+    """As of when what it reads is at the latest, where a stream table among that lacks changes."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -135,6 +137,7 @@ class RefreshContext:
             append_only=values.get("append_only", False),
             plan_format=values.get("plan_format"),
             held_back=values.get("held_back"),
+            read_as_of=values.get("read_as_of"),
         )
 
     @property

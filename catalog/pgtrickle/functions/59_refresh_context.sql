@@ -125,6 +125,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_inputs(bigint, boolean) FROM PUBLI
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
 --    "ungranted": [what _capture_ahead is to grant the owner before],
+--    "read_as_of" (as of when what it reads is at the latest; NULL: now; only where most is more than 1),
 --    "unseen" (at REPEATABLE READ: a source is captured from the write-ahead log, of which the transaction does not see all),
 --    "polled" (foreign tables are to be polled first, which can bring changes),
 --    "sources": [{"oid", "qualified", "schema", "name", "type", "captured", "columns", "pending", "truncated", "rows"}]}
@@ -245,7 +246,7 @@ BEGIN
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled,
-        'unseen', unseen)
+        'unseen', unseen, 'read_as_of', CASE WHEN most > 1 THEN pgtrickle._read_as_of(pgt_id) END)
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '')
                 ELSE pgtrickle._refresh_inputs(pgt_id, st.polled) END;
 END $$;

@@ -204,12 +204,13 @@ DECLARE
     st_id bigint := pgtrickle._resolve(name, path, true);
     st record;
     may_act boolean;
+    as_of timestamptz;
     read_only CONSTANT boolean := current_setting('transaction_read_only')::boolean;
 BEGIN
     IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
     END IF;
-    SELECT s.pgt_owner, s.status INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
+    SELECT s.pgt_owner, s.status, s.data_timestamp INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
     IF NOT FOUND OR st.status <> 'ACTIVE' THEN
         RETURN false;
     END IF;
@@ -230,10 +231,12 @@ BEGIN
     ELSIF read_only THEN
         RETURN true;
     END IF;
+    as_of := pgtrickle._read_as_of(st_id);
+    as_of := least(coalesce(greatest(as_of, CASE WHEN as_of IS NOT NULL THEN st.data_timestamp END), now()), now());
     UPDATE pgtrickle.pgt_stream_tables s
-    SET data_timestamp = now(), last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
+    SET data_timestamp = as_of, last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
     WHERE s.pgt_id = st_id;
-    PERFORM pgtrickle._record_no_data(st_id, now(), started, clock_timestamp(), 'MANUAL', 'postgres',
+    PERFORM pgtrickle._record_no_data(st_id, as_of, started, clock_timestamp(), 'MANUAL', 'postgres',
                                       'no changes; nothing to compute', NULL);
     IF current_setting('headwater.alone', true) = 'on' THEN
         SET LOCAL synchronous_commit = off;

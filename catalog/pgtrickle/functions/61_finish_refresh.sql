@@ -3,7 +3,8 @@
 
 -- End a refresh, or note that one failed (then from a transaction of its own). Keys of the result, with defaults:
 --   status (COMPLETED | FAILED | SKIPPED; required), action (NO_DATA | FULL | DIFFERENTIAL | REINITIALIZE | SKIP;
---   required), seconds (that it has taken; since its transaction began), data_timestamp (transaction's), frontier (unchanged),
+--   required), seconds (that it has taken; since its transaction began), data_timestamp (transaction's; less where what was read
+--   was older: _read_as_of), frontier (unchanged),
 --   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
@@ -25,15 +26,19 @@ DECLARE
     started timestamptz := CASE WHEN result ? 'seconds'
                                 THEN ended - make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7)))
                                 ELSE now() END;
+    as_of timestamptz := least((result->>'data_timestamp')::timestamptz, now());
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
-    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors INTO st
+    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors, s.data_timestamp,
+           s.is_populated AND NOT s.needs_reinit AND result->>'action' <> 'REINITIALIZE' AS follows INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _finish_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
     PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'freshness_deadline')::timestamptz);
+    -- What has once been true of the rows stays so: they only become newer, unless they are those of another query.
+    as_of := CASE WHEN st.follows AND as_of < now() THEN greatest(as_of, least(st.data_timestamp, now())) ELSE as_of END;
     errors := CASE WHEN done THEN 0 WHEN ok THEN st.consecutive_errors ELSE st.consecutive_errors + 1 END;
     new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
@@ -44,9 +49,9 @@ BEGIN
         new_status := 'ACTIVE';
     END IF;
     UPDATE pgtrickle.pgt_definitions s
-    SET frontier = CASE WHEN done AND result ? 'frontier' THEN pgtrickle._stamped(result->'frontier') ELSE s.frontier END,
-        data_timestamp = CASE WHEN done THEN coalesce((result->>'data_timestamp')::timestamptz, now())
-                              ELSE s.data_timestamp END,
+    SET frontier = CASE WHEN done AND result ? 'frontier'
+                        THEN pgtrickle._stamped(result->'frontier') || jsonb_build_object('at', now()) ELSE s.frontier END,
+        data_timestamp = CASE WHEN done THEN as_of ELSE s.data_timestamp END,
         last_refresh_at = CASE WHEN done THEN clock_timestamp() ELSE s.last_refresh_at END,
         status = new_status,
         consecutive_errors = errors,
@@ -72,7 +77,7 @@ BEGIN
         NULL;
     ELSIF done AND result->>'action' = 'NO_DATA' AND NOT result ? 'error_message' THEN
         new_id := pgtrickle._record_no_data(
-            st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()), started, ended, result->>'initiated_by',
+            st.pgt_id, as_of, started, ended, result->>'initiated_by',
             result->>'executor', result->>'executor_reason', (result->>'freshness_deadline')::timestamptz);
     ELSE
         INSERT INTO pgtrickle.pgt_refresh_history (
@@ -80,8 +85,7 @@ BEGIN
             delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
             freshness_deadline, executor, executor_reason)
         VALUES (
-            st.pgt_id, coalesce((result->>'data_timestamp')::timestamptz, now()),
-            started, ended, result->>'action',
+            st.pgt_id, as_of, started, ended, result->>'action',
             coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),

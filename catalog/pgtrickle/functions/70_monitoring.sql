@@ -96,6 +96,19 @@ EXCEPTION WHEN lock_not_available OR undefined_table THEN
 END $$;
 
 
+-- Whether a stream table lacks changes of what it reads itself, of those with numbers up to `most`, or is to be computed anew, or cannot
+-- be any more. Of three values: true if so, else NULL if that is not known. The tables of a view are its sources, too: the view itself has none.
+CREATE OR REPLACE FUNCTION pgtrickle._lacks_changes(pgt_id bigint, most bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.needs_reinit OR s.status = 'ERROR' OR (
+        SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
+        FROM pgtrickle.pgt_dependencies d,
+             LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, _lacks_changes.most) AS c(changed)
+        WHERE d.pgt_id = s.pgt_id AND d.source_type <> 'VIEW')
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _lacks_changes.pgt_id
+$$;
+
+
 -- The elected scheduler: whether its session has lately looked for work, and the number up to which changes have been there for
 -- two seconds at least, which is in the session's application_name. No row where none is elected.
 CREATE OR REPLACE FUNCTION pgtrickle._scheduler(OUT looks boolean, OUT settled_position bigint) RETURNS SETOF record
@@ -115,26 +128,66 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- How far a stream table and those that it reads, directly or through others, have followed their sources: whether each lacks changes,
+-- of those with numbers up to `most`, and as of when its rows are. What is read by one that lacks any is left out: its own rows say
+-- already how old they are. NULL where that is not the caller's business, or the changes are being locked. What is not captured may
+-- have changed at any time.
+CREATE OR REPLACE FUNCTION pgtrickle._followed(pgt_id bigint, most bigint)
+RETURNS TABLE (pgt_id bigint, lacks boolean, data_timestamp timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE followed(pgt_id, lacks, data_timestamp) AS (
+        SELECT s.pgt_id, l.lacks, s.data_timestamp
+        FROM pgtrickle.pgt_stream_tables s, LATERAL pgtrickle._lacks_changes(s.pgt_id, _followed.most) AS l(lacks)
+        WHERE s.pgt_id = _followed.pgt_id
+        UNION
+        SELECT s.pgt_id, l.lacks, coalesce(s.data_timestamp, s.created_at)
+        FROM followed f
+        JOIN pgtrickle.pgt_dependencies d ON d.pgt_id = f.pgt_id AND d.source_type = 'STREAM_TABLE'
+        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = d.source_relid,
+        LATERAL pgtrickle._lacks_changes(s.pgt_id, _followed.most) AS l(lacks)
+        WHERE f.lacks IS NOT TRUE
+    )
+    SELECT * FROM followed
+$$;
+
+
 -- Whether a stream table is older than its schedule allows, by two seconds or more, in which a refresh that is due gets done. One
 -- whose sources have not changed since it was refreshed is not, however long ago that was, nor one that they have only just made
--- out of date; but where no scheduler works, every change counts. NULL for cron schedules, before the first refresh, and where the
--- caller may not know, or the change is being locked.
+-- out of date; but where no scheduler works, every change counts. One that has all changes of the stream tables that it reads is as
+-- old as they are. NULL for cron schedules, before the first refresh, and where the caller may not know, or the change is being locked.
 CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN e.seconds IS NOT NULL THEN
                extract(epoch FROM clock_timestamp() - s.data_timestamp) > e.seconds + 2
-               AND (s.needs_reinit OR (
-                    -- Of three values: true if one is, else NULL if one is not known.
-                    SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
+               AND (-- Of three values: true if one is, else NULL if one is not known.
+                    SELECT CASE WHEN bool_or(f.lacks AND extract(epoch FROM clock_timestamp() - f.data_timestamp) > e.seconds + 2)
+                                THEN true
+                                WHEN count(*) = count(f.lacks) THEN false END
                     FROM (SELECT coalesce((SELECT l.settled_position FROM pgtrickle._scheduler() l WHERE l.looks),
                                           9223372036854775807) AS most OFFSET 0) AS l,
-                         pgtrickle.pgt_dependencies d,
-                         LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, l.most) AS c(changed)
-                    WHERE d.pgt_id = s.pgt_id))
+                         LATERAL pgtrickle._followed(s.pgt_id, l.most) AS f)
            END
     FROM pgtrickle.pgt_stream_tables s, pgtrickle._effective_seconds(s.pgt_id) AS e(seconds)
     WHERE s.pgt_id = _is_stale.pgt_id
 $$;
+
+
+-- As of when, at the latest, what a stream table reads can be said to be: NULL where that is now, since none of the stream tables among
+-- it lacks changes. Else it is as of when the rows are of the one that is furthest behind, through however many others it is read.
+-- To be asked before the sources are read: they only become newer. What is captured from the write-ahead log, or is not the
+-- caller's business, may have changed already.
+CREATE OR REPLACE FUNCTION pgtrickle._read_as_of(pgt_id bigint) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT min(f.data_timestamp)
+    FROM pgtrickle.pgt_dependencies d
+    JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = d.source_relid,
+    LATERAL pgtrickle._followed(s.pgt_id, 9223372036854775807) AS f
+    WHERE d.pgt_id = _read_as_of.pgt_id AND d.source_type = 'STREAM_TABLE'
+      AND (f.lacks IS NOT FALSE
+           OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_captures k USING (source_relid)
+                      WHERE p.pgt_id = f.pgt_id AND k.mode = 'WAL'))
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._read_as_of(bigint) FROM PUBLIC;
 
 
 -- Status of all stream tables.

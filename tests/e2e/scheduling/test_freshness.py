@@ -1,0 +1,57 @@
+"""A stream table is reported no fresher than what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from tests.e2e.conftest import Database
+
+STALE = "SELECT pgt_name FROM pgtrickle.stream_tables_info WHERE stale ORDER BY 1"
+TIMES = "SELECT pgt_name, data_timestamp FROM pgtrickle.pgt_stream_tables"
+
+
+def test_below_a_stream_table_that_fails_nothing_is_fresh(live_db: Database, eventually: Callable[..., Any]) -> None:
+    db = live_db
+    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.max_consecutive_errors = 1")
+    db.connection = db.connect()
+    db.run("CREATE TABLE src (id int PRIMARY KEY, v int); CREATE TABLE side (id int PRIMARY KEY, v int)")
+    db.run("INSERT INTO src VALUES (1, 5); INSERT INTO side VALUES (1, 1)")
+    db.create("up", "SELECT id, 10 / v AS v FROM src", schedule="1s")
+    db.create("middle", "SELECT id, v + 1 AS v FROM up", schedule="1s")
+    db.create("leaf", "SELECT m.id, m.v, s.v AS w FROM middle m JOIN side s USING (id)", schedule="1s")
+    db.create("apart", "SELECT id FROM side", schedule="1s")
+
+    def names(statement: str) -> list[str]:
+        return [name for (name,) in db.rows(statement)]
+
+    assert names(STALE) == []
+    # Upstream has all there is: what is read below is as of now, however long ago upstream was refreshed.
+    db.run("UPDATE side SET v = 2")
+    eventually(lambda: db.rows("SELECT v, w FROM leaf") == [(3, 2)], what="leaf has followed")
+    assert (times := dict(db.rows(TIMES)))["leaf"] > times["up"]
+
+    db.run("INSERT INTO src VALUES (2, 0)")
+    eventually(lambda: db.state("up")["status"] == "SUSPENDED", what="up is suspended")
+    before = dict(db.rows(TIMES))
+    db.run("UPDATE side SET v = 3")
+    eventually(lambda: db.rows("SELECT v, w FROM leaf") == [(3, 3)], what="leaf has followed what it can")
+    db.refresh("leaf")
+    db.refresh("middle")
+    times = dict(db.rows(TIMES))
+    assert times["up"] == before["up"]
+    assert max(times["middle"], times["leaf"]) <= max(before.values()), "nothing of them is as of after the failure"
+    assert times["middle"] == before["middle"]
+    assert db.history("middle")[-1]["data_timestamp"] == times["middle"]
+    eventually(lambda: names(STALE) == ["leaf", "middle", "up"], what="all three are stale, and no others")
+    # A schedule counts from when something was read, not from how old that was.
+    state = db.state("leaf")
+    assert datetime.fromisoformat(state["frontier"]["at"]) > state["data_timestamp"]
+
+    db.run("UPDATE src SET v = 10 WHERE id = 2; SELECT pgtrickle.resume_stream_table('up')")
+    eventually(lambda: names(STALE) == [] and db.state("up")["consecutive_errors"] == 0, what="all go on")
+    db.run("UPDATE side SET v = 4")
+    eventually(lambda: db.value("SELECT max(w) FROM leaf") == 4, what="leaf has followed")
+    db.assert_current("up", "middle", "leaf")
+    assert dict(db.rows(TIMES))["leaf"] > max(before.values())
