@@ -29,6 +29,7 @@ from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, stream_tables
 from catalog.values import Status
+from engine.scheduling.announcements import Announcements
 from engine.scheduling.early import Budget, Cost, until_early
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
@@ -237,9 +238,11 @@ class Scheduler:
     """Whether a commit can bring about a refresh before a schedule has gone by."""
     _budget: Budget = field(default_factory=Budget)
     _rival: Rival = field(default_factory=lambda: Rival(LEASE))
+    _announcements: Announcements = field(init=False)
 
     def __post_init__(self) -> None:
         self.worker = BackgroundWorker("scheduler", self.pool.database, self._lead, ELECTION_RETRY)
+        self._announcements = Announcements(self.pool)
 
     def wake(self) -> None:
         """A transaction that changed data has committed."""
@@ -259,7 +262,9 @@ class Scheduler:
             self._workers = Workers()
             session = PooledSession(connection)
             watch = ClockWatch(self.pool.database, self.clock)
+            self._announcements = Announcements(self.pool)
             try:
+                await self._announcements.begin(session)
                 while True:
                     self._woken.clear()
                     await watch.look(session)
@@ -276,6 +281,7 @@ class Scheduler:
         self._due.clear()
         self._asking.clear()
         await self._workers.stop()
+        await self._announcements.worker.stop()
         if self._tidying is not None:
             self._tidying.cancel()
             await asyncio.gather(self._tidying, return_exceptions=True)
@@ -291,6 +297,7 @@ class Scheduler:
         if not await self._enabled(enabled):
             self._keep(())
             self._positions.clear()
+            self._announcements.compare(await stream_tables(session))
             await self._note(session, TITLE)  # nothing that changes is refreshed
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
@@ -303,7 +310,9 @@ class Scheduler:
             self._gaps_at = self.clock()
             await session.fetch("SELECT pgtrickle._mark_gaps()")
         changed = await self._changed(session)
-        self._next_look = self._find_due(await stream_tables(session), self._position, changed)
+        tables = await stream_tables(session)
+        self._next_look = self._find_due(tables, self._position, changed)
+        self._announcements.compare(tables)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
 
@@ -502,6 +511,7 @@ class Scheduler:
             if due.early:
                 self._budget.spend(ended - began, ended)
             self._worked = self._worked or turn is Turn.WORKED
+            self._announcements.wake()
             self._end(due, worked=turn is Turn.WORKED)
         # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
         again = due.pace.retry if turn in (Turn.AGAIN, Turn.HELD_BACK) else began + due.schedule

@@ -358,7 +358,8 @@ BEGIN
 END $$;
 
 
--- Tell whoever listens on pg_trickle_alert of something rare. (Never of a refresh: NOTIFY serialises commits.)
+-- Tell whoever listens on pg_trickle_alert of something rare. (Never of a refresh, whose commit would wait for those of others:
+-- 78_announcements.sql.)
 CREATE OR REPLACE FUNCTION pgtrickle._alert(event text, st pgtrickle.pgt_stream_tables, reason text) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT pg_notify('pg_trickle_alert', jsonb_strip_nulls(jsonb_build_object(
