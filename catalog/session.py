@@ -39,6 +39,8 @@ class SqlError(Exception):
         self.hint = hint
         self.context = context
         """Where PostgreSQL was, such as the line of a COPY."""
+        self.action: str | None = None
+        """What the refresh was about to do that it has ended, as its history says it."""
 
     @property
     def is_of_connection(self) -> bool:

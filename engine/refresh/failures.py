@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import structlog
 
 from catalog.session import SqlError
@@ -19,16 +22,27 @@ PERMANENT = frozenset({"0A000", "42P01", "42703", "42704", "42883", "3F000"})
 """Errors that trying again does not mend: something the query needs is gone, or is not what it was."""
 
 
+@contextmanager
+def attempting(action: Action) -> Iterator[None]:
+    """An error of what is done here says that a refresh of this kind was attempted."""
+    try:
+        yield
+    except SqlError as error:
+        error.action = error.action or action
+        raise
+
+
 async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
     """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended.
 
+    Where it is not known what was attempted it is what the state of the stream table asks for.
     Where its connection was lost nothing can be written: whoever called does that in another session.
     """
     if session.lost:
         return
     alert = error.alert if isinstance(error, SparkFailure) else None
     record = RefreshRecord(
-        action=Action.FULL,
+        action=None if error.action is None else Action(error.action),
         status=RefreshStatus.FAILED,
         initiated_by=initiator,
         error_message=f"{error.sqlstate}: {error.message}",

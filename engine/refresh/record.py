@@ -29,7 +29,8 @@ class RefreshOutcome:
 class RefreshRecord:
     """The end of a refresh, as `pgtrickle._finish_refresh` takes it; what is None stays as the catalog has it."""
 
-    action: Action
+    action: Action | None
+    """None if it failed before that was decided: then it is what the stream table's state asks for."""
     status: RefreshStatus
     initiated_by: Initiator
     seconds: float | None = None

@@ -20,6 +20,7 @@ from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
 from engine.refresh.computing import Computed, changes_to_apply, rows_to_apply
 from engine.refresh.executor_choice import NoSpark, Spark, learned_costs
+from engine.refresh.failures import attempting
 from engine.refresh.policy import (
     SLOW_MS,
     Decision,
@@ -62,8 +63,9 @@ async def refresh(
         record = _record(initiator, decision, outcome)
     else:
         context, decision = await _without_append_only(session, context, decision)
-        async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:
-            applied = await _apply(session, context, decision, settings, computed)
+        with attempting(decision.action):
+            async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:
+                applied = await _apply(session, context, decision, settings, computed)
         decision, outcome = applied.decision, _outcome(context, computed, applied, ms_since(began))
         record = replace(
             _with_state(_record(initiator, decision, outcome), computed, applied),
@@ -191,7 +193,7 @@ def _with_state(record: RefreshRecord, computed: Computed, applied: Applied) -> 
         memory = {"groups": result.get("memory", {}), "unusual": bool(result.get("unusual"))}
     return replace(
         record,
-        merge_strategy_used=_strategy(record.action, computed, result),
+        merge_strategy_used=_strategy(applied.decision.action, computed, result),
         frontier={key: result.get(key) for key in ("snapshot", "xid", "change_id")},
         row_id_salt=applied.salt,
         memory=memory,

@@ -15,7 +15,7 @@ from catalog.values import Action, Initiator
 from engine.capture.ahead import capturing_in
 from engine.foreign_tables.polling import NotPolled
 from engine.refresh.executor_choice import Spark
-from engine.refresh.failures import PERMANENT, record_failure
+from engine.refresh.failures import PERMANENT, attempting, record_failure
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare
@@ -82,7 +82,8 @@ async def refresh(
             except HeldBack:
                 return Turn.HELD_BACK
             except CaptureBroken as broken:
-                await _repair(session, pgt_id)
+                with attempting(Action.REINITIALIZE):
+                    await _repair(session, pgt_id)
                 logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
                 repaired = True
             except NotPolled:

@@ -210,7 +210,7 @@ BEGIN
     IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
     END IF;
-    SELECT s.pgt_owner, s.status, s.data_timestamp INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
+    SELECT s.pgt_owner, s.status, s.data_timestamp, s.schedule INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
     IF NOT FOUND OR st.status <> 'ACTIVE' THEN
         RETURN false;
     END IF;
@@ -237,7 +237,8 @@ BEGIN
     SET data_timestamp = as_of, last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()
     WHERE s.pgt_id = st_id;
     PERFORM pgtrickle._record_no_data(st_id, as_of, started, clock_timestamp(), 'MANUAL', 'postgres',
-                                      'no changes; nothing to compute', NULL);
+                                      'no changes; nothing to compute',
+                                      pgtrickle._fresh_until(st_id, st.schedule, as_of));
     IF current_setting('headwater.alone', true) = 'on' THEN
         SET LOCAL synchronous_commit = off;
     END IF;

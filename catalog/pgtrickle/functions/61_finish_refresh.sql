@@ -3,10 +3,10 @@
 
 -- End a refresh, or note that one failed (then from a transaction of its own). Keys of the result, with defaults:
 --   status (COMPLETED | FAILED | SKIPPED; required), action (NO_DATA | FULL | DIFFERENTIAL | REINITIALIZE | SKIP;
---   required), seconds (that it has taken; since its transaction began), data_timestamp (transaction's; less where what was read
+--   required unless FAILED: then it can be what the stream table's state asks for), seconds (that it has taken; since its transaction began), data_timestamp (transaction's; less where what was read
 --   was older: _read_as_of), frontier (unchanged),
 --   rows_inserted, rows_updated, rows_deleted, delta_row_count (0), merge_strategy_used, was_full_fallback (false),
---   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), freshness_deadline, executor, executor_reason,
+--   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
 --   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
 --   executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
@@ -27,18 +27,23 @@ DECLARE
                                 THEN ended - make_interval(secs => greatest(0, least((result->>'seconds')::float8, 1e7)))
                                 ELSE now() END;
     as_of timestamptz := least((result->>'data_timestamp')::timestamptz, now());
+    -- Until when the rows that are there now are as fresh as the schedule says.
+    deadline timestamptz;
 BEGIN
     -- Not the whole row: its long columns would be read for nothing.
-    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors, s.data_timestamp,
+    SELECT s.pgt_id, s.pgt_owner, s.pgt_name, s.status, s.consecutive_errors, s.data_timestamp, s.created_at, s.schedule,
+           s.needs_reinit, s.is_populated, s.refresh_mode,
            s.is_populated AND NOT s.needs_reinit AND result->>'action' <> 'REINITIALIZE' AS follows INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _finish_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
     END IF;
     PERFORM pgtrickle._check_owner(st.pgt_owner, st.pgt_name);
-    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz, (result->>'freshness_deadline')::timestamptz);
+    PERFORM pgtrickle._check_times((result->>'data_timestamp')::timestamptz);
     -- What has once been true of the rows stays so: they only become newer, unless they are those of another query.
     as_of := CASE WHEN st.follows AND as_of < now() THEN greatest(as_of, least(st.data_timestamp, now())) ELSE as_of END;
+    deadline := pgtrickle._fresh_until(
+        st.pgt_id, st.schedule, CASE WHEN done THEN as_of ELSE coalesce(st.data_timestamp, st.created_at) END);
     errors := CASE WHEN done THEN 0 WHEN ok THEN st.consecutive_errors ELSE st.consecutive_errors + 1 END;
     new_status := st.status;
     IF NOT ok AND errors >= pgtrickle._setting('pg_trickle.max_consecutive_errors', '3')::int THEN
@@ -78,19 +83,21 @@ BEGIN
     ELSIF done AND result->>'action' = 'NO_DATA' AND NOT result ? 'error_message' THEN
         new_id := pgtrickle._record_no_data(
             st.pgt_id, as_of, started, ended, result->>'initiated_by',
-            result->>'executor', result->>'executor_reason', (result->>'freshness_deadline')::timestamptz);
+            result->>'executor', result->>'executor_reason', deadline);
     ELSE
         INSERT INTO pgtrickle.pgt_refresh_history (
             pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
             delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
             freshness_deadline, executor, executor_reason)
         VALUES (
-            st.pgt_id, as_of, started, ended, result->>'action',
+            st.pgt_id, as_of, started, ended,
+            coalesce(result->>'action', CASE WHEN ok THEN NULL WHEN st.needs_reinit THEN 'REINITIALIZE'
+                                             WHEN st.is_populated AND st.refresh_mode <> 'FULL' THEN 'DIFFERENTIAL' ELSE 'FULL' END),
             coalesce((result->>'rows_inserted')::bigint, 0), coalesce((result->>'rows_updated')::bigint, 0),
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
             result->>'error_message', result->>'status', result->>'initiated_by',
-            (result->>'freshness_deadline')::timestamptz, result->>'executor', result->>'executor_reason')
+            deadline, result->>'executor', result->>'executor_reason')
         RETURNING refresh_id INTO new_id;
     END IF;
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN

@@ -25,6 +25,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Until when rows as of some time are as fresh as a stream table's schedule says; NULL for cron, and where no clock will show that time.
+CREATE OR REPLACE FUNCTION pgtrickle._fresh_until(pgt_id bigint, schedule text, as_of timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    seconds bigint := CASE WHEN schedule = 'calculated' THEN pgtrickle._effective_seconds(pgt_id)
+                      ELSE pgtrickle.parse_duration_seconds(schedule) END;
+BEGIN
+    RETURN CASE WHEN seconds < 100000000000 THEN as_of + make_interval(secs => seconds) END;
+END $$;
+
+
 -- Whether the caller may know that a source changes: who may read any of it, or has the rights of the owner of a stream table
 -- that does, or of pg_monitor.
 CREATE OR REPLACE FUNCTION pgtrickle._may_see_changes(source oid) RETURNS boolean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from tests.e2e.conftest import Database
@@ -43,7 +43,12 @@ def test_below_a_stream_table_that_fails_nothing_is_fresh(live_db: Database, eve
     assert times["up"] == before["up"]
     assert max(times["middle"], times["leaf"]) <= max(before.values()), "nothing of them is as of after the failure"
     assert times["middle"] == before["middle"]
-    assert db.history("middle")[-1]["data_timestamp"] == times["middle"]
+    ended = db.history("middle")[-1]
+    assert ended["data_timestamp"] == times["middle"]
+    assert ended["freshness_deadline"] == times["middle"] + timedelta(seconds=1)
+    failed = db.history("up")[-1]
+    assert (failed["status"], failed["action"]) == ("FAILED", "DIFFERENTIAL")
+    assert failed["freshness_deadline"] == times["up"] + timedelta(seconds=1)
     eventually(lambda: names(STALE) == ["leaf", "middle", "up"], what="all three are stale, and no others")
     # A schedule counts from when something was read, not from how old that was.
     state = db.state("leaf")
@@ -54,4 +59,9 @@ def test_below_a_stream_table_that_fails_nothing_is_fresh(live_db: Database, eve
     db.run("UPDATE side SET v = 4")
     eventually(lambda: db.value("SELECT max(w) FROM leaf") == 4, what="leaf has followed")
     db.assert_current("up", "middle", "leaf")
+
+    # What fails is written down as what it was.
+    db.run("BEGIN; ALTER TABLE src ADD more int; ALTER TABLE src DROP v; ALTER TABLE src ADD v int DEFAULT 0; COMMIT")
+    eventually(lambda: db.history("up")[-1]["status"] == "FAILED", what="it cannot be computed anew")
+    assert db.history("up")[-1]["action"] == "REINITIALIZE", db.history("up")[-1]
     assert dict(db.rows(TIMES))["leaf"] > max(before.values())
