@@ -1,0 +1,60 @@
+"""The stream tables' API as programs know it: functions (`stream_table_signatures.txt`) and relations with their
+columns (`stream_table_columns.txt`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.catalog.conftest import Connect
+from tests.catalog.signatures import Rows, arguments, declared_lines, wrong_functions
+
+TO_COME = {"migrate", "pgt_scheduler_jobs"}
+"""What is declared and not there yet. Who adds it takes it out here."""
+
+
+@pytest.fixture
+def rows(connect: Connect) -> Rows:
+    """Runs statements in a database with the catalog."""
+    connection = connect()
+
+    def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return connection.execute(statement, parameters or None).fetchall()
+
+    return run
+
+
+def test_functions(rows: Rows) -> None:
+    lines = declared_lines("stream_table_signatures.txt")
+    there = [line for line in lines if line.partition("(")[0] not in TO_COME]
+    assert wrong_functions(rows, "pgtrickle", there) == []
+    assert len(lines) > 40
+
+
+def test_relations(rows: Rows) -> None:
+    wrong = []
+    for line in declared_lines("stream_table_columns.txt"):
+        relation, _, declared = line.removesuffix(")").partition("(")
+        found = dict(
+            rows(
+                "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute"
+                " WHERE attrelid = to_regclass('pgtrickle.' || %s) AND attnum > 0 AND NOT attisdropped",
+                relation,
+            )
+        )
+        if not found and relation not in TO_COME:
+            wrong.append(relation)
+        for column in arguments(declared):
+            [(kind,)] = rows("SELECT %s::regtype::text", column.type)
+            if found.get(column.name) != kind:
+                wrong.append(f"{relation}.{column.name} {column.type}: {found.get(column.name)}")
+    assert wrong == []
+
+
+def test_what_is_to_come_is_not_there(rows: Rows) -> None:
+    [(there,)] = rows(
+        "SELECT ARRAY(SELECT proname::text FROM pg_proc WHERE pronamespace = 'pgtrickle'::regnamespace"
+        " UNION SELECT relname::text FROM pg_class WHERE relnamespace = 'pgtrickle'::regnamespace)"
+    )
+    assert TO_COME.isdisjoint(there)
