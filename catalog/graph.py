@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, combinations
 
 import networkx as nx
 
@@ -14,7 +15,7 @@ class DependencyGraph:
 
     def __init__(self, tables: Iterable[StreamTable]):
         self._tables = {table.pgt_id: table for table in tables}
-        by_storage = {table.relid: table.pgt_id for table in self._tables.values()}
+        self._by_storage = by_storage = {table.relid: table.pgt_id for table in self._tables.values()}
         self._graph: nx.DiGraph[int] = nx.DiGraph()
         self._graph.add_nodes_from(self._tables)
         self._graph.add_edges_from(
@@ -39,6 +40,45 @@ class DependencyGraph:
     def downstream(self, pgt_id: int) -> frozenset[int]:
         """The stream tables that read one, directly or through others."""
         return frozenset(nx.descendants(self._graph, pgt_id))
+
+    def diamond(self, pgt_id: int) -> frozenset[int]:
+        """The diamond that meets in a stream table: itself, and the stream tables on the paths that meet; or nothing.
+
+        Paths meet where two of the relations that it reads come from the same one. What both paths come through does
+        not belong to it. `pgtrickle.diamond_groups()` says the same.
+        """
+        found: set[int] = set()
+        for left, right in combinations(map(self._origins, dict.fromkeys(self._tables[pgt_id].sources)), 2):
+            both = left & right
+            found.update(
+                self._by_storage[relation]
+                for relation in (left | right) - both
+                if relation in self._by_storage and not both.isdisjoint(self._origins(relation))
+            )
+        return frozenset(found | {pgt_id}) if found else frozenset()
+
+    def _origins(self, relation: int) -> frozenset[int]:
+        """A relation and all that it comes from, as OIDs."""
+        if relation not in self._by_storage:
+            return frozenset({relation})
+        pgt_id = self._by_storage[relation]
+        through = [self._tables[each] for each in (pgt_id, *nx.ancestors(self._graph, pgt_id))]
+        return frozenset(chain.from_iterable((table.relid, *table.sources) for table in through))
+
+    def together(self, sets: Iterable[Iterable[int]]) -> list[tuple[StreamTable, ...]]:
+        """All stream tables in the order to refresh them, where those of each set are refreshed at once.
+
+        Sets that have a member in common are one, and what stands between members of one belongs to it, too.
+        """
+        order = {table.pgt_id: place for place, table in enumerate(chain.from_iterable(self.generations()))}
+        joined = self._graph.copy()
+        for members in sets:
+            first, *others = members
+            joined.add_edges_from(chain.from_iterable(((first, each), (each, first)) for each in others))
+        # With edges there and back a set is a component, and so is all that lies on a path between two of its members.
+        components = nx.condensation(joined)
+        found = [components.nodes[each]["members"] for each in nx.topological_sort(components)]
+        return [tuple(self._tables[each] for each in sorted(members, key=order.__getitem__)) for members in found]
 
     def would_cycle(self, storage: int, sources: Iterable[int]) -> list[str] | None:
         """The cycle that a stream table with this storage would close by reading these relations, as qualified names.

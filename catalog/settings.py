@@ -311,7 +311,6 @@ SETTINGS = (
         "none",
         "Whether stream tables between one source and one reader are refreshed together.",
         values=("none", "atomic"),
-        fixed="Each stream table is refreshed in a transaction of its own.",
     ),
     Setting(
         "allow_circular",

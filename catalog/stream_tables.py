@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 from catalog.session import Row, SqlSession
@@ -45,6 +46,18 @@ class StreamTable:
     """Whether it reads something whose changes are not captured, so that only a refresh can tell whether it changed."""
     held_back: str | None = None
     """Why the scheduler must not refresh it now (`pgtrickle._held_back`)."""
+    atomic: bool = False
+    """Whether the diamond that meets in it is refreshed in one transaction."""
+    all_atomic: bool = False
+    """Whether that is so of all diamonds of the database, by its operator's will."""
+    slowest: bool = False
+    """Whether that diamond waits until all of its members are due."""
+    group: int | None = None
+    """The number of the refresh group that it is a member of."""
+    group_owner: int | None = None
+    """OID of the role that has made the group, None if that is gone."""
+    one_snapshot: bool = False
+    """Whether all members of the group must see their sources as of one moment."""
 
 
 _STREAM_TABLES = """
@@ -56,10 +69,13 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, g.time_zone,
        extract(epoch FROM pg_catalog.clock_timestamp())::double precision,
        g.default_seconds,
-       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason
+       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason,
+       s.diamond_consistency = 'atomic' OR g.all_atomic, g.all_atomic, s.diamond_schedule_policy = 'slowest',
+       m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false)
 FROM (
     SELECT pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision AS default_seconds,
-           pgtrickle._setting('TimeZone', 'UTC') AS time_zone
+           pgtrickle._setting('TimeZone', 'UTC') AS time_zone,
+           pgtrickle._setting('pg_trickle.diamond_consistency', 'none') = 'atomic' AS all_atomic
     OFFSET 0  -- once, not for each stream table
 ) AS g
 CROSS JOIN pgtrickle.pgt_stream_tables s
@@ -74,6 +90,7 @@ CROSS JOIN LATERAL (
     -- Its data_timestamp is earlier where what was read was older already: to read that again would not help.
     SELECT greatest(s.data_timestamp, (s.frontier->>'at')::timestamptz) AS read_at
 ) AS r
+LEFT JOIN pgtrickle._group_members() AS m ON m.relid = s.pgt_relid
 ORDER BY s.pgt_id
 """
 
@@ -90,3 +107,17 @@ def _from_row(row: Row) -> StreamTable:
     values = dict(zip(_FIELDS, row, strict=True))
     values |= {"status": Status(values["status"]), "refresh_mode": RefreshMode(values["refresh_mode"])}
     return StreamTable(**values | {"sources": tuple(values["sources"])})
+
+
+async def acting_roles(session: SqlSession, tables: Iterable[StreamTable]) -> frozenset[tuple[int, int]]:
+    """Pairs of roles, of which the first may act for the second: of the owners of stream tables and refresh groups."""
+    owners = {table.owner for table in tables}
+    makers = owners | {table.group_owner for table in tables if table.group_owner is not None}
+    return frozenset(await session.fetch(_ACTING_ROLES, sorted(makers), sorted(owners)))
+
+
+_ACTING_ROLES = """
+SELECT a.oid::bigint, b.oid::bigint
+FROM pg_catalog.pg_roles a CROSS JOIN pg_catalog.pg_roles b
+WHERE a.oid = ANY ($1::bigint[]::oid[]) AND b.oid = ANY ($2::bigint[]::oid[]) AND pgtrickle._may_become(a.oid, b.oid)
+"""

@@ -14,7 +14,6 @@ import structlog
 from catalog.install import InstallResult, install
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
-from catalog.stream_tables import StreamTable
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from catalog.values import Initiator
 from engine.capture.ahead import capturing_in
@@ -23,6 +22,7 @@ from engine.capture.wal.capture import WalCapture
 from engine.load_generators import SourceClock
 from engine.queues.ticker import QueueTicker
 from engine.refresh.executor_choice import NoSpark, Spark
+from engine.refresh.record import Job
 from engine.registers.maintenance import RegisterMaintenance
 from engine.requests import requests
 from engine.requests.callers import Callers, has_callers
@@ -30,6 +30,7 @@ from engine.requests.extensions import Installer
 from engine.requests.requests import Loader
 from engine.scheduling import worker
 from engine.scheduling.scheduler import MOST_WORKERS, Scheduler, Turn
+from engine.scheduling.units import Unit
 from engine.scheduling.waiting import note_skipped, note_waiting
 from engine.session.background_worker import BackgroundWorker, ended
 from engine.session.pool import ConnectArguments, DatabasePool, PooledSession
@@ -197,9 +198,16 @@ class Engine:
     def _take_up(self, name: str, pool: DatabasePool, callers: Callers) -> None:
         spark = self.spark_for(pool)
 
-        async def refresh(table: StreamTable, limit: float | None) -> Turn:
-            initiator = Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
-            return await worker.refresh_within(pool, table.pgt_id, initiator, spark, limit)
+        async def refresh(unit: Unit, job: Job, limit: float | None) -> Turn:
+            task = worker.Task(
+                {
+                    table.pgt_id: Initiator.SCHEDULER if table.is_populated else Initiator.INITIAL
+                    for table in unit.members
+                },
+                one_snapshot=unit.one_snapshot,
+                job=job,
+            )
+            return await worker.refresh_within(pool, task, spark, limit)
 
         async def carry_out(role: int, limit: float | None) -> bool:
             return await worker.carry_out_of_band(pool, role, spark, limit)

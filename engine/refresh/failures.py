@@ -10,7 +10,7 @@ import structlog
 from catalog.session import SqlError
 from catalog.values import Action, Executor, Initiator, RefreshStatus
 from engine.refresh.executor_choice import SparkFailure
-from engine.refresh.record import RefreshRecord, finish, spark_alert
+from engine.refresh.record import Job, RefreshRecord, finish, spark_alert
 from engine.session.pool import PooledSession
 
 logger = structlog.get_logger(__name__)
@@ -32,7 +32,9 @@ def attempting(action: Action) -> Iterator[None]:
         raise
 
 
-async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError) -> None:
+async def record_failure(
+    session: PooledSession, pgt_id: int, initiator: Initiator, error: SqlError, job: Job | None = None
+) -> None:
     """Write down that a refresh failed; after `pg_trickle.max_consecutive_errors` the stream table is suspended.
 
     Where it is not known what was attempted it is what the state of the stream table asks for.
@@ -45,10 +47,12 @@ async def record_failure(session: PooledSession, pgt_id: int, initiator: Initiat
         action=None if error.action is None else Action(error.action),
         status=RefreshStatus.FAILED,
         initiated_by=initiator,
+        seconds=None if job is None else job.seconds,
         error_message=f"{error.sqlstate}: {error.message}",
         executor=Executor.POSTGRES if alert is None else Executor.SPARK,
         permanent=error.sqlstate in PERMANENT,
         alert=None if alert is None else spark_alert(alert),
+        job=None if job is None else job.to_record(),
     )
     try:
         async with session.transaction("read_committed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +24,45 @@ class RefreshOutcome:
     deleted: int = 0
     delta: int = 0
     """The captured row images that a differential refresh found when it began."""
+
+
+@dataclass(slots=True)
+class Job:
+    """What the scheduler has a worker do: refresh the stream tables of one unit."""
+
+    unit: str
+    """What the unit is called: ``s:42``, or ``a:2,3,4`` where it has several stream tables."""
+    enqueued: int
+    """When it was found due, in microseconds since 1970 by PostgreSQL's clock. No two jobs have the same."""
+    attempt: int
+    """1, and one more for each time in a row that it has failed."""
+    scheduler: int
+    """The process of PostgreSQL that serves the scheduler."""
+    worker: int | None = None
+    """The same of the worker, once there is one."""
+    started: int | None = None
+    """When it began, as `enqueued`."""
+    began: float | None = None
+    """The same as `time.perf_counter()` was then."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Since it has begun."""
+        return None if self.began is None else time.perf_counter() - self.began
+
+    def pending(self) -> dict[str, Any]:
+        """What is noted of it until it ends (`pgtrickle._note_jobs`)."""
+        return {name: getattr(self, name) for name in ("enqueued", "started", "unit", "attempt", "scheduler", "worker")}
+
+    def to_record(self) -> dict[str, Any]:
+        """What a history row says of it."""
+        several = {} if self.unit.startswith("s:") else {"unit": self.unit}
+        return several | {
+            "enqueued": self.enqueued,
+            "attempt": self.attempt,
+            "scheduler": self.scheduler,
+            "worker": self.worker,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +99,8 @@ class RefreshRecord:
     """What Spark ran, by its name in `pgt_stream_tables.plan_texts`."""
     alert: dict[str, str] | None = None
     """``event`` and ``reason`` for those who listen on pg_trickle_alert."""
+    job: dict[str, Any] | None = None
+    """What it was to the scheduler (`Job.to_record`)."""
 
     def to_json(self) -> str:
         """The keys that have a value, for a jsonb parameter."""

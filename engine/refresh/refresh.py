@@ -32,7 +32,7 @@ from engine.refresh.policy import (
     settings_of,
     time_limit,
 )
-from engine.refresh.record import RefreshOutcome, RefreshRecord, finish, spark_alert
+from engine.refresh.record import Job, RefreshOutcome, RefreshRecord, finish, spark_alert
 from engine.session.roles import run_as_owner
 from engine.stream_tables.append_only import ROWS_GO, revert_append_only, rows_go
 from engine.stream_tables.refresh_state import RefreshContext
@@ -47,10 +47,12 @@ async def refresh(
     initiator: Initiator,
     spark: Spark,
     alone: bool = False,
+    job: Job | None = None,
 ) -> RefreshOutcome:
     """Bring a stream table up to date and record it, in the session's transaction.
 
-    Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. Raises
+    Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. `job` is
+    what the scheduler has told a worker to do. Raises
     Unpopulated, before anything is done, and SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
     work_on_behalf_of(context.owner)
@@ -74,6 +76,8 @@ async def refresh(
             auto_threshold=await _learned_threshold(session, context, applied, estimated_rows),
         )
     record = replace(record, data_timestamp=context.read_as_of)
+    if job is not None:
+        record = replace(record, job=job.to_record())
     await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
     logger.debug(
         "refreshed",

@@ -21,6 +21,7 @@ from engine.foreign_tables.polling import (
     polling,
     read_from_copies,
 )
+from engine.requests.diamonds import refuse_foreign_diamond
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import local_setting, overlap, savepoint, set_role
 from engine.stream_tables.analysis import HIDDEN_PREFIX, Definition, define, function_hashes
@@ -80,6 +81,8 @@ async def create(
         "engine": engine,
         "append_only": bool(arguments.get("append_only")),
         "requested_cdc_mode": arguments.get("cdc_mode"),
+        "diamond_consistency": arguments.get("diamond_consistency"),
+        "diamond_schedule_policy": arguments.get("diamond_schedule_policy"),
         "explain": explained,
         "topk": asdict(top) if (top := definition.inspected.topk) else None,
         "dependencies": [  # the others are noted when they are captured
@@ -89,6 +92,7 @@ async def create(
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), defined.copies)
     fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, defined.mode, engine), engine)
+    await refuse_foreign_diamond(session, int(pgt_id), arguments.get("diamond_consistency"))
     if not arguments.get("initialize", True):
         return None
     if fresh and not in_two_steps:

@@ -15,9 +15,10 @@ from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
 from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
-from engine.refresh.record import RefreshOutcome
+from engine.refresh.record import Job, RefreshOutcome
 from engine.refresh.refresh import Unpopulated, refresh
 from engine.requests.create import create, creation_target, drop_storage, notice
+from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
@@ -214,10 +215,13 @@ async def refresh_scheduled(
     repaired: bool = False,
     after_poll: bool = False,
     on_schedule: bool = True,
+    whole: bool = False,
+    job: Job | None = None,
 ) -> RefreshOutcome | None:
     """Refresh in a transaction of the scheduler's; nothing is recorded where there is nothing to do.
 
-    It is REPEATABLE READ, or ComesLate says that it must be READ COMMITTED.
+    It is REPEATABLE READ, or ComesLate says that it must be READ COMMITTED; unless such a stream table is to be
+    computed as a `whole`.
 
     `on_schedule` tells that nobody has asked for it: then HeldBack is raised where a gate is in the snapshot.
     Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
@@ -233,9 +237,9 @@ async def refresh_scheduled(
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.capture.polled and not after_poll:
         raise NotPolled
-    if context.one_snapshot and context.capture.late:
+    if context.one_snapshot and context.capture.late and not whole:
         raise ComesLate
-    outcome = await refresh(session, context, initiator=initiator, spark=spark)
+    outcome = await refresh(session, context, initiator=initiator, spark=spark, job=job)
     if on_schedule and not context.one_snapshot:
         # Its statement may have seen what was loaded after a gate that was not there when it began.
         held = await session.fetch("SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint", pgt_id)
@@ -263,9 +267,9 @@ async def _create(session: SqlSession, request: Request, means: Means) -> int | 
 
 async def _replace(session: SqlSession, context: RefreshContext, request: Request, spark: Spark) -> None:
     """Give a stream table that exists the definition of a request to create one."""
-    ((present, schedule, append_only, cdc_mode),) = await session.fetch(
-        "SELECT defining_query, schedule, append_only, requested_cdc_mode FROM pgtrickle.pgt_stream_tables"
-        " WHERE pgt_id = $1::bigint",
+    ((present, schedule, append_only, cdc_mode, diamond, policy),) = await session.fetch(
+        "SELECT defining_query, schedule, append_only, requested_cdc_mode, diamond_consistency, diamond_schedule_policy"
+        " FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint",
         context.pgt_id,
     )
     query = request.arguments["query"]
@@ -275,6 +279,8 @@ async def _replace(session: SqlSession, context: RefreshContext, request: Reques
         "refresh_mode": request.arguments.get("refresh_mode") or RefreshMode.AUTO,
         "append_only": bool(request.arguments.get("append_only")),
         "cdc_mode": request.arguments.get("cdc_mode") or cdc_mode,
+        "diamond_consistency": request.arguments.get("diamond_consistency") or "none",
+        "diamond_schedule_policy": request.arguments.get("diamond_schedule_policy") or "fastest",
     }
     now = {
         "query": None,
@@ -282,6 +288,8 @@ async def _replace(session: SqlSession, context: RefreshContext, request: Reques
         "refresh_mode": context.requested_mode,
         "append_only": append_only,
         "cdc_mode": cdc_mode,
+        "diamond_consistency": diamond,
+        "diamond_schedule_policy": policy,
     }
     changes = {name: value for name, value in wanted.items() if value != now[name]}
     if changes:
@@ -328,7 +336,7 @@ async def _set_status(session: SqlSession, context: RefreshContext, status: Stat
 
 
 async def alter(session: SqlSession, request: Request, means: Means) -> None:
-    """Change query, schedule, refresh mode or status; arguments that are null stay as they are."""
+    """Change query, schedule, mode, options or status; arguments that are null stay as they are."""
     context = await lock_requested(session, request)
     await _alter(session, context, request.arguments, request.search_path, means.spark)
 
@@ -354,6 +362,7 @@ async def _alter(
         await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
         await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
     await _settle_append_only(session, context, changes)
+    await settle_diamond(session, pgt_id, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))
 

@@ -4,22 +4,23 @@ Any number of server processes may run one; one of them is elected (`leader_elec
 in the catalog, so killing it at any moment loses nothing. It sleeps until a commit wakes it, a schedule falls due, or
 it is time to look for changes that did not come through this server.
 
-It waits for no refresh: workers refresh what a look has found due (`worker_pool`), and meanwhile it looks again. A
-stream table waits for those it reads, directly or through others, that were due or under way when it was found due,
-and for nobody else.
+It waits for no refresh: workers refresh what a look has found due (`worker_pool`), and meanwhile it looks again. What
+is refreshed at once is a unit (`units`), most often of one stream table. It waits for those that it reads, directly or
+through others, that were due or under way when it was found due, and for nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from itertools import chain
+from typing import Any
 from zoneinfo import ZoneInfoNotFoundError
 
 import structlog
@@ -27,10 +28,12 @@ from cronsim import CronSimError
 
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
-from catalog.stream_tables import StreamTable, stream_tables
+from catalog.stream_tables import StreamTable, acting_roles, stream_tables
 from catalog.values import Status
+from engine.refresh.record import Job
 from engine.scheduling.announcements import Announcements
 from engine.scheduling.early import Budget, Cost, until_early
+from engine.scheduling.units import Unit, is_declared, units
 from engine.scheduling.worker_pool import Workers
 from engine.session.background_worker import BackgroundWorker, WakeUp
 from engine.session.backoff import pause_after
@@ -92,6 +95,9 @@ MOST_BUSY = 5.0
 TOLD_BUSY = 4
 """After so many times in a row that is logged."""
 
+LONG_SECONDS = 0.5
+"""From then on it is written down that a job waits, or is being done."""
+
 NO_LIMIT = 1e7
 """Seconds from which on a time limit is none."""
 
@@ -105,8 +111,8 @@ class Turn(Enum):
     HELD_BACK = "it must not be refreshed now: the next look says why"
 
 
-Refresh = Callable[[StreamTable, float | None], Awaitable[Turn]]
-"""Refresh one stream table in a transaction of its own, within so many seconds. Raises SqlError if that fails."""
+Refresh = Callable[[Unit, Job, float | None], Awaitable[Turn]]
+"""Refresh a unit in a transaction of its own, within so many seconds. Raises SqlError if that fails."""
 
 CarryOut = Callable[[int, float | None], Awaitable[bool]]
 """Carry out the oldest request that a role has made past the server, within so many seconds; False if there is none."""
@@ -171,24 +177,53 @@ class _Pace:
         return math.inf if fire is None else fire - table.clock
 
 
+@dataclass(slots=True)
+class _Look:
+    """What a look finds of a unit."""
+
+    unit: Unit
+    upstream: set[int] = field(default_factory=set)
+    """The units that it has to wait for if it is due, by the ids of their first members."""
+    live: list[StreamTable] = field(default_factory=list)
+    """Its members that may have changes, or may get some from another one."""
+    changed: bool = False
+    """Whether one may have changes already."""
+
+    def add(self, table: StreamTable, reads: list[int], upstream: set[int], *, idle: bool) -> None:
+        """The next member, which reads those stream tables; `upstream` is what is due of those outside of the unit."""
+        self.changed = self.changed or not idle
+        self.upstream |= upstream
+        if not idle or upstream or any(each.pgt_id in reads for each in self.live):
+            self.live.append(table)
+
+
 @dataclass(slots=True, eq=False)
 class _Due:
-    """A stream table that is to be refreshed, or just is."""
+    """A unit that is to be refreshed, or just is."""
 
-    table: StreamTable
-    pace: _Pace
+    unit: Unit
+    paces: tuple[_Pace, ...]
+    """Of its members."""
     schedule: float
     position: int | None
     """That of the database's changes when it was found due."""
     changed: bool
     """Whether it may have changes already; otherwise it may have if one of those that it waits for is refreshed."""
     waits_for: set[int]
-    """Upstream stream tables that are still to be refreshed before."""
+    """Upstream units that are still to be refreshed before, by the ids of their first members."""
+    job: Job
+    found: float
+    """When it was found due, on the monotonic clock."""
     begun: bool = False
     early: bool = False
     """Whether its rows might have been older."""
     again: bool = False
     """Whether it may have got changes since it has begun."""
+
+    @property
+    def id(self) -> int:
+        """The id of its first member."""
+        return self.unit.members[0].pgt_id
 
 
 @dataclass(slots=True)
@@ -210,6 +245,11 @@ class Scheduler:
     _interval: float = LOOK_INTERVAL
     """Seconds between two looks of which no commit tells."""
     _due: dict[int, _Due] = field(default_factory=dict)
+    """By the id of each member."""
+    _process: int = 0
+    """The process of PostgreSQL that serves its session."""
+    _enqueued: int = 0
+    """When the last job was, in microseconds since 1970."""
     _asking: set[int] = field(default_factory=set)
     """Roles whose requests past the server are being carried out."""
     _paces: dict[int, _Pace] = field(default_factory=dict)
@@ -228,6 +268,8 @@ class Scheduler:
     """When gaps of captures were last looked for."""
     _positions: deque[tuple[float, int]] = field(default_factory=deque)
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
+    _pending: list[dict[str, Any]] | None = None
+    """The jobs that are written down as queued or running; None where that is not known."""
     _noted: str = ""
     """What the session is called."""
     _changes: frozenset[int] = frozenset()
@@ -258,9 +300,10 @@ class Scheduler:
             self._paces.clear()
             self._positions.clear()
             self._changes, self._asked_position = frozenset(), None
-            self._noted = ""
+            self._noted, self._pending = "", None
             self._workers = Workers()
             session = PooledSession(connection)
+            self._process = session.process
             watch = ClockWatch(self.pool.database, self.clock)
             self._announcements = Announcements(self.pool)
             try:
@@ -299,6 +342,7 @@ class Scheduler:
             self._positions.clear()
             self._announcements.compare(await stream_tables(session))
             await self._note(session, TITLE)  # nothing that changes is refreshed
+            await self._note_jobs(session)
             return LOOK_INTERVAL
         # The position is read before anything is refreshed: what is captured later moves it again.
         ((position, settled),) = await session.fetch(
@@ -311,8 +355,10 @@ class Scheduler:
             await session.fetch("SELECT pgtrickle._mark_gaps()")
         changed = await self._changed(session)
         tables = await stream_tables(session)
-        self._next_look = self._find_due(tables, self._position, changed)
+        acting = await acting_roles(session, tables) if is_declared(tables) else frozenset()
+        self._next_look = self._find_due(tables, self._position, changed, acting)
         self._announcements.compare(tables)
+        await self._note_jobs(session)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
 
@@ -340,6 +386,15 @@ class Scheduler:
             await session.fetch("SELECT pg_catalog.set_config('application_name', $1::pg_catalog.text, false)", title)
             self._noted = title
 
+    async def _note_jobs(self, session: SqlSession) -> None:
+        """Write down what has been queued or running for a while. Most often that is nothing, as before."""
+        now = self.clock()
+        jobs = {due.id: due.job.pending() for due in self._due.values() if now - due.found >= LONG_SECONDS}
+        pending = list(jobs.values())
+        if pending != self._pending:
+            await session.fetch("SELECT pgtrickle._note_jobs($1::text::jsonb)::text", json.dumps(pending))
+            self._pending = pending
+
     async def _enabled(self, setting: bool) -> bool:
         if setting:
             return True
@@ -357,65 +412,90 @@ class Scheduler:
     # -- what is due ------------------------------------------------------------------------------------------------
 
     def _find_due(
-        self, tables: list[StreamTable], position: int | None, changed: frozenset[int] | None = None
+        self,
+        tables: list[StreamTable],
+        position: int | None,
+        changed: frozenset[int] | None = None,
+        acting: frozenset[tuple[int, int]] = frozenset(),
     ) -> float:
         """Have refreshed what is due, each after what it reads; returns when to look again.
 
-        `changed` are those that captured changes may wait for, None if that is not known.
+        `changed` are those that captured changes may wait for, None if that is not known; `acting` as `units` takes it.
         """
         now = self.clock()
         next_look = now + self._interval
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
+        found = units(tables, graph, acting)
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
-        self._keep({table.pgt_id for table in tables if table.status != Status.SUSPENDED and table.held_back is None})
+        self._keep({unit.key for unit in found if unit.blocked is None and not unit.suspended})
         nearest: dict[int, set[int]] = {}
-        """What those have to wait for that read a stream table: it, or else what is due upstream of it."""
-        for table in chain.from_iterable(graph.generations()):
-            pgt_id = table.pgt_id
-            self._paces[pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
-            upstream: set[int] = set().union(*(nearest[each] for each in graph.reads(pgt_id)))
-            idle = self._is_idle(table, position) or (
-                changed is not None and pgt_id not in changed and self._is_checked(table, now)
-            )
-            due, wait = self._due_now(table, schedules.get(pgt_id), position, upstream, now, idle=idle)
+        """What those have to wait for that read a stream table: its unit, or else what is due upstream of it."""
+        for unit in found:
+            look = _Look(unit)
+            for table in unit.members:
+                self._paces[table.pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
+                read = graph.reads(table.pgt_id)
+                upstream: set[int] = set().union(*(nearest[each] for each in read if each not in unit.ids))
+                idle = self._is_idle(table, position) or (
+                    changed is not None and table.pgt_id not in changed and self._is_checked(table, now)
+                )
+                look.add(table, read, upstream, idle=idle)
+            due, wait = self._due_now(look, schedules, position, now)
             next_look = min(next_look, now + wait)
-            nearest[pgt_id] = upstream if due is None else {pgt_id}
+            nearest |= dict.fromkeys(unit.ids, due or look.upstream)
         return next_look
 
     def _due_now(
-        self,
-        table: StreamTable,
-        schedule: float | None,
-        position: int | None,
-        upstream: set[int],
-        now: float,
-        *,
-        idle: bool,
-    ) -> tuple[_Due | None, float]:
-        """A stream table that is due, or None; and seconds until it will be, infinite where that is not known yet.
+        self, look: _Look, schedules: Mapping[int, float], position: int | None, now: float
+    ) -> tuple[set[int], float]:
+        """What readers of a unit have to wait for if it is due, by id; and seconds until it will be due, infinite where
+        that is not known yet.
 
-        `schedule` is None for cron.
+        `schedules` are in seconds, and have none for cron.
         """
-        pace, due, changed = self._paces[table.pgt_id], self._due.get(table.pgt_id), not idle
-        if due is not None:
-            due.changed = due.changed or changed
-            due.again = due.again or (due.begun and changed)
-            return due, math.inf
-        if table.status == Status.SUSPENDED:
-            return None, math.inf
-        if not (changed or upstream):
-            pace.fired = table.clock  # with nothing to do
-            return None, math.inf
-        if schedule is None:
-            schedule = pace.until_fire(table, table.clock)
-        wait = self._seconds_to_wait(table, schedule, now)
+        unit = look.unit
+        if under_way := self._under_way(look):
+            return under_way, math.inf
+        if unit.suspended:
+            return set(), math.inf
+        if not look.live:
+            for table in unit.members:
+                self._paces[table.pgt_id].fired = table.clock  # with nothing to do
+            return set(), math.inf
+        wait, schedule = self._wait(look, schedules, now)
         early = wait > 0
-        if early:
-            wait = min(wait, self._until_early(table, schedule, now))
+        if early and not unit.slowest:
+            of_each = [self._until_early(table, schedules.get(table.pgt_id, math.inf), now) for table in look.live]
+            wait = min(wait, *of_each)
         if wait > 0:
-            return None, wait
-        return self._take_up(_Due(table, pace, schedule, position, changed, upstream, early=early)), math.inf
+            return set(), wait
+        paces = tuple(self._paces[table.pgt_id] for table in unit.members)
+        job = self._job(unit, paces)
+        due = _Due(unit, paces, schedule, position, look.changed, look.upstream, job, now, early=early)
+        return {due.id} if self._take_up(due) else set(), math.inf
+
+    def _under_way(self, look: _Look) -> set[int]:
+        """The ids of what members of a unit are being refreshed in, or are going to be; it may be another unit."""
+        found = [due for each in look.unit.ids if (due := self._due.get(each)) is not None]
+        for due in found:
+            due.changed = due.changed or look.changed
+            due.again = due.again or (due.begun and look.changed)
+        return {due.id for due in found}
+
+    def _wait(self, look: _Look, schedules: Mapping[int, float], now: float) -> tuple[float, float]:
+        """Seconds until the schedule of a unit has gone by, and it: of one member, or of all where it says so."""
+        of_each = []
+        for table in look.unit.members if look.unit.slowest else look.live:
+            schedule = schedules.get(table.pgt_id)
+            if schedule is None:
+                schedule = self._paces[table.pgt_id].until_fire(table, table.clock)
+            of_each.append((self._seconds_to_wait(table, schedule, now, found=look.unit.slowest), schedule))
+        return max(of_each) if look.unit.slowest else min(of_each)
+
+    def _job(self, unit: Unit, paces: tuple[_Pace, ...]) -> Job:
+        self._enqueued = max(self._enqueued + 1, int(unit.members[0].clock * 1e6))
+        return Job(unit.key, self._enqueued, 1 + max(pace.failures for pace in paces), self._process)
 
     def _is_idle(self, table: StreamTable, position: int | None) -> bool:
         """Nothing at all has been captured since the stream table was found up to date."""
@@ -430,15 +510,16 @@ class Scheduler:
         spread = 0.5 + table.pgt_id * 0.618 % 1  # not all at once
         return now - pace.checked < CHECK_SECONDS * len(self._paces) * spread
 
-    def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float) -> float:
+    def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float, *, found: bool = False) -> float:
         """Until a stream table that may have changes is due: its rows may be as old as its schedule says, or its cron
-        schedule fires.
+        schedule fires. With `found` that it was found up to date counts as a refresh.
         """
         pace = self._paces[table.pgt_id]
         if table.cron is not None and table.staleness is not None:
             return max(pace.until_fire(table, max(table.clock - table.staleness, pace.fired)), pace.retry - now)
         whole = POPULATION_GRACE if table.staleness is None else schedule
-        return max(whole - pace.age(table, now), pace.retry - now)
+        age = min(pace.age(table, now), now - pace.checked) if found else pace.age(table, now)
+        return max(whole - age, pace.retry - now)
 
     def _until_early(self, table: StreamTable, schedule: float, now: float) -> float:
         """Seconds until it may be refreshed though its rows may be older; infinite if its schedule decides."""
@@ -447,24 +528,25 @@ class Scheduler:
             return math.inf
         return until_early(pace.cost, self._budget, schedule, now)
 
-    def _keep(self, wanted: Container[int]) -> None:
-        """Of those whose turn has not begun, refresh these only."""
+    def _keep(self, wanted: Container[str]) -> None:
+        """Of the units whose turn has not begun, refresh these only, by their keys."""
         for due in tuple(self._due.values()):
-            if not due.begun and due.table.pgt_id not in wanted:
+            if not due.begun and due.unit.key not in wanted:
                 self._end(due, worked=False)
 
-    def _take_up(self, due: _Due) -> _Due | None:
+    def _take_up(self, due: _Due) -> bool:
         """Have refreshed what is due. If something holds it back its history says so, once until it is refreshed."""
-        reason = due.table.held_back
+        reason = due.unit.blocked
         if reason is None:
-            self._due[due.table.pgt_id] = due
+            self._due |= dict.fromkeys(due.unit.ids, due)
             if not due.waits_for:
                 self._begin(due)
-            return due
-        if due.pace.skipped != reason:
-            due.pace.skipped = reason
-            self._workers.add(due.table.owner, partial(self._note_skipped, due.table, due.pace))
-        return None
+            return True
+        for table, pace in zip(due.unit.members, due.paces, strict=True):
+            if pace.skipped != reason and table.status != Status.SUSPENDED:
+                pace.skipped = reason
+                self._workers.add(due.unit.owner, partial(self._note_skipped, table, pace))
+        return False
 
     async def _note_skipped(self, table: StreamTable, pace: _Pace) -> None:
         if (reason := pace.skipped) is None:
@@ -476,19 +558,19 @@ class Scheduler:
             logger.warning("not noted", stream_table=f"{table.schema}.{table.name}", error=str(error))
 
     def _begin(self, due: _Due) -> None:
-        self._workers.add(due.table.owner, partial(self._take_turn, due))
+        self._workers.add(due.unit.owner, partial(self._take_turn, due))
 
     def _end(self, ended: _Due, *, worked: bool) -> None:
-        """A stream table's turn is over: those that have waited for it alone go on."""
+        """A unit's turn is over: those that have waited for it alone go on."""
         over = [(ended, worked)]
         while over:
             due, changes = over.pop()
-            pgt_id = due.table.pgt_id
-            if self._due.get(pgt_id) is not due:
+            if self._due.get(due.id) is not due:
                 continue
-            del self._due[pgt_id]
-            for reader in (each for each in tuple(self._due.values()) if pgt_id in each.waits_for):
-                reader.waits_for.discard(pgt_id)
+            for each in due.unit.ids:
+                del self._due[each]
+            for reader in (each for each in tuple(self._due.values()) if due.id in each.waits_for):
+                reader.waits_for.discard(due.id)
                 reader.changed = reader.changed or changes
                 if not reader.waits_for and reader.changed:
                     self._begin(reader)
@@ -498,68 +580,69 @@ class Scheduler:
     # -- what workers do --------------------------------------------------------------------------------------------
 
     async def _take_turn(self, due: _Due) -> None:
-        if self._due.get(due.table.pgt_id) is not due:  # it was suspended or dropped while it waited
+        if self._due.get(due.id) is not due:  # it was suspended or dropped while it waited
             return
         due.begun = True
         began = self.clock()
+        due.job.started, due.job.began = due.job.enqueued + int((began - due.found) * 1e6), time.perf_counter()
         turn = Turn.NOTHING
         try:
             turn = await self._refreshed(due)
         finally:
             ended = self.clock()
-            due.pace.cost.note(ended - began, ended, worked=turn is Turn.WORKED)
+            for pace in due.paces:
+                pace.cost.note(ended - began, ended, worked=turn is Turn.WORKED)
             if due.early:
                 self._budget.spend(ended - began, ended)
             self._worked = self._worked or turn is Turn.WORKED
             self._announcements.wake()
             self._end(due, worked=turn is Turn.WORKED)
         # It is due again one schedule after its snapshot; no look has counted that in, since it was not over.
-        again = due.pace.retry if turn in (Turn.AGAIN, Turn.HELD_BACK) else began + due.schedule
+        pace = due.paces[0]
+        again = pace.retry if turn in (Turn.AGAIN, Turn.HELD_BACK) else began + due.schedule
         if due.again and self._eager:
-            again = min(again, max(due.pace.retry, due.pace.cost.rested))
+            again = min(again, max(pace.retry, pace.cost.rested))
         if again < self._next_look:
             asyncio.get_running_loop().call_later(max(0.0, again - self.clock()), self.wake)
         self._tidy()
 
     async def _refreshed(self, due: _Due) -> Turn:
-        """Refresh one table. Afterwards it has all changes up to the position at which it was found due."""
-        table, pace = due.table, due.pace
+        """Refresh one unit. Afterwards it has all changes up to the position at which it was found due."""
         try:
-            turn = await self.refresh(table, self._limit)
+            turn = await self.refresh(due.unit, due.job, self._limit)
         except (SqlError, OSError) as error:
-            pace.failures += 1
-            pace.retry = self.clock() + max(due.schedule, pause_after(pace.failures, first=2.0))
+            for pace in due.paces:
+                pace.failures += 1
+                pace.retry = self.clock() + max(due.schedule, pause_after(pace.failures, first=2.0))
             logger.warning(
                 "refresh failed",
-                stream_table=f"{table.schema}.{table.name}",
+                stream_table=due.unit.title,
                 sqlstate=getattr(error, "sqlstate", None),
                 error=str(error),
             )
             return Turn.NOTHING
-        if turn is Turn.HELD_BACK:
-            pace.retry = self.clock() + REST
-        elif turn is Turn.AGAIN:
-            pace.busy += 1
-            pace.retry = self.clock() + pause_after(pace.busy, first=REST, longest=MOST_BUSY)
-            if pace.busy == TOLD_BUSY:
-                await self._tell(table)
-        else:
-            pace.failures, pace.busy, pace.retry, pace.seen, pace.skipped = 0, 0, -math.inf, due.position, None
-            pace.fired, pace.checked = table.clock, self.clock()
+        for table, pace in zip(due.unit.members, due.paces, strict=True):
+            if turn is Turn.HELD_BACK:
+                pace.retry = self.clock() + REST
+            elif turn is Turn.AGAIN:
+                pace.busy += 1
+                pace.retry = self.clock() + pause_after(pace.busy, first=REST, longest=MOST_BUSY)
+            else:
+                pace.failures, pace.busy, pace.retry, pace.seen, pace.skipped = 0, 0, -math.inf, due.position, None
+                pace.fired, pace.checked = table.clock, self.clock()
+        if turn is Turn.AGAIN and due.paces[0].busy == TOLD_BUSY:
+            await self._tell(due.unit)
         return turn
 
-    async def _tell(self, table: StreamTable) -> None:
-        """Say whom a stream table waits for."""
+    async def _tell(self, unit: Unit) -> None:
+        """Say whom a unit waits for."""
         holder = None
         try:
-            holder = await self.note_waiting(table.pgt_id)
+            for table in unit.members:
+                holder = holder or await self.note_waiting(table.pgt_id)
         except (SqlError, OSError) as error:
             logger.warning("not known who is waited for", database=self.pool.database, error=str(error))
-        logger.info(
-            "refresh waits",
-            stream_table=f"{table.schema}.{table.name}",
-            reason=holder or "it is being refreshed or changed",
-        )
+        logger.info("refresh waits", stream_table=unit.title, reason=holder or "it is being refreshed or changed")
 
     def _ask(self, role: int) -> None:
         """Have the oldest request of a role carried out, one at a time."""

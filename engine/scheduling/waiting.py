@@ -42,16 +42,20 @@ async def note_waiting(pool: DatabasePool, pgt_id: int) -> str | None:
     return said
 
 
-async def note_skipped(pool: DatabasePool, pgt_id: int, reason: str) -> None:
-    """Write down in a stream table's history that its refresh is put off, and why. Raises SqlError."""
-    record = RefreshRecord(
+def skipped(reason: str) -> RefreshRecord:
+    """What the history says of a refresh that is put off."""
+    return RefreshRecord(
         action=Action.SKIP, status=RefreshStatus.SKIPPED, initiated_by=Initiator.SCHEDULER, error_message=reason
     )
+
+
+async def note_skipped(pool: DatabasePool, pgt_id: int, reason: str) -> None:
+    """Write down in a stream table's history that its refresh is put off, and why. Raises SqlError."""
     async with pool.session() as session:
         try:
             async with session.transaction("read_committed"):
                 await session.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-                await finish(session, pgt_id, record)
+                await finish(session, pgt_id, skipped(reason))
         except SqlError as error:
             if error.sqlstate != "55P03":  # else it is refreshed just now
                 raise

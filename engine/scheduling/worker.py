@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import structlog
@@ -14,13 +15,16 @@ from catalog.session import SqlError
 from catalog.values import Action, Initiator
 from engine.capture.ahead import capturing_in
 from engine.foreign_tables.polling import NotPolled
-from engine.refresh.executor_choice import Spark
+from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.failures import PERMANENT, attempting, record_failure
+from engine.refresh.policy import is_fresh
+from engine.refresh.record import Job, finish
 from engine.requests import requests
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare
 from engine.requests.requests import ComesLate, HeldBack, Request
 from engine.scheduling.scheduler import Turn
+from engine.scheduling.waiting import skipped
 from engine.session.pool import DatabasePool, PooledSession
 from engine.session.transactions import set_role
 from engine.stream_tables.refresh_state import begin
@@ -39,6 +43,9 @@ MOST_LOSSES = 3
 RECOVERY_SECONDS = 120.0
 """How long a connection to PostgreSQL, which recovers from a crash, is tried for."""
 
+TOGETHER = "in one transaction with other stream tables"
+"""What Spark reads is read by other transactions, which do not see what this one has changed."""
+
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
 
@@ -55,55 +62,139 @@ def contended(error: SqlError) -> bool:
     return error.sqlstate in CONTENTION or error.message in ("tuple concurrently updated", "tuple concurrently deleted")
 
 
-async def refresh(
-    session: PooledSession, pgt_id: int, initiator: Initiator, spark: Spark, *, on_schedule: bool = True
-) -> Turn:
+@dataclass(slots=True)
+class Task:
+    """Stream tables to be refreshed in one transaction, and how far that has got."""
+
+    members: Mapping[int, Initiator]
+    """By pgt_id, each after those that it reads."""
+    on_schedule: bool = True
+    """Whether nobody has asked for it: then it is not done while a gate holds it back."""
+    one_snapshot: bool = False
+    """Whether all of them must see their sources as of one moment, whatever that costs."""
+    job: Job | None = None
+    at: int = field(init=False)
+    """The one that is being refreshed."""
+    repaired: set[int] = field(default_factory=set)
+    polled: set[int] = field(default_factory=set)
+    whole: bool = False
+    """Whether what is captured from the write-ahead log is read as a whole."""
+
+    def __post_init__(self) -> None:
+        self.at = next(iter(self.members))
+
+    @property
+    def together(self) -> bool:
+        """Whether there are several."""
+        return len(self.members) > 1
+
+
+async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
     """Refresh in a transaction of its own; a failure is written down. Raises SqlError.
 
-    What somebody keeps locked is left to a later look: meanwhile others can be refreshed. What nobody has asked for,
-    `on_schedule`, is not done while a gate holds it back.
+    What somebody keeps locked is left to a later look: meanwhile others can be refreshed.
     """
     try:
-        repaired = polled = False
-        isolation = "repeatable_read"
-        while True:
-            try:
-                async with session.transaction(isolation, impatient=True):
-                    outcome = await requests.refresh_scheduled(
-                        session,
-                        pgt_id,
-                        initiator,
-                        spark,
-                        repaired=repaired,
-                        after_poll=polled,
-                        on_schedule=on_schedule,
-                    )
-                break
-            except HeldBack:
-                return Turn.HELD_BACK
-            except CaptureBroken as broken:
-                with attempting(Action.REINITIALIZE):
-                    await _repair(session, pgt_id)
-                logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
-                repaired = True
-            except NotPolled:
-                async with session.transaction("read_committed", impatient=True):
-                    await requests.poll_scheduled(session, pgt_id, spark)
-                polled = True
-            except ComesLate:
-                isolation = "read_committed"
+        worked = await _refresh(session, task, spark)
+    except HeldBack:
+        return Turn.HELD_BACK
     except SqlError as error:
         if contended(error):
             return Turn.AGAIN
-        await record_failure(session, pgt_id, initiator, error)
+        await _note_failure(session, task, error)
         raise
     except Exception as error:
         # The other stream tables must not suffer from it.
-        logger.exception("refresh failed", pgt_id=pgt_id)
+        logger.exception("refresh failed", pgt_id=task.at)
         failure = SqlError("XX000", f"internal error of the engine: {error!r}")
-        await record_failure(session, pgt_id, initiator, failure)
+        await _note_failure(session, task, failure)
         raise failure from error
-    return Turn.NOTHING if outcome is None or outcome.action is Action.NO_DATA else Turn.WORKED
+    return Turn.WORKED if worked else Turn.NOTHING
+
+
+async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:
+    """Refresh all or none; whether there was anything to do. Raises HeldBack and SqlError."""
+    isolation = "repeatable_read"
+    while True:
+        try:
+            async with session.transaction(isolation, impatient=True):
+                return await _refresh_members(session, task, spark)
+        except CaptureBroken as broken:
+            with attempting(Action.REINITIALIZE):
+                await _repair(session, task.at)
+            logger.warning("capture is repaired", stream_table=broken.stream_table, reason=str(broken))
+            task.repaired.add(task.at)
+        except NotPolled:
+            async with session.transaction("read_committed", impatient=True):
+                await requests.poll_scheduled(session, task.at, spark)
+            task.polled.add(task.at)
+        except ComesLate:
+            if not task.one_snapshot:
+                isolation = "read_committed"
+            elif await _is_up_to_date(session, task):
+                return False
+            else:
+                task.whole = True
+
+
+async def _refresh_members(session: PooledSession, task: Task, spark: Spark) -> bool:
+    """Refresh each stream table in the session's transaction; whether there was anything to do."""
+    if task.together:
+        spark = NoSpark(TOGETHER, spark.lake)
+    worked = locked = False
+    for pgt_id, initiator in task.members.items():
+        task.at = pgt_id
+        outcome = await requests.refresh_scheduled(
+            session,
+            pgt_id,
+            initiator,
+            spark,
+            repaired=pgt_id in task.repaired,
+            after_poll=pgt_id in task.polled,
+            on_schedule=task.on_schedule,
+            whole=task.whole,
+            job=task.job,
+        )
+        if outcome is None:
+            continue
+        worked = worked or outcome.action is not Action.NO_DATA
+        if task.together:
+            await session.pin_again()  # what functions of one query have set must not reach the next
+            if not locked:
+                await session.fetch("SELECT pgtrickle._lock_members($1::bigint[])::text", list(task.members))
+                locked = True
+    if worked and task.together:
+        await session.fetch("SELECT pgtrickle._count_epoch($1::bigint)::text", next(iter(task.members)))
+    return worked
+
+
+async def _is_up_to_date(session: PooledSession, task: Task) -> bool:
+    """Whether none of them has anything to do. In a REPEATABLE READ transaction log capture would not tell."""
+    async with session.transaction("read_committed", impatient=True):
+        for pgt_id in task.members:
+            task.at = pgt_id
+            if not is_fresh(await begin(session, pgt_id, wait=False)):
+                return False
+    return True
+
+
+async def _note_failure(session: PooledSession, task: Task, error: SqlError) -> None:
+    """Write down that the one at which it stood has failed, and that the others were not refreshed therefore."""
+    await record_failure(session, task.at, task.members[task.at], error, task.job)
+    if task.together and not session.lost:
+        try:
+            ((title,),) = await session.fetch(_TITLE, task.at)
+            for pgt_id in task.members.keys() - {task.at}:
+                async with session.transaction("read_committed", impatient=True):
+                    await finish(session, pgt_id, skipped(f"{title}, which is refreshed together with it, has failed"))
+        except (SqlError, ValueError) as secondary:
+            logger.warning("not noted", pgt_id=task.at, error=str(secondary))
+
+
+_TITLE = """
+SELECT format('stream table %I.%I', s.pgt_schema, s.pgt_name)
+FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = $1::bigint
+"""
 
 
 async def _repair(session: PooledSession, pgt_id: int) -> None:
@@ -126,15 +217,7 @@ async def _repair(session: PooledSession, pgt_id: int) -> None:
         raise
 
 
-async def refresh_within(
-    pool: DatabasePool,
-    pgt_id: int,
-    initiator: Initiator,
-    spark: Spark,
-    limit: float | None,
-    *,
-    on_schedule: bool = True,
-) -> Turn:
+async def refresh_within(pool: DatabasePool, task: Task, spark: Spark, limit: float | None) -> Turn:
     """Refresh in a session of the pool, within so many seconds; a failure is written down. Raises SqlError.
 
     Also where the connection is lost: what ends PostgreSQL's process must not be tried for ever.
@@ -142,19 +225,20 @@ async def refresh_within(
     lost = False
     try:
         async with pool.session() as session:
+            if task.job is not None:
+                task.job.worker = session.process
             try:
-                work = refresh(session, pgt_id, initiator, spark, on_schedule=on_schedule)
-                return await _within(limit, pool, session, work)
+                return await _within(limit, pool, session, refresh(session, task, spark))
             finally:
                 lost = session.lost
     except OutOfTime as error:
         async with pool.session() as own:
-            await record_failure(own, pgt_id, initiator, error)
+            await _note_failure(own, task, error)
         raise
     except SqlError as error:
         if lost and error.sqlstate != ORDERLY:
             async with _connected_again(pool) as own:
-                await record_failure(own, pgt_id, initiator, LOST)
+                await _note_failure(own, task, LOST)
         raise
 
 
@@ -199,7 +283,7 @@ async def carry_out_of_band(pool: DatabasePool, role: int, spark: Spark, limit: 
     else:
         if created is not None:
             try:
-                await refresh_within(pool, created, Initiator.INITIAL, spark, limit, on_schedule=False)
+                await refresh_within(pool, Task({created: Initiator.INITIAL}, on_schedule=False), spark, limit)
             except SqlError as error:  # it is in the history of the stream table, which the scheduler populates
                 logger.warning("not populated", pgt_id=created, sqlstate=error.sqlstate, error=error.message)
     return bool(claimed)

@@ -174,6 +174,11 @@ class PooledSession:
         with self.as_sql_errors():
             await self._connection.execute(script)
 
+    async def pin_again(self) -> None:
+        """Within a transaction that is `impatient`: whatever functions have set is undone. Raises SqlError."""
+        with self.as_sql_errors():
+            await self._connection.execute(f"RESET ALL; {BE_IMPATIENT}")
+
     async def keep_settings(self, role: str) -> None:
         """See `SqlSession.keep_settings`. They are pinned again after a commit, and in the end reset."""
 

@@ -70,16 +70,16 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
     old = bundled_scripts()
     install_into(dsn, old)
     connection = bare_connect()
-    connection.execute("INSERT INTO pgtrickle.pgt_refresh_groups (group_name, member_oids) VALUES ('g', '{1}')")
+    connection.execute("INSERT INTO pgtrickle.pgt_watermark_groups (group_name, source_relids) VALUES ('g', '{1}')")
     new = Scripts(
-        (*old.migrations, Script("0009_more", "-- More.\nALTER TABLE pgtrickle.pgt_refresh_groups ADD more int")),
+        (*old.migrations, Script("0009_more", "-- More.\nALTER TABLE pgtrickle.pgt_watermark_groups ADD more int")),
         (*old.functions, Script("99", "CREATE FUNCTION pgtrickle._more() RETURNS int LANGUAGE sql AS 'SELECT 2'")),
         old.superuser,
     )
     assert install_into(dsn, new).changed
     assert not install_into(dsn, new).changed
     assert connection.execute(
-        "SELECT group_name, more, pgtrickle._more() FROM pgtrickle.pgt_refresh_groups"
+        "SELECT group_name, more, pgtrickle._more() FROM pgtrickle.pgt_watermark_groups"
     ).fetchall() == [("g", None, 2)]
     assert connection.execute(
         "SELECT description FROM pgtrickle.pgt_schema_version WHERE version = '0009_more'"

@@ -59,20 +59,16 @@ BEGIN
 END $$;
 
 
--- The options that have one supported value each.
+-- Options that are one of a few words.
 CREATE OR REPLACE FUNCTION pgtrickle._check_options(
     diamond_consistency text, diamond_schedule_policy text, cdc_mode text, append_only bool
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF lower(diamond_consistency) = 'atomic' THEN
-        PERFORM pgtrickle._not_supported('diamond consistency "atomic" is');
-    ELSIF lower(diamond_consistency) <> 'none' THEN
+    IF lower(diamond_consistency) NOT IN ('none', 'atomic') THEN
         PERFORM pgtrickle._unknown_value('diamond consistency', diamond_consistency, '''none'' and ''atomic''');
     END IF;
-    IF lower(diamond_schedule_policy) = 'slowest' THEN
-        PERFORM pgtrickle._not_supported('diamond schedule policy "slowest" is');
-    ELSIF lower(diamond_schedule_policy) <> 'fastest' THEN
+    IF lower(diamond_schedule_policy) NOT IN ('fastest', 'slowest') THEN
         PERFORM pgtrickle._unknown_value('diamond schedule policy', diamond_schedule_policy,
                                          '''fastest'' and ''slowest''');
     END IF;

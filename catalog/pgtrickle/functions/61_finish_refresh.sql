@@ -9,7 +9,8 @@
 --   error_message, initiated_by (SCHEDULER | MANUAL | INITIAL), executor, executor_reason,
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
 --   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
---   executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
+--   job ({"enqueued" (microseconds since 1970), "attempt", "scheduler", "worker" (processes), "unit" (where it has several stream
+--   tables)}; none), executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
 -- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
 -- (3) failures in a row it is SUSPENDED.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
@@ -88,7 +89,8 @@ BEGIN
         INSERT INTO pgtrickle.pgt_refresh_history (
             pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
             delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
-            freshness_deadline, executor, executor_reason)
+            freshness_deadline, executor, executor_reason, job_enqueued_at, job_attempt, job_scheduler_pid, job_worker_pid,
+            job_unit)
         VALUES (
             st.pgt_id, as_of, started, ended,
             coalesce(result->>'action', CASE WHEN ok THEN NULL WHEN st.needs_reinit THEN 'REINITIALIZE'
@@ -97,7 +99,9 @@ BEGIN
             coalesce((result->>'rows_deleted')::bigint, 0), coalesce((result->>'delta_row_count')::bigint, 0),
             result->>'merge_strategy_used', coalesce((result->>'was_full_fallback')::boolean, false),
             result->>'error_message', result->>'status', result->>'initiated_by',
-            deadline, result->>'executor', result->>'executor_reason')
+            deadline, result->>'executor', result->>'executor_reason',
+            pgtrickle._job_time((result->'job'->>'enqueued')::bigint), (result->'job'->>'attempt')::int,
+            (result->'job'->>'scheduler')::int, (result->'job'->>'worker')::int, result->'job'->>'unit')
         RETURNING refresh_id INTO new_id;
     END IF;
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN

@@ -61,6 +61,10 @@ DECLARE
     persistence "char";
 BEGIN
     NEW.signalled_by := current_user;
+    IF NEW.signal IN ('create refresh group', 'drop refresh group') THEN
+        PERFORM pgtrickle._check_group_signal(NEW);
+        RETURN NEW;
+    END IF;
     PERFORM pgtrickle._check_signal_values(NEW);
     IF NEW.signal = 'ungroup' THEN
         SELECT g.source_relids INTO NEW.source_relids FROM pgtrickle.watermark_groups() g WHERE g.group_name = NEW.group_name;
@@ -141,6 +145,8 @@ BEGIN
         IF NOT FOUND THEN
             RAISE EXCEPTION USING ERRCODE = '42704', MESSAGE = format('watermark group "%s" does not exist', NEW.group_name);
         END IF;
+    WHEN 'create refresh group', 'drop refresh group' THEN
+        PERFORM pgtrickle._take_group_signal(NEW);
     ELSE
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('unknown signal "%s"', NEW.signal);
     END CASE;
@@ -223,6 +229,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here text;
 BEGIN
+    PERFORM pgtrickle._keep_refresh_groups();
     IF NOT EXISTS (SELECT FROM pgtrickle.pgt_source_gates) AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermarks)
        AND NOT EXISTS (SELECT FROM pgtrickle.pgt_watermark_groups) THEN
         RETURN;

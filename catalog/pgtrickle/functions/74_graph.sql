@@ -55,7 +55,7 @@ $$;
 
 -- The diamonds among stream tables. A stream table is where paths meet if two of the relations that it reads are the same, or come
 -- from the same one. Its group are it and the stream tables on these paths, without what both paths come through. Groups that
--- have a member in common are one.
+-- have a member in common are one. `epoch` counts how often members have been refreshed in one transaction.
 CREATE OR REPLACE FUNCTION pgtrickle.diamond_groups()
 RETURNS TABLE (group_id int4, member_name text, member_schema text, is_convergence bool, epoch int8,
                schedule_policy text)
@@ -92,11 +92,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     ), sized AS (
         SELECT g.*, count(*) OVER (PARTITION BY g.first_id) AS members FROM grouped g
     )
-    SELECT dense_rank() OVER (ORDER BY g.first_id)::int4, s.pgt_name, s.pgt_schema, c.meets, 0::int8,
+    SELECT dense_rank() OVER (ORDER BY g.first_id)::int4, s.pgt_name, s.pgt_schema, c.meets,
+           sum(coalesce(e.epoch, 0)) OVER (PARTITION BY g.first_id)::int8,
            CASE WHEN bool_or(c.meets AND s.diamond_schedule_policy = 'slowest') OVER (PARTITION BY g.first_id) THEN 'slowest'
                 ELSE 'fastest' END
     FROM sized g
     JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    LEFT JOIN pgtrickle.pgt_unit_epochs e USING (pgt_id)
     CROSS JOIN LATERAL (SELECT EXISTS (SELECT FROM shared h WHERE h.pgt_id = g.pgt_id) AS meets) AS c
     WHERE g.members > 1
     ORDER BY 1, c.meets, s.pgt_schema, s.pgt_name

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from catalog.stream_tables import StreamTable
+from engine.refresh.record import Job
 from engine.scheduling.early import SAVED_SECONDS, SHARE, Budget, Cost, until_early
 from engine.scheduling.scheduler import Turn
+from engine.scheduling.units import Unit
 from tests.engine.scheduling.test_scheduler import BASE, Laboratory, stream_table
 
 FRESH = 0.01
@@ -46,7 +47,7 @@ async def test_change_made_during_a_refresh_brings_about_another_look() -> None:
     table = stream_table(1, BASE, staleness=FRESH)
     waiting, going_on = asyncio.Event(), asyncio.Event()
 
-    async def refresh(_: StreamTable, limit: float | None) -> Turn:
+    async def refresh(_: Unit, job: Job, limit: float | None) -> Turn:
         waiting.set()
         await going_on.wait()
         return Turn.WORKED

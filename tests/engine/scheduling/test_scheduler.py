@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+from catalog.session import SqlError
 from catalog.stream_tables import StreamTable
 from catalog.values import RefreshMode, Status
+from engine.refresh.record import Job
 from engine.scheduling.scheduler import Scheduler, Turn
+from engine.scheduling.units import Unit
 from engine.session.pool import DatabasePool
 
 BASE = 999
@@ -49,14 +55,22 @@ class Laboratory:
     def __init__(self) -> None:
         self.refreshed: list[int] = []
         self.skipped: list[tuple[int, str]] = []
+        self.units: list[tuple[int, ...]] = []
+        self.jobs: list[Job] = []
+        self.failing: set[int] = set()
         self.turns: dict[int, Turn] = {}
         self.now = 0.0
-        pool = cast(DatabasePool, SimpleNamespace(database="shop"))
+        pool = cast(DatabasePool, SimpleNamespace(database="shop", session=_no_session))
         self.scheduler = Scheduler(pool, self._refresh, _nothing, _nobody, self._skip, clock=lambda: self.now)
 
-    async def _refresh(self, table: StreamTable, limit: float | None) -> Turn:
-        self.refreshed.append(table.pgt_id)
-        return self.turns.get(table.pgt_id, Turn.WORKED)
+    async def _refresh(self, unit: Unit, job: Job, limit: float | None) -> Turn:
+        ids = tuple(table.pgt_id for table in unit.members)
+        self.refreshed += ids
+        self.units.append(ids)
+        self.jobs.append(job)
+        if not self.failing.isdisjoint(ids):
+            raise SqlError("22012", "division by zero")
+        return self.turns.get(unit.members[0].pgt_id, Turn.WORKED)
 
     async def _skip(self, pgt_id: int, reason: str) -> None:
         self.skipped.append((pgt_id, reason))
@@ -71,6 +85,12 @@ class Laboratory:
 
 async def _nothing(role: int, limit: float | None) -> bool:
     return False
+
+
+@asynccontextmanager
+async def _no_session() -> AsyncIterator[None]:
+    raise OSError
+    yield
 
 
 async def _nobody(pgt_id: int) -> str | None:
@@ -117,3 +137,67 @@ async def test_what_is_not_due_is_not_noted() -> None:
     await lab.look(stream_table(1, BASE, schedule_seconds=3600.0, held_back=GATED))
     await lab.look(stream_table(2, BASE, status=Status.SUSPENDED, held_back=GATED))
     assert (lab.refreshed, lab.skipped) == ([], [])
+
+
+def diamond(**of_meeting: Any) -> list[StreamTable]:
+    """1 reads a table, 2 and 3 read 1, and 4 reads both."""
+    return [
+        stream_table(1, BASE),
+        stream_table(2, 1),
+        stream_table(3, 1),
+        stream_table(4, 2, 3, atomic=True, **of_meeting),
+    ]
+
+
+async def test_members_of_a_unit_are_refreshed_at_once_after_what_they_read() -> None:
+    lab = Laboratory()
+    await lab.look(*diamond())
+    assert lab.refreshed[0] == 1 and lab.refreshed[-1] == 4 and lab.units == [(1,), (2, 3, 4)]
+    await lab.look(*diamond(), position=1)
+    assert len(lab.refreshed) == 4  # all are up to date
+    (first, second) = lab.jobs
+    assert (first.unit, second.unit, second.attempt) == ("s:1", "a:2,3,4", 1)
+    assert first.enqueued < second.enqueued
+
+
+async def test_unit_is_due_when_one_member_is_or_all() -> None:
+    """Of two members one has changes at each look, which comes 10 s after the last one."""
+    turns = {}
+    for slowest in (False, True):
+        lab = Laboratory()
+        lab.scheduler._eager = False
+        tables = [
+            stream_table(1, BASE, schedule_seconds=15.0),
+            stream_table(2, 1, schedule_seconds=45.0),
+            stream_table(3, 1, 2, schedule_seconds=15.0, atomic=True, slowest=slowest),
+        ]
+        await lab.look(*tables)
+        for position in range(2, 12):
+            times = Counter(lab.refreshed)
+            tables = [
+                replace(table, staleness=0.0, as_of=str(times[table.pgt_id])) if times[table.pgt_id] else table
+                for table in tables
+            ]
+            await lab.look(*tables, position=position)
+        turns[slowest] = [unit for unit in lab.units if len(unit) > 1]
+    # A new age is only noticed at the next look, so 15 s are 30, and 45 s are 60.
+    assert turns == {False: [(2, 3)] * 4, True: [(2, 3)] * 2}
+
+
+async def test_unit_with_a_member_that_is_suspended_is_skipped() -> None:
+    lab = Laboratory()
+    tables = diamond()
+    tables[1] = replace(tables[1], status=Status.SUSPENDED)
+    for _ in range(3):
+        await lab.look(*tables)
+    said = "stream table public.st2, which is refreshed together with it, is suspended"
+    assert lab.refreshed == [1] and sorted(lab.skipped) == [(3, said), (4, said)]
+
+
+async def test_unit_that_fails_is_tried_again_as_a_whole() -> None:
+    lab = Laboratory()
+    lab.failing.add(2)
+    tables = diamond()
+    await lab.look(*tables)
+    await lab.look(*tables, position=2)
+    assert [job.attempt for job in lab.jobs if job.unit == "a:2,3,4"] == [1, 2]

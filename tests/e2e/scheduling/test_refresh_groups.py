@@ -1,0 +1,165 @@
+"""Refresh groups: who may make them, and what their members show."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.e2e.conftest import Database, drop_role
+from tests.e2e.scheduling.loading import seen_while
+from tests.e2e.scheduling.test_units import writing
+
+Eventually = Callable[..., Any]
+GROUPS = (
+    "SELECT group_name, ARRAY(SELECT m::regclass::text FROM unnest(member_oids) m), isolation"
+    " FROM pgtrickle.refresh_groups()"
+)
+
+
+def error(connection: psycopg.Connection[Any], call: str) -> tuple[str | None, str | None]:
+    with pytest.raises(psycopg.Error) as failure:
+        connection.execute(f"SELECT pgtrickle.{call}".encode())
+    return failure.value.sqlstate, failure.value.diag.message_primary
+
+
+def test_making_and_dropping_groups(db: Database) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    for name in ("a", "b", "c", "d"):
+        db.create(name, "SELECT id, v FROM t")
+    number = db.value("SELECT pgtrickle.create_refresh_group('g', ARRAY['public.b', 'a'])")
+    assert db.rows(GROUPS) == [("g", ["b", "a"], "read_committed")]
+    assert db.rows("SELECT group_id, created_at <= now() FROM pgtrickle.refresh_groups()") == [(number, True)]
+    expected = {
+        "create_refresh_group('h', ARRAY['c'])": ("22023", 'refresh group "h" needs at least two stream tables'),
+        "create_refresh_group('h', '{}')": ("22023", 'refresh group "h" needs at least two stream tables'),
+        "create_refresh_group('h', ARRAY['c', 'public.c'])": ("22023", 'refresh group "h" names a stream table twice'),
+        "create_refresh_group('h', ARRAY['c', 'nothing'])": ("42P01", 'stream table "nothing" does not exist'),
+        "create_refresh_group('h', ARRAY['c', 't'])": ("42P01", 'stream table "t" does not exist'),
+        "create_refresh_group('h', ARRAY['c', 'a'])":
+            ("42710", 'stream table public.a is a member of refresh group "g"'),
+        "create_refresh_group('g', ARRAY['c', 'd'])": ("42710", 'refresh group "g" already exists'),
+        "create_refresh_group('h', ARRAY['c', 'd'], 'serial')": ("22023", 'invalid isolation level "serial"'),
+        "create_refresh_group('h', ARRAY['c', 'd'], NULL)":
+            ("22004", "isolation level of the refresh group must not be null"),
+        "create_refresh_group('', ARRAY['c', 'd'])": ("22023", "name of the refresh group must not be empty"),
+        "create_refresh_group(NULL, ARRAY['c', 'd'])": ("22004", "name of the refresh group must not be null"),
+        "create_refresh_group('h', NULL)": ("22004", "members of the refresh group must not be null"),
+        "create_refresh_group('h', ARRAY['c', NULL])": ("22004", "name of the stream table must not be null"),
+        "drop_refresh_group('h')": ("42704", 'refresh group "h" does not exist'),
+        "drop_refresh_group(NULL)": ("22004", "name of the refresh group must not be null"),
+    }  # fmt: skip
+    assert {call: error(db.connection, call) for call in expected} == expected
+    db.run("DO $$ BEGIN PERFORM pgtrickle.create_refresh_group('h', ARRAY['c', 'd'], 'REPEATABLE_READ'); END $$")
+    assert db.rows(GROUPS)[1] == ("h", ["c", "d"], "repeatable_read")
+    db.run("BEGIN; SELECT pgtrickle.drop_refresh_group('h'); ROLLBACK")
+    db.run("ALTER TABLE b RENAME TO renamed")
+    db.run("SELECT pgtrickle.drop_stream_table('a')")
+    assert db.rows(GROUPS) == [("g", ["renamed"], "read_committed"), ("h", ["c", "d"], "repeatable_read")]
+    db.create("a", "SELECT id, v FROM t")  # another one
+    db.run("SELECT pgtrickle._keep_signals()")
+    kept = "SELECT member_oids = ARRAY['renamed'::regclass::oid] FROM pgtrickle.pgt_refresh_groups ORDER BY group_name"
+    assert db.rows(kept)[0] == (True,) and db.rows(GROUPS)[0] == ("g", ["renamed"], "read_committed")
+    db.run("DROP TABLE renamed; SELECT pgtrickle.drop_refresh_group('h'); SELECT pgtrickle._keep_signals()")
+    assert db.rows("SELECT FROM pgtrickle.pgt_refresh_groups") == []
+
+
+def test_rights(db: Database) -> None:
+    for role in ("grp_alice", "grp_bob", "grp_both"):
+        db.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+    try:
+        db.run("GRANT grp_alice, grp_bob TO grp_both")
+        db.run("CREATE TABLE t (id int PRIMARY KEY); GRANT SELECT ON t TO PUBLIC")
+        db.run("GRANT CREATE ON SCHEMA public TO PUBLIC")
+        alice, bob, both = (db.connect(user=role, password="secret") for role in ("grp_alice", "grp_bob", "grp_both"))
+        for owner, name, source in (
+            (alice, "a1", "t"),
+            (alice, "a2", "t"),
+            (bob, "b1", "t"),
+            (bob, "b2", "a1"),
+            (alice, "a3", "b2"),
+        ):
+            owner.execute(f"SELECT pgtrickle.create_stream_table('{name}', 'SELECT id FROM {source}')".encode())
+            owner.execute(f"GRANT SELECT ON {name} TO PUBLIC".encode())
+        assert error(bob, "create_refresh_group('g', ARRAY['b1', 'a1'])") == (
+            "42501",
+            'must be owner of stream table "public.a1"',
+        )
+        # b2 would be refreshed with them, and wait for them.
+        assert error(alice, "create_refresh_group('g', ARRAY['a1', 'a3'])") == (
+            "42501",
+            'must be owner of stream table "public.b2"',
+        )
+        forged = "INSERT INTO pgtrickle.pgt_source_signals (signal, group_name, source_relids, isolation, signalled_by)"
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            bob.execute(
+                f"{forged} VALUES ('create refresh group', 'g', ARRAY['b1', 'a1']::regclass[]::oid[],"
+                " 'read_committed', 'grp_alice')".encode()
+            )
+        alice.execute("SELECT pgtrickle.create_refresh_group('g', ARRAY['a1', 'a2'])")
+        both.execute("SELECT pgtrickle.create_refresh_group('h', ARRAY['b1', 'b2'])")
+        assert error(bob, "drop_refresh_group('g')")[0] == "42501"
+        bob.execute("SELECT pgtrickle.drop_refresh_group('h')")  # its members are his
+        both.execute("SELECT pgtrickle.drop_refresh_group('g')")
+        # A diamond has the others wait as well.
+        call = "create_stream_table('meeting', 'SELECT id FROM a1 JOIN b2 USING (id)', diamond_consistency => 'atomic')"
+        assert error(alice, call) == (
+            "42501",
+            'stream table "meeting" cannot have "public.b2" refreshed with it',
+        )
+        both.execute(f"SELECT pgtrickle.{call}".encode())
+    finally:
+        db.run("DROP OWNED BY grp_both CASCADE")
+        for role in ("grp_both", "grp_alice", "grp_bob"):
+            drop_role(db, role)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+def test_members_show_one_moment(live_db: Database, eventually: Eventually, isolation: str) -> None:
+    db = live_db
+    db.run("CREATE TABLE orders (id int PRIMARY KEY, n int); CREATE TABLE order_lines (id int PRIMARY KEY, n int)")
+    db.run("INSERT INTO orders VALUES (1, 0); INSERT INTO order_lines VALUES (1, 0)")
+    db.create("of_orders", "SELECT sum(n) AS n FROM orders", schedule="1s")
+    db.create("of_lines", "SELECT sum(n) AS n FROM order_lines", schedule="1s")
+    db.run("SELECT pgtrickle.create_refresh_group('snapshot', ARRAY['of_orders', 'of_lines'], %s)", isolation)
+    both = "BEGIN; UPDATE orders SET n = n + 1; UPDATE order_lines SET n = n + 1; COMMIT"
+    with seen_while(db, "SELECT o.n = l.n FROM of_orders o, of_lines l") as seen, writing(db, both):
+        eventually(lambda: db.value("SELECT n FROM of_lines") > 20)
+    assert seen == {(True,)}
+    eventually(lambda: not db.difference("of_orders") and not db.difference("of_lines"))
+
+
+def test_each_change_is_taken_in_once_through_a_chain(live_db: Database, eventually: Eventually) -> None:
+    """Each member reads what another one has changed in the same transaction, and something that clients change."""
+    db, chance = live_db, random.Random(7)
+    db.run("CREATE TABLE t (id int PRIMARY KEY, g int, v int); CREATE TABLE u (g int PRIMARY KEY, w int)")
+    db.run("INSERT INTO u SELECT n, n FROM generate_series(0, 4) n")
+    db.create("c1", "SELECT id, g, v FROM t WHERE v % 3 > 0", schedule="1s")
+    db.create("c2", "SELECT g, sum(v) AS s, count(*) AS n FROM c1 GROUP BY g", schedule="1s")
+    db.create("c3", "SELECT g, s, n, w FROM c2 LEFT JOIN u USING (g)", schedule="1s")
+    db.create("c4", "SELECT c3.g, c3.s, c1.id FROM c3 JOIN c1 USING (g)", schedule="1s")
+    names = ("c1", "c2", "c3", "c4")
+    db.run("SELECT pgtrickle.create_refresh_group('chain', %s)", list(names))
+    other = db.connect()
+    for n in range(120):
+        statement = chance.choice(
+            (
+                f"INSERT INTO t VALUES ({n}, {chance.randrange(5)}, {chance.randrange(9)})",
+                f"UPDATE t SET v = v + 1, g = (g + 1) % 5 WHERE id % 7 = {chance.randrange(7)}",
+                f"DELETE FROM t WHERE id % 11 = {chance.randrange(11)}",
+                f"UPDATE u SET w = {n} WHERE g = {chance.randrange(5)}",
+                "TRUNCATE t" if n % 40 == 39 else "SELECT",
+                f"SELECT pgtrickle.refresh_stream_table('c{chance.randrange(1, 5)}')",
+            )
+        )
+        chance.choice((db.connection, other)).execute(statement.encode())
+    eventually(lambda: not any(db.difference(name) for name in names))
+    assert db.rows("SELECT DISTINCT status FROM pgtrickle.pgt_refresh_history") == [("COMPLETED",)]
+    assert db.value("SELECT count(*) FROM pgtrickle.pgt_scheduler_jobs WHERE unit_kind = 'atomic_group'") > 0
+    db.run("INSERT INTO t SELECT n, n % 5, n FROM generate_series(1000, 1010) n")
+    eventually(lambda: not any(db.difference(name) for name in names))
+    together = {db.history(name)[-1]["data_timestamp"] for name in names}
+    assert len(together) == 1 and db.last("c4")[0] == "DIFFERENTIAL"
