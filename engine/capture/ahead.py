@@ -8,8 +8,8 @@ open. So where its role could not lock the source by itself, the catalog asks fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -29,6 +29,17 @@ def capturing_in(sessions: Sessions) -> Iterator[None]:
         yield
     finally:
         _sessions.reset(before)
+
+
+@asynccontextmanager
+async def own_session() -> AsyncIterator[SqlSession | None]:
+    """A session of the engine's own in the client's database, None where there is none."""
+    sessions = _sessions.get()
+    if sessions is None:
+        yield None
+        return
+    async with sessions() as own:
+        yield own
 
 
 async def capture_ahead(wanted: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ class CaptureMaintenance(Candidate):
     async def _has_work(self, session: SqlSession) -> bool:
         ((found,),) = await session.fetch(
             "SELECT EXISTS (SELECT FROM pgtrickle.pgt_captures) OR pgtrickle._unfollowed()"
+            " OR EXISTS (SELECT FROM pgtrickle.pgt_columns_ahead)"
         )
         return bool(found)
 
@@ -49,8 +50,12 @@ class CaptureMaintenance(Candidate):
             if time.monotonic() >= again:
                 began = time.monotonic()
                 await session.fetch(_END)
+                await session.fetch(_DROP)
                 again = time.monotonic() + EASE * (time.monotonic() - began)
             await asyncio.sleep(LOOK_INTERVAL)
 
 
+_DROP = """
+SELECT CASE WHEN EXISTS (SELECT FROM pgtrickle.pgt_columns_ahead) THEN pgtrickle._drop_columns_ahead()::text END
+"""
 _END = "SELECT CASE WHEN pgtrickle._unfollowed() THEN pgtrickle._end_captures()::text END"

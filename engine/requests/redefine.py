@@ -10,6 +10,7 @@ from catalog.values import Initiator, RefreshMode
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.executor_choice import Spark
 from engine.refresh.refresh import refresh
+from engine.requests.beside import beside
 from engine.requests.create import Defined, announce, define_stream_table, explanation, rights_to_sources
 from engine.requests.repair import refuse_cycle, warn_of
 from engine.session.roles import execute_as_owner
@@ -18,7 +19,7 @@ from engine.stream_tables.analysis import define
 from engine.stream_tables.plan_inputs import captured_columns
 from engine.stream_tables.plan_store import set_state, track
 from engine.stream_tables.refresh_state import RefreshContext, lock
-from engine.stream_tables.storage_columns import ColumnChanges, change_columns, column_changes
+from engine.stream_tables.storage_columns import ColumnChanges, column_changes
 
 NOT_WITH_POLLS = "changing the query of a stream table that reads foreign tables by polling is not supported yet"
 
@@ -50,13 +51,14 @@ async def redefine(
     user, hidden = await column_changes(session, context, defined.inputs)
     await _refuse_readers(session, context, user)
     await execute_as_owner(session, context.owner, [rights_to_sources(defined.definition)], current=context.caller)
-    await change_columns(session, context, defined.inputs, user, hidden)
+    place = await beside(session, context, defined.inputs, user, hidden)
     await _note(session, context, defined)
     await announce(session, defined)
     await warn_of(session, context, user)
     found = await lock(session, context.pgt_id)
-    whole = replace(found, needs_reinit=True, capture=replace(found.capture, broken=()))
+    whole = replace(found, storage=place.storage, needs_reinit=True, capture=replace(found.capture, broken=()))
     await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
+    await place.switch(session)
 
 
 async def _defined(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from catalog.session import SqlSession
@@ -61,6 +62,12 @@ class ColumnChanges:
         ]
 
 
+async def layout(session: SqlSession, context: RefreshContext) -> Layout:
+    """The columns that the storage table has beside the row id."""
+    ((text,),) = await session.fetch("SELECT pgtrickle._layout($1::bigint::oid)::text", context.relid)
+    return {name: definition for name, definition in json.loads(text) if name != ROW_ID}
+
+
 async def column_changes(
     session: SqlSession, context: RefreshContext, inputs: PlanInputs
 ) -> tuple[ColumnChanges, ColumnChanges]:
@@ -70,8 +77,7 @@ async def column_changes(
     built = await compiled(inputs)
     async with set_role(session, context.owner, current=context.caller):
         described: Layout = dict((await analysed(session, built.storage_query, ("layout",)))["layout"])
-    ((text,),) = await session.fetch("SELECT pgtrickle._layout($1::bigint::oid)::text", context.relid)
-    present: Layout = {name: definition for name, definition in json.loads(text) if name != ROW_ID}
+    present = await layout(session, context)
     wanted = {column.name: described.get(column.name, "bigint") for column in built.columns if column.hidden}
     hidden = {name: definition for name, definition in present.items() if name.startswith(HIDDEN_PREFIX)}
     added = {name: definition for name, definition in wanted.items() if hidden.get(name) != definition}
@@ -96,12 +102,18 @@ async def change_columns(
     if not clauses:
         return
     added = [name for change in changes for name in change.added]
-    built = await compiled(inputs)
-    indexes = [
-        statement
-        for statement in await built.create_storage_sql(context.storage)
-        if statement.startswith("CREATE INDEX") and any(statement.endswith(f"({quote(name)})") for name in added)
-    ]
+    indexes = [index_on(context, name) for name in await indexed_of(context, inputs, added)]
     async with local_setting(session, "pgtrickle.maintenance", "on"):
         alter = f"ALTER TABLE {context.storage} {', '.join(clauses)}"
         await execute_as_owner(session, context.owner, [alter, *indexes], current=context.caller)
+
+
+async def indexed_of(context: RefreshContext, inputs: PlanInputs, names: Collection[str]) -> list[str]:
+    """Those of the storage table's columns that have an index of the compiler's."""
+    statements = await (await compiled(inputs)).create_storage_sql(context.storage)
+    return [name for name in names if index_on(context, name) in statements]
+
+
+def index_on(context: RefreshContext, name: str) -> str:
+    """The statement that makes an index on a column of the storage table."""
+    return f"CREATE INDEX ON {context.storage} ({quote(name)})"
