@@ -73,6 +73,8 @@ class Canonical(Postgres):
             if name not in {"DATE_PART", *aggregates.OWN_SYNTAX}
         } | {**aggregates.PARSERS, **expressions.PARSERS}
 
+        ARRAY_CONSTRUCTORS = {"ARRAY": exp.Array}  # noqa: RUF012 - list[1] is an element of a column
+
     class Generator(PostgresGenerator):
         """Operators are written as operators."""
 

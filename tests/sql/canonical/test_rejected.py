@@ -78,6 +78,11 @@ def test_canonical_text_comes_back_in_words_of_its_own(query: str) -> None:
     assert regenerate(again) == again
 
 
+def test_a_column_may_have_the_name_of_another_dialects_constructor() -> None:
+    query = "SELECT list[1] AS e, map[1] AS m, ARRAY[1, 2] AS a FROM public.t"
+    assert regenerate(query) == query
+
+
 def test_opaque_query_is_full_only() -> None:
     compiled = opaque_query("SELECT whatever;", [Column("x", "integer")])
     assert not compiled.differential
