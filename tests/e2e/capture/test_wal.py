@@ -433,7 +433,11 @@ def test_monitoring_shows_slot_and_mode(db: Database, eventually: Eventually) ->
         retained = "SELECT retained_wal_bytes > 1048576 FROM pgtrickle.slot_health()"
         eventually(lambda: db.value(retained), PATIENCE)
         assert db.rows("SELECT severity FROM pgtrickle.health_check() WHERE check_name = 'slot_lag'") == [("WARN",)]
-    db.run("RESET pg_trickle.slot_lag_warning_threshold_mb")
+        alert = "SELECT alert FROM pgtrickle.check_cdc_health()"
+        assert db.value(alert) is None
+        db.run("SET pg_trickle.slot_lag_critical_threshold_mb = 1")
+        eventually(lambda: db.value(alert) == "slot_lag_exceeds_threshold")
+    db.run("RESET pg_trickle.slot_lag_warning_threshold_mb; RESET pg_trickle.slot_lag_critical_threshold_mb")
 
 
 def test_nothing_is_left_when_nobody_needs_the_log(db: Database, eventually: Eventually) -> None:
