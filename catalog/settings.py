@@ -331,6 +331,8 @@ SETTINGS = (
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
+_OTHER_NAMES = {"adaptive_full_threshold": "differential_max_change_ratio"}
+"""Names that pg_trickle's own documentation uses for a setting in passing."""
 
 
 def setting_named(name: str) -> Setting | None:
@@ -347,6 +349,9 @@ def nearest(name: str) -> str | None:
 
     >>> nearest("pg_trickle.enable"), nearest("pg_trickle.qqq")
     ('pg_trickle.enabled', None)
+    >>> nearest("pg_trickle.adaptive_full_threshold")
+    'pg_trickle.differential_max_change_ratio'
     """
-    found = get_close_matches(name.lower().removeprefix(PREFIX), _BY_NAME, n=1)
+    meant = name.lower().removeprefix(PREFIX)
+    found = [_OTHER_NAMES[meant]] if meant in _OTHER_NAMES else get_close_matches(meant, _BY_NAME, n=1)
     return PREFIX + found[0] if found else None

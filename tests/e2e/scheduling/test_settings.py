@@ -74,6 +74,9 @@ def test_an_unknown_name_is_warned_about_with_the_nearest_known_one(client: Any)
     client.execute("SET pg_trickle.max_concurent_refreshes = 2")
     assert notices == [("WARNING", 'Perhaps you meant "pg_trickle.max_concurrent_refreshes".')]
     assert value(client, "SHOW pg_trickle.max_concurent_refreshes") == "2"  # it is PostgreSQL's
+    notices.clear()
+    client.execute("SET pg_trickle.adaptive_full_threshold = 0.2")
+    assert notices == [("WARNING", 'Perhaps you meant "pg_trickle.differential_max_change_ratio".')]
 
 
 def test_a_wrong_value_undoes_its_string_of_statements(client: Any) -> None:
