@@ -18,6 +18,7 @@ from sql.canonical.equivalence import same_wording
 from sql.canonical.explain_rewrites import rewrites
 from sql.canonical.rejected import rejected
 from sql.canonical.renamed import Renamed, follow_renames
+from sql.canonical.schema_names import Qualified, qualified_by
 from sql.canonical.stars import gives_out_star
 from sql.canonical.views import View, inlined
 from sql.changes.change_query import Followed
@@ -70,6 +71,11 @@ def inspect(canonical: str) -> Inspected:
 def has_star(query: str) -> bool:
     """See `gives_out_star`."""
     return gives_out_star(query)
+
+
+def names_qualified_by(query: str, schema: str) -> tuple[Qualified, ...]:
+    """See `qualified_by`."""
+    return qualified_by(query, schema)
 
 
 def reworded(canonical: str) -> str | None:

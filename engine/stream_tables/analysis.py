@@ -143,6 +143,7 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     text = query.strip().rstrip(";").strip()
     if not text:
         raise SqlError("42601", "the defining query is empty")
+    text = await _in_their_schemas(session, text, search_path)
     try:
         found = await analysed(session, text, ("definition", "columns", "dependencies", "functions"), path=search_path)
     except SqlError as error:
@@ -163,6 +164,26 @@ async def define(session: SqlSession, query: str, search_path: str) -> Definitio
     if not output:
         raise SqlError("42P16", "the defining query has no columns")
     return Definition(query, canonical, output, dependencies, functions, inspected)
+
+
+async def _in_their_schemas(session: SqlSession, query: str, search_path: str) -> str:
+    """The query with `pgtrickle.name`, as pg_trickle's examples call stream tables, in the schemas that they are in."""
+    if "pgtrickle" not in query.lower():
+        return query
+    named = await compilers().run(jobs.names_qualified_by, query, "pgtrickle")
+    if not named:
+        return query
+    rows = await session.fetch(
+        "SELECT name, schema FROM pgtrickle._schemas_of($1::text[], $2::text)",
+        sorted({each.name for each in named}),
+        search_path,
+    )
+    schemas = {str(name): quote(str(schema)) for name, schema in rows}
+    for each in reversed(named):
+        if each.name in schemas:
+            schema = schemas[each.name].ljust(each.end - each.start)  # so that positions in errors stay
+            query = query[: each.start] + schema + query[each.end :]
+    return query
 
 
 _BEGINNING = re.compile(r"(?:[\s(]|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(\w++)")

@@ -193,6 +193,23 @@ LANGUAGE sql STABLE AS $$
 $$;
 
 
+-- The schemas of the stream tables with these names, along a search path; none for what the schema pgtrickle itself has.
+CREATE OR REPLACE FUNCTION pgtrickle._schemas_of(names text[], path text) RETURNS TABLE (name text, schema text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    FOREACH name IN ARRAY names LOOP
+        CONTINUE WHEN octet_length(name) NOT BETWEEN 1 AND 63
+            OR EXISTS (SELECT FROM pg_class c WHERE c.relname = name AND c.relnamespace = 'pgtrickle'::regnamespace);
+        schema := (SELECT s.pgt_schema FROM pgtrickle.pgt_stream_tables s
+                   WHERE s.pgt_id = pgtrickle._resolve(quote_ident(name), path, true));
+        IF schema IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END $$;
+
+
 -- The schemas of a search_path setting in order, without duplicates of the implicit ones, with "public" at the end.
 CREATE OR REPLACE FUNCTION pgtrickle._path_schemas(path text) RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -265,6 +265,40 @@ def test_views_materialized_views_publications_and_policies_on_a_stream_table(ma
         drop_role(db, "tenant")
 
 
+def test_a_defining_query_may_name_stream_tables_by_the_schema_of_the_functions(made: Database) -> None:
+    """As in "Referencing Other Stream Tables": they are found where they are."""
+    db = made
+    db.run('CREATE SCHEMA "Other s"')
+    try:
+        db.create("order_totals", "SELECT customer_id, SUM(amount) AS total FROM orders GROUP BY customer_id")
+        db.create('"Other s"."Odd one"', "SELECT id FROM orders")
+        query = "SELECT customer_id, pgtrickle.order_totals.total FROM pgtrickle.order_totals WHERE total > 1000"
+        db.create("big_customers", query, schedule="1m")
+        assert db.value("SELECT source_table FROM pgtrickle.list_sources('big_customers')") == "public.order_totals"
+        assert db.state("big_customers")["original_query"] == query
+        db.run("UPDATE orders SET amount = amount + 1000 WHERE id = 1")
+        db.refresh("order_totals")
+        db.assert_differential("big_customers")
+        db.run('SET search_path = public, "Other s"')
+        other = """SELECT o.id FROM "pgtrickle" . "Odd one" AS o JOIN pgtrickle.pgt_status() ON name <> 'pgtrickle.x'"""
+        db.create("over_odd", other)
+        assert 'FROM ("Other s"."Odd one" o' in db.state("over_odd")["defining_query"]
+        for wrong, position in (
+            ("SELECT id FROM pgtrickle.order_totals", 8),
+            ("SELECT 1 FROM pgtrickle.nothing", 15),
+            ("SELECT pgtrickle.order_totals FROM events AS pgtrickle", 8),
+        ):
+            with pytest.raises(psycopg.Error) as caught:
+                db.create("wrong", wrong)
+            assert (caught.value.sqlstate or "")[:3] in ("42P", "427"), wrong
+            assert caught.value.diag.internal_position == str(position), wrong
+    finally:
+        db.run("RESET search_path")
+        for name in ("over_odd", '"Other s"."Odd one"'):
+            db.run("SELECT pgtrickle.drop_stream_table(%s)", name)
+        db.run('DROP SCHEMA "Other s"')
+
+
 def test_a_refresh_waits_for_its_schedule_where_no_commit_wakes_it(
     live_db: Database, eventually: Callable[..., Any]
 ) -> None:
