@@ -26,7 +26,7 @@ from server.protocol import messages as m
 from server.protocol.error_rewriting import explained
 from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
-from server.protocol.statements import extensions, request_statements, setting_syntax, uri_copy
+from server.protocol.statements import extensions, request_statements, setting_syntax, stream_table_names, uri_copy
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
 from server.subscriptions.interface import Cancellable
@@ -81,11 +81,18 @@ class Interceptor:
     def as_sent(self, text: bytes) -> bytes:
         """A statement as PostgreSQL gets it: one of ours becomes a request."""
         ours = (uri_copy.as_request, extensions.as_request, request_statements.as_request, setting_syntax.as_request)
-        for as_request in ours:
+        for as_request in (*ours, stream_table_names.as_request):
             request = as_request(text, backslashes=self.backslashes, encoding=self.dialogue.client_encoding)
             if request is not None:
                 return request
         return text
+
+    def is_the_same(self, text: bytes, sent: bytes) -> bool:
+        """Whether a statement is sent as it is, but for the schema of stream tables that it names."""
+        encoding = self.dialogue.client_encoding
+        return sent is text or sent == stream_table_names.as_request(
+            text, backslashes=self.backslashes, encoding=encoding
+        )
 
     def completion_of(self, text: bytes, completion: bytes) -> bytes:
         """The CommandComplete of a statement, by that of what PostgreSQL got in its place."""

@@ -244,7 +244,12 @@ class ExtendedInterceptor(Interceptor):
         if statement is None or Keyword.LOAD not in statement.mention:
             return parse
         self.warn_of(statement.text)
-        return m.parse(name, self.as_sent(statement.text))
+        sent = self.as_sent(statement.text)
+        if not self.is_the_same(statement.text, sent):
+            return m.parse(name, sent)
+        self.traffic.keep_statement(name, statement.mention & ~Keyword.LOAD, sent)
+        begin = 5 + len(name) + 1
+        return parse[:begin] + sent + parse[begin + len(sent) :]  # its parameters keep their types
 
     def _to_be_wrapped(self, execute: bytes) -> bool:
         if self.own or self.status != m.IDLE:

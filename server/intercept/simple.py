@@ -13,7 +13,7 @@ from functools import cached_property
 from server.intercept.base import ALONE, Interceptor, Refused
 from server.intercept.relayed_session import BackendError
 from server.protocol import messages as m
-from server.protocol.keyword_scan import Keyword, mentions
+from server.protocol.keyword_scan import SCHEMA, Keyword, mentions
 from server.protocol.lexer import Kind, Statement, kind_of
 from server.protocol.statement_registry import Attention
 from server.protocol.statements.cursor_syntax import CloseCursor
@@ -28,6 +28,11 @@ _ALREADY = "25001"
 
 _OURS = ("COPY", "CREATE", "ALTER", "DROP", "SET", "SHOW", "RESET")
 """What a statement can begin with that PostgreSQL gets as another."""
+
+
+def _may_be_ours(statement: Statement, text: bytes) -> bool:
+    """Whether PostgreSQL may get another statement in the place of one."""
+    return statement.words[0] in _OURS or SCHEMA in text.lower()
 
 
 @dataclass(slots=True)
@@ -138,7 +143,7 @@ class SimpleInterceptor(Interceptor):
             if subscribing and not found.subscribing:
                 found.subscribing = self.subscriptions.look(part) is not None
             found.copying |= statement.words[0] == "COPY"
-            if statement.words[0] in _OURS:
+            if _may_be_ours(statement, part):
                 found.ours = found.ours or self.as_sent(part) is not part
                 self.warn_of(part)
             await self.release_databases_of(text, statement)
@@ -154,7 +159,7 @@ class SimpleInterceptor(Interceptor):
         async for statement in self.statements(text):
             await self.release()
             asked = text if alone else text[statement.start : statement.end]
-            part = self.as_sent(asked) if statement.words[0] in _OURS else asked
+            part = self.as_sent(asked) if _may_be_ours(statement, asked) else asked
             going = await self._run_one(part, 0 if alone else statement.start, text, statement.words, alone)
             if not going:
                 break

@@ -8,7 +8,7 @@ because Python's part in a short statement's way is about as long as all system 
 from __future__ import annotations
 
 from server.protocol import messages as m
-from server.protocol.keyword_scan import COMMIT_WORDS, CURSOR_WORDS, ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, sends
+from server.protocol.keyword_scan import COMMIT_WORDS, CURSOR_WORDS, ELSEWHERE, EVERYWHERE, IN_EVERYWHERE, SCHEMA, sends
 from server.protocol.traffic import Traffic
 
 _unpack = m.HEADER.unpack_from
@@ -80,6 +80,8 @@ def _may_be_own(text: bytes, kind: int, scanned: bool) -> bool:
         for word in EVERYWHERE:
             if word in text:
                 return True
+    if SCHEMA in text:
+        return True
     if scanned:
         for word in _IN_PREPARED if kind == _PARSE else ELSEWHERE:
             if word in text:

@@ -21,8 +21,8 @@ class Keyword(Flag):
     DATABASE = auto()
     """May create, alter or drop a database, which PostgreSQL refuses while the engine is connected to it."""
     LOAD = auto()
-    """May be COPY from files (``uri_copy``), or a statement of ``extensions``, ``request_statements`` or
-    ``setting_syntax``."""
+    """May be COPY from files (``uri_copy``), or a statement of ``extensions``, ``request_statements``,
+    ``setting_syntax`` or ``stream_table_names``."""
     SUBSCRIBE = auto()
     """May be a SUBSCRIBE in one of its forms, or speak of its cursor (``subscribe_syntax``, ``cursor_syntax``)."""
     CURSOR = auto()
@@ -70,6 +70,7 @@ class _Form(NamedTuple):
         return True
 
 
+SCHEMA = b"pgtrickle"
 _CHANGES = (b"create", b"alter", b"drop")
 _EXTENSIONS = (b"pg_trickle", b"pgque", b"pg_accumulator")
 _ON_STREAM_TABLES = tuple(
@@ -81,6 +82,11 @@ _FROM, _URI = re.compile(rb"\bfrom\b"), re.compile(rb"'[a-z0-9]{1,16}://")
 _EXTENSION = re.compile(rb"\bextension\b")
 _SETS, _SETTING = re.compile(rb"\b(?:set|reset|show)\b"), re.compile(rb"\bpg_trickle\"?\s{0,64}+\.")
 _OF_OURS = re.compile(rb"\b(?:pg_trickle|pgque|pg_accumulator)\b")
+# A name in the schema of the functions that is none of its relations' and no function's.
+_IN_SCHEMA = re.compile(
+    rb'\bpgtrickle"?\s{0,64}+\.\s{0,64}+"?(?!_|pgt_|settings\b|stream_tables_info\b|pg_stat_stream_tables\b|quick_health\b)'
+    rb'(?:[a-z0-9_$ \x80-\xff]{1,63}+"|[a-z0-9_$\x80-\xff]{1,63}+)\s{0,64}+(?!\()'
+)
 # Two words behind one another, or the first one in front of a comment or of much white space.
 _SOURCE = re.compile(rb"\b(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)")
 _RETAIN = re.compile(rb"\bretain\b\s{0,64}+(?:history\b|/\*|--|\s)")
@@ -98,6 +104,7 @@ _FORMS = (
     _Form(Keyword.LOAD, (b"pg_trickle",), (_SETS, _SETTING), (b"set", b"show"), (b"pg_trickle",)),
     _Form(Keyword.LOAD, (b"source",), (_SOURCE,), (b"create", b"drop"), (b"source",)),
     _Form(Keyword.LOAD, (b"retain",), (_RETAIN,), (b"retain",), (b"history",)),
+    _Form(Keyword.LOAD, (SCHEMA,), (_IN_SCHEMA,), (SCHEMA,)),
     _Form(Keyword.SUBSCRIBE, (b"subscribe",), (_SUBSCRIBE,), (b"subscribe",)),
     _Form(Keyword.REQUEST, (b"stream_table",), (_REQUEST,), _ON_STREAM_TABLES, everywhere=True),
     # It is rare: where the fast path passes it, it is noticed by the INFO that it raises.
@@ -143,6 +150,10 @@ def mentions(text: bytes) -> Keyword:
     (<Keyword.LOAD: 4>, <Keyword.LOAD: 4>)
     >>> mentions(b"CREATE /* a */ SOURCE c FROM LOAD GENERATOR COUNTER"), mentions(b"CREATE TABLE t (source text)")
     (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
+    >>> mentions(b"SELECT n FROM pgtrickle.totals"), mentions(b"SELECT * FROM pgtrickle.pgt_status()")
+    (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
+    >>> mentions(b"select pgtrickle.get_staleness ('x')"), mentions(b'TABLE "pgtrickle" . "Odd one"')
+    (<Keyword.NOTHING: 0>, <Keyword.LOAD: 4>)
     >>> mentions(b"COPY t FROM STDIN"), mentions(b"copy t to stdout")
     (<Keyword.COPY_IN: 32>, <Keyword.NOTHING: 0>)
     >>> mentions(b"declare c cursor for subscribe t"), mentions(b"SELECT subscribe FROM users")

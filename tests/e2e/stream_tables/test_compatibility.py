@@ -299,6 +299,50 @@ def test_a_defining_query_may_name_stream_tables_by_the_schema_of_the_functions(
         db.run('DROP SCHEMA "Other s"')
 
 
+def test_statements_may_name_stream_tables_by_the_schema_of_the_functions(made: Database) -> None:
+    """The reference's examples that read pgtrickle.order_totals, in both protocols."""
+    db = made
+    db.create("order_totals", "SELECT customer_id, SUM(amount) AS total FROM orders GROUP BY customer_id")
+    expected = db.value("SELECT total FROM order_totals WHERE customer_id = 2")
+    for statement in (
+        "SELECT total FROM pgtrickle.order_totals WHERE customer_id = 2",
+        'WITH t AS (SELECT pgtrickle.order_totals.* FROM "pgtrickle" . order_totals) SELECT total FROM t'
+        " WHERE customer_id = 2",
+        "EXPLAIN SELECT total FROM pgtrickle.order_totals",
+    ):
+        assert db.rows(statement)[0][0] == expected or "order_totals" in db.rows(statement)[0][0]
+    prepared = "SELECT total FROM pgtrickle.order_totals WHERE customer_id = %b AND %t > 1"
+    with db.connect() as client:
+        for _ in range(3):  # with the types of its parameters, also once it has a name
+            assert client.execute(prepared, (2, 5), prepare=True).fetchall() == [(expected,)]
+        both = client.execute("SELECT 1; SELECT total FROM pgtrickle.order_totals WHERE customer_id = 2; SELECT 3")
+        assert both.nextset() and both.fetchall() == [(expected,)]
+        with pytest.raises(psycopg.errors.UndefinedColumn) as caught:
+            client.execute("SELECT 1; SELECT nothing FROM pgtrickle.order_totals")
+        assert caught.value.diag.statement_position == "18"
+    db.run(
+        "CREATE VIEW top_customers AS SELECT customer_id, total FROM pgtrickle.order_totals WHERE total > 500"
+        " ORDER BY total DESC"
+    )
+    assert db.value("SELECT count(*) FROM top_customers") > 0
+    db.run("CREATE TEMPORARY TABLE kept (customer_id int, total numeric)")
+    assert db.run("INSERT INTO kept SELECT customer_id, total FROM pgtrickle.order_totals").rowcount == 5
+    assert db.run("DELETE FROM kept USING pgtrickle.order_totals t WHERE t.total = kept.total").rowcount == 5
+    db.run("CREATE PUBLICATION my_pub FOR TABLE pgtrickle.order_totals; DROP PUBLICATION my_pub")
+    db.run("ALTER TABLE pgtrickle.order_totals ENABLE ROW LEVEL SECURITY")
+    db.run("CREATE POLICY tenant_isolation ON pgtrickle.order_totals USING (customer_id = 2)")
+    assert db.value("SELECT count(*) FROM pg_policies WHERE tablename = 'order_totals'") == 1
+    # Nothing is written or dropped under a name that it does not have, and an alias stays one.
+    for statement in ("DELETE FROM pgtrickle.orders", "DROP TABLE pgtrickle.orders", "TRUNCATE pgtrickle.orders",
+                      "WITH gone AS (DELETE FROM pgtrickle.orders) SELECT 1", "UPDATE pgtrickle.orders SET id = 0",
+                      "ALTER TABLE pgtrickle.orders RENAME TO others"):  # fmt: skip
+        with pytest.raises(psycopg.errors.UndefinedTable, match="orders"):
+            db.run(statement)
+    assert db.rows("SELECT pgtrickle.id FROM orders AS pgtrickle WHERE pgtrickle.id = 3") == [(3,)]
+    assert db.rows("SELECT name FROM pgtrickle.pgt_status()") == [("public.order_totals",)]
+    assert db.value("SELECT count(*) FROM pgtrickle.stream_tables_info") == 1
+
+
 def test_a_refresh_waits_for_its_schedule_where_no_commit_wakes_it(
     live_db: Database, eventually: Callable[..., Any]
 ) -> None:

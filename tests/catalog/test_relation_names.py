@@ -1,0 +1,18 @@
+"""Names of relations of the schema pgtrickle, by which stream tables in other schemas are told from them."""
+
+from __future__ import annotations
+
+from server.protocol.keyword_scan import NOTHING, mentions
+from server.protocol.statements.stream_table_names import RELATIONS, as_request
+from tests.catalog.conftest import Connect
+
+
+def test_none_of_them_is_taken_for_a_stream_table(connect: Connect) -> None:
+    rows = connect().execute(
+        "SELECT relname FROM pg_class WHERE relnamespace = 'pgtrickle'::regnamespace AND relkind IN ('r', 'v', 'S')"
+    )
+    names = {str(name) for (name,) in rows.fetchall()}
+    assert names > RELATIONS
+    for name in names:
+        statement = f"SELECT * FROM pgtrickle.{name}".encode()
+        assert (mentions(statement), as_request(statement)) == (NOTHING, None), name
