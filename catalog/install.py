@@ -28,6 +28,7 @@ import structlog
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
 from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
 from catalog.pinned_settings import PINNED_PATH
+from catalog.registration import HAS_MEMBERS, register
 from catalog.session import ScriptSession, SqlError, SqlSession
 from catalog.settings_function import settings_function
 from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
@@ -167,6 +168,7 @@ async def install(
         damaged = await _damage(session, scripts, system, place)
         warnings += _lost(system, damaged)
         if not any(one.can_be_repaired for one in damaged):
+            await register(session, system, place, quoted(place), superuser=superuser)
             return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     try:
         changed = await _install_and_commit(session, scripts, system, schema)
@@ -176,6 +178,7 @@ async def install(
         # What is left of it works as well as before.
         warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
         return InstallResult(present, changed=False, warnings=warnings)
+    await register(session, system, place, quoted(place), superuser=superuser)
     repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
     warnings += await _missing(session, system)
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
@@ -402,7 +405,7 @@ async def _check_rights(session: SqlSession, system: System, schema: str) -> Non
     rows = await session.fetch(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version'), "
         "has_database_privilege(current_database(), 'CREATE'), current_user::text, current_database()::text, "
-        "EXISTS (SELECT FROM pg_extension WHERE extname = $1::text), "
+        f"EXISTS (SELECT FROM pg_extension e WHERE e.extname = $1::text AND {HAS_MEMBERS}), "
         "coalesce((SELECT NOT pg_has_role(n.nspowner, 'USAGE') FROM pg_namespace n"
         " WHERE n.nspname = $2::text), false), "
         "pg_is_in_recovery(), "

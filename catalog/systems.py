@@ -7,6 +7,10 @@ from importlib.metadata import version
 
 VERSION = version("headwater")
 """The version of every system, and of Headwater. Scripts say ``@version@``."""
+EARLIER_VERSIONS: tuple[str, ...] = ()
+"""Versions that were released before: PostgreSQL is to know that what they have installed can be brought up to date."""
+MADE_BY = "Headwater: "
+"""How the comments of extensions of ours begin, by which PostgreSQL's files for them are told from those of others."""
 
 WITHOUT_EVENT_TRIGGERS = (
     "event triggers of pgtrickle are not installed, since role {role} is no superuser: DROP TABLE on a stream table "

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from catalog.install import quoted, schema_of
+from catalog.registration import HAS_MEMBERS
 from catalog.session import RequestSession, SqlError
 from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
 
@@ -189,6 +190,10 @@ def _check_version_name(version: str | None) -> None:
 async def _drop(session: RequestSession, asked: _Asked) -> None:
     system, present = asked.system, asked.present
     if present is None:
+        entry = f"SELECT FROM pg_catalog.pg_extension e WHERE e.extname = $1::pg_catalog.text AND NOT {HAS_MEMBERS}"
+        if await session.fetch(entry, system.extension):  # somebody has dropped what it stood for
+            await session.execute(f'DROP EXTENSION "{system.extension}"')
+            return
         if not asked.guarded:
             raise _missing(system)
         await _notice(session, f'extension "{system.extension}" does not exist, skipping')

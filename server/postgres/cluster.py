@@ -27,6 +27,7 @@ import psycopg
 import structlog
 
 from server.postgres.data_directory import DataDirectory, StartupError
+from server.postgres.extension_files import extension_settings, write_extension_files
 from server.postgres.launch import REFUSED
 from server.postgres.processes import (
     FAST_STOP_SECONDS,
@@ -376,9 +377,12 @@ class EmbeddedPostgres:
             self._wait_until_ready(output, started)
 
     def _write_settings(self) -> None:
-        path = self._data.postgres / "headwater.conf"
-        text = "".join(f"{name} = {_escaped(value)}\n" for name, value in machine_settings(self._data.logs).items())
-        put_text(path, text, self._identity)
+        cluster = self._data.postgres
+        version = int(text_of(cluster / "PG_VERSION"))
+        settings = machine_settings(self._data.logs) | extension_settings(cluster, version)
+        text = "".join(f"{name} = {_escaped(value)}\n" for name, value in settings.items())
+        put_text(cluster / "headwater.conf", text, self._identity)
+        write_extension_files(cluster, self._identity)
 
     def _wait_until_ready(self, output: IO[bytes], started: int) -> None:
         assert self._postmaster is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,8 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from catalog.systems import VERSION
+from catalog.systems import SYSTEMS, VERSION
+from server.postgres.cluster import binaries
 from tests.e2e.conftest import Database, Headwater
 
 
@@ -152,9 +154,10 @@ def test_other_extensions_are_postgresqls_own(db: Database) -> None:
     with pytest.raises(errors.FeatureNotSupported, match='"pgque" together with extensions that Headwater does not'):
         connection.execute("DROP EXTENSION hstore, pgque CASCADE")
     # What is no statement of PostgreSQL's grammar is refused by PostgreSQL.
-    for statement in ("CREATE EXTENSION pgque VERSION 1", "CREATE EXTENSION pgque SCHEMA pgque SCHEMA pgque"):
-        with pytest.raises(errors.SyntaxError):
-            connection.execute(statement)
+    with pytest.raises(errors.SyntaxError):
+        connection.execute("CREATE EXTENSION pgque VERSION 1")
+    with pytest.raises((errors.SyntaxError, errors.DuplicateObject)):
+        connection.execute("CREATE EXTENSION pgque SCHEMA pgque SCHEMA pgque")
 
 
 REFUSED = {
@@ -228,3 +231,67 @@ def test_stream_tables_work_where_queues_cannot_be_installed(server: Headwater) 
     finally:
         with psycopg.connect(server.dsn(), autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+SHOWN = """
+SELECT a.name, e.extversion, a.default_version, a.installed_version, v.installed, e.extnamespace::regnamespace::text,
+       a.comment
+FROM pg_available_extensions a JOIN pg_available_extension_versions v USING (name)
+LEFT JOIN pg_extension e ON e.extname = a.name
+WHERE a.comment LIKE 'Headwater%' ORDER BY 1
+"""
+ALL = [
+    ("pg_accumulator", VERSION, VERSION, VERSION, True, "accum", "Headwater: registers"),
+    ("pg_trickle", VERSION, VERSION, VERSION, True, "pgtrickle", "Headwater: stream tables"),
+    ("pgque", VERSION, VERSION, VERSION, True, "pgque", "Headwater: queues"),
+]
+
+
+def test_postgresql_shows_what_is_installed(db: Database) -> None:
+    if db.connection.info.server_version < 180000:
+        pytest.skip("earlier versions look for extensions in one place only, which is not ours")
+    assert db.rows(SHOWN) == ALL
+    psql = [binaries() / "psql", "-X", "-A", "-t", "-c", "\\dx pg_trickle", db.server.dsn(db.name)]
+    shown = subprocess.run(psql, check=True, capture_output=True, text=True).stdout
+    assert shown == f"pg_trickle|{VERSION}|{VERSION}|pgtrickle|Headwater: stream tables\n"
+    # Nothing is a member of them, so that a dump has all there is.
+    dump = subprocess.run(
+        [binaries() / "pg_dump", db.server.direct_dsn(db.name)], check=True, capture_output=True, text=True
+    )
+    for system in SYSTEMS:
+        assert f"CREATE EXTENSION IF NOT EXISTS {system.extension} WITH SCHEMA {system.schema};" in dump.stdout
+        assert f"COPY {system.schema}.{system.versions} " in dump.stdout
+    assert db.value("SELECT count(*) FROM pg_depend WHERE deptype = 'e' AND classid <> 'pg_language'::regclass") < 10
+    db.run("DROP EXTENSION pgque")
+    db.run('CREATE EXTENSION pg_accumulator SCHEMA "Ledger"')
+    changed = [(*ALL[0][:5], '"Ledger"', ALL[0][6]), ALL[1], ("pgque", None, VERSION, None, False, None, ALL[2][6])]
+    assert db.rows(SHOWN) == changed
+    for statement in ("CREATE EXTENSION pgque", "DROP EXTENSION pg_accumulator", "CREATE EXTENSION pg_accumulator"):
+        db.run(statement)
+    assert db.rows(SHOWN) == ALL
+
+
+def test_entries_that_are_made_and_dropped_past_the_server_stand_for_nothing(server: Headwater) -> None:
+    name = "e2e_entries"
+    direct = server.administrator(direct=True)
+    if direct.info.server_version < 180000:
+        pytest.skip("earlier versions look for extensions in one place only, which is not ours")
+    direct.execute(f"CREATE DATABASE {name}")
+    try:
+        with psycopg.connect(server.direct_dsn(name), autocommit=True) as past:
+            past.execute("CREATE EXTENSION pg_trickle; CREATE EXTENSION pgque")
+            assert past.execute("SELECT to_regclass('pgtrickle.pgt_schema_version')").fetchone() == (None,)
+            database = Database(server, name)
+            assert database.rows(SHOWN) == ALL
+            assert database.value("SELECT count(*) FROM pgtrickle.pgt_status()") == 0
+            past.execute("DROP EXTENSION pgque; DROP EXTENSION pg_trickle")
+            assert database.value("SELECT pgque.create_queue('orders')") == 1
+            database.run("ALTER EXTENSION pgque UPDATE; ALTER EXTENSION pg_trickle UPDATE")
+            assert database.rows(SHOWN) == ALL
+            # What a dump does that is restored over what there is.
+            past.execute("DROP TABLE pgque.schema_version")
+            assert tag(database.connection, "DROP EXTENSION IF EXISTS pgque") == ("DROP EXTENSION", [])
+            assert database.value("SELECT count(*) FROM pg_extension WHERE extname = 'pgque'") == 0
+            database.close()
+    finally:
+        server.administrator().execute(f"DROP DATABASE {name} WITH (FORCE)")
