@@ -127,7 +127,7 @@ def _identifier(token: Token) -> str | None:
 def _version(token: Token) -> str | None:
     """A version as a string literal: it is one already, or a word."""
     if token.kind in ("string", "escaped", "dollar"):
-        return token.word if token.word[:1].upper() not in ("B", "X") else None
+        return token.word if token.word[:1].upper() not in ("B", "X", "N") else None
     return _identifier(token)
 
 

@@ -98,7 +98,14 @@ def test_stream_tables_take_in_what_waited_and_what_comes(earlier: Database) -> 
             table: "FULL" if table == "shop.later" else "DIFFERENTIAL" for table in TABLES
         }
     assert db.rows("SELECT region, total FROM shop.shown EXCEPT SELECT region, total FROM shop.totals") == []
+    dropped = db.state("shop.large")["pgt_id"]
     db.run("SELECT pgtrickle.drop_stream_table('shop.large')")
+    assert db.value("SELECT count(*) FROM pgtrickle.pgt_refresh_history WHERE pgt_id = %s", dropped) == 0
+    tracked = (
+        "SELECT count(*) FILTER (WHERE %s = ANY (tracked_by_pgt_ids)), count(*) FROM pgtrickle.pgt_change_tracking"
+    )
+    left, tables = db.rows(tracked, dropped)[0]
+    assert left == 0 and tables > 4
     db.create("shop.large", "SELECT region FROM shop.totals WHERE total > 100")
     db.assert_refreshed("shop.large")
 
