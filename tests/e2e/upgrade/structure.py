@@ -9,13 +9,15 @@ import psycopg
 _RIGHTS = """coalesce((SELECT string_agg(concat_ws(' ', a.grantee::regrole, a.privilege_type, a.is_grantable), ', '
     ORDER BY a.grantee::regrole::text, a.privilege_type) FROM aclexplode({acl}) AS a), '')"""
 
-# A dump that was restored has other parentheses in its constraints.
+# A dump that was restored has other parentheses in its constraints. Names are those of the query's snapshot, since what
+# is made in use comes and goes meanwhile.
 _STRUCTURE = f"""
 WITH schemas AS (
     SELECT n.oid, n.nspname, n.nspacl, n.nspowner FROM pg_namespace n
     WHERE n.nspname ~ '^(pgtrickle|pgtrickle_.*|pgque|accum|accum_.*)$'
 ), relations AS (
-    SELECT c.*, c.oid::regclass::text AS name FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
+    SELECT c.*, s.nspname || '.' || quote_ident(c.relname) AS name
+    FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
 )
 SELECT 'schema', nspname, {_RIGHTS.format(acl="coalesce(nspacl, acldefault('n', nspowner))")} FROM schemas
 UNION ALL
@@ -46,7 +48,8 @@ SELECT 'policy', r.name || '.' || p.polname, concat_ws('; ', p.polpermissive, p.
     pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid))
 FROM relations r JOIN pg_policy p ON p.polrelid = r.oid
 UNION ALL
-SELECT 'function', p.oid::regprocedure::text, concat_ws('; ', p.prokind, pg_get_function_arguments(p.oid),
+SELECT 'function', concat(s.nspname, '.', quote_ident(p.proname), '(', pg_get_function_identity_arguments(p.oid), ')'),
+    concat_ws('; ', p.prokind, pg_get_function_arguments(p.oid),
     pg_get_function_result(p.oid), (SELECT lanname FROM pg_language WHERE oid = p.prolang), p.prosecdef, p.provolatile,
     p.proisstrict, p.proleakproof, p.proparallel, p.procost, p.prorows, p.proconfig, p.proowner::regrole,
     {_RIGHTS.format(acl="coalesce(p.proacl, acldefault('f', p.proowner))")},
