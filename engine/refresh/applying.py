@@ -20,6 +20,8 @@ from engine.stream_tables.refresh_state import RefreshContext
 
 logger = structlog.get_logger(__name__)
 
+STORING = 4
+"""The phase of a refresh, as `pgtrickle._note_progress` takes it."""
 UNIQUE_VIOLATION = "23505"
 QUERY_CANCELED = "57014"
 MANY_CHANGES = 10_000
@@ -177,8 +179,10 @@ async def _apply(
     ``changes``: it is that of a differential refresh.
     """
     called = _applying_changes(context) if changes else "_apply($1::text, $2::text::jsonb, false)"
+    query = f"SELECT pgtrickle._note_progress($3::bigint, {STORING}, $4::text), pgtrickle.{called}::text"
+    action = Action.DIFFERENTIAL if changes else Action.REINITIALIZE if context.needs_reinit else Action.FULL
     async with set_role(session, context.owner, current=context.caller):
-        ((text,),) = await session.fetch(f"SELECT pgtrickle.{called}::text", statement, dumps(parameters))
+        ((_, text),) = await session.fetch(query, statement, dumps(parameters), context.pgt_id, action.value)
     return dict(json.loads(text))
 
 

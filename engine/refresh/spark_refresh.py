@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 
 from catalog.session import SqlSession
-from catalog.values import Executor
+from catalog.values import Action, Executor
 from engine.foreign_tables.lake_polling import LakeReader
 from engine.mirror.mirror import MirrorUnavailable
 from engine.refresh.executor_choice import NotOnSpark, SparkDelta, SparkJobError, SparkRows
@@ -40,7 +40,7 @@ ANY_JOB_SECONDS = 86400.0
 _BINARY_ORDER = """
 SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
                            WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
-                           ELSE false END
+                           ELSE false END, pgtrickle._note_progress($1::bigint, 3, $2::text)
 FROM pg_catalog.pg_database d WHERE datname = pg_catalog.current_database()
 """
 
@@ -162,7 +162,8 @@ class DatabaseOnSpark:
         # What PostgreSQL can do does not wait until a Spark that was lost has been started again.
         tries = 2 if settings.spark_failure_policy == FailurePolicy.RETRY and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
-        ((binary_order,),) = await session.fetch(_BINARY_ORDER)
+        action = Action.DIFFERENTIAL if kind == "differential" else Action.FULL
+        ((binary_order, _),) = await session.fetch(_BINARY_ORDER, context.pgt_id, action.value)
         return {
             "database": self._pool.database,
             "connect": self._pool.connect,

@@ -46,7 +46,8 @@ SELECT pg_catalog.pg_size_pretty(pg_catalog.pg_database_size(pg_catalog.current_
             AND pg_catalog.obj_description(n.oid, 'pg_namespace') LIKE 'Headwater registers, %')) AS registers,
        pg_catalog.to_regclass('pgtrickle.pgt_load_generators') IS NOT NULL AS has_subscriptions,
        pg_catalog.to_regclass('pgtrickle.pgt_leases') IS NOT NULL AS has_leases,
-       pg_catalog.to_regprocedure('pgtrickle.xmin_holders()') IS NOT NULL AS has_monitoring
+       pg_catalog.to_regprocedure('pgtrickle.xmin_holders()') IS NOT NULL AS has_monitoring,
+       pg_catalog.to_regclass('pgtrickle.pgt_stat_progress_refresh') IS NOT NULL AS has_progress
 """
 """A user may have made schemas that look like ours: nothing but PostgreSQL's own catalog is read here."""
 
@@ -109,6 +110,14 @@ ORDER BY s.pgt_schema, s.pgt_name
 """
 """A catalog of an earlier version has no `last_…` columns: they are read from the row as JSON."""
 
+_UNDER_WAY = """
+SELECT pgt_schema || '.' || pgt_name AS name, pid, coalesce(action, '') AS action, phase, initial,
+       pg_catalog.clock_timestamp() - transaction_start AS since,
+       coalesce(wait_event_type || ': ' || wait_event, '') AS waits_for, source_rows, rows_copied,
+       pg_catalog.pg_size_pretty(table_bytes) AS table_size
+FROM pgtrickle.pgt_stat_progress_refresh ORDER BY since DESC NULLS LAST, pid
+"""
+
 _SUBSCRIPTIONS = """
 SELECT reads, subscriber, started_at, clients, pg_catalog.pg_size_pretty(waiting_bytes) AS waiting, lag
 FROM pgtrickle.subscription_status()
@@ -150,6 +159,8 @@ class _Overview:
     has_leases: bool
     has_monitoring: bool
     """Whether it says what subscriptions and its own tables take, and who keeps old rows."""
+    has_progress: bool
+    """Whether it shows refreshes under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +207,22 @@ class _StreamTable:
 
 
 @dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A refresh that is not over."""
+
+    name: str
+    pid: int
+    action: str
+    phase: str
+    initial: bool
+    since: timedelta | None
+    waits_for: str
+    source_rows: int | None
+    rows_copied: int | None
+    table_size: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Subscription:
     reads: str | None
     subscriber: str | None
@@ -233,6 +260,7 @@ class _Database:
     """The processes of PostgreSQL that work for elected servers, by what for."""
     queues: _Queues | None = None
     stream_tables: list[_StreamTable] = field(default_factory=list)
+    under_way: list[_UnderWay] = field(default_factory=list)
     subscriptions: list[_Subscription] = field(default_factory=list)
     sources: list[_Source] = field(default_factory=list)
     failed_requests: list[str] = field(default_factory=list)
@@ -254,6 +282,8 @@ def show(running: Running, data: DataDirectory, postgres: PostgresUrl | None, co
     console.print(_database_table(databases))
     if any(database.stream_tables for database in databases):
         console.print(_stream_table_table(databases))
+    if any(database.under_way for database in databases):
+        console.print(_under_way_table(databases))
     if any(database.own_tables for database in databases):
         console.print(_own_tables_table(databases))
     if any(database.subscriptions for database in databases):
@@ -305,6 +335,8 @@ def _database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> 
         return found
     found.stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
     found.failed_requests = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]
+    if overview.has_progress:
+        found.under_way = _fetch(connection, _UnderWay, _UNDER_WAY)
     if overview.has_leases:
         found.leases = _leases(connection)
     if overview.has_monitoring:
@@ -419,6 +451,27 @@ def _stream_table_table(databases: list[_Database]) -> Table:
                 f"[{colour}]{row.status}[/]",
                 f"{_duration(row.staleness)} ago" if row.staleness is not None else "not populated",
                 _last_refresh(row),
+            )
+    return table
+
+
+def _under_way_table(databases: list[_Database]) -> Table:
+    table = Table(title="Refreshes under way", title_justify="left")
+    for heading in ("database", "stream table", "phase", "since", "backend", "waits for", "reads", "table"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("database", "stream table"))
+    for database in databases:
+        for row in database.under_way:
+            kind = "initial population" if row.initial else row.action
+            copied = f"{row.rows_copied} rows copied of " if row.rows_copied is not None else ""
+            table.add_row(
+                escape(database.name),
+                escape(row.name),
+                f"{row.phase} ({kind})" if kind else row.phase,
+                _duration(row.since) if row.since is not None else "",
+                str(row.pid),
+                escape(row.waits_for),
+                f"{copied}about {row.source_rows or 0} rows",
+                row.table_size or "",
             )
     return table
 

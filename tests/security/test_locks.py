@@ -17,7 +17,8 @@ TABLES = ("pgt_leases", "pgt_source_locks", "pgt_name_locks", "pgt_timeline_lock
 
 
 def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:
-    """But for those that count and put back what a session holds itself: no other role can be in their way.
+    """But for those that count and put back what a session holds itself: no other role can be in their way. And those
+    that show a refresh under way, which wait for nobody.
 
     Those of queues and registers are looked at where they are tested.
     """
@@ -25,7 +26,12 @@ def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:
         "SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
         " WHERE n.nspname ~ '^pgtrickle' AND p.prosrc ~ 'pg_(try_)?advisory_(xact_)?lock|locktype = ''advisory'''"
     )
-    assert sorted(found) == [("pgtrickle._restore_session(text[],jsonb)",), ("pgtrickle._session_locks()",)]
+    assert sorted(name for (name,) in found) == [
+        "pgtrickle._note_progress(bigint,integer,text)",
+        "pgtrickle._refreshes_under_way()",
+        "pgtrickle._restore_session(text[],jsonb)",
+        "pgtrickle._session_locks()",
+    ]
 
 
 @pytest.mark.parametrize("table", TABLES)

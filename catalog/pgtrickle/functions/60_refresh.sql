@@ -133,6 +133,7 @@ BEGIN
     END IF;
     -- Its row is the lock. Who has waited finds it as it is now, perhaps with another owner, or not at all.
     IF wait THEN
+        PERFORM pgtrickle._note_progress(pgt_id, 1);
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
     ELSE
@@ -148,6 +149,7 @@ BEGIN
     ELSIF locked.pgt_owner <> st.pgt_owner THEN
         PERFORM pgtrickle._check_owner(locked.pgt_owner, locked.pgt_name);
     END IF;
+    PERFORM pgtrickle._note_progress(pgt_id, 2);
     PERFORM pgtrickle._refuse_interference(locked.pgt_relid);
     context := pgtrickle._refresh_context(pgt_id, system, 10000001);
     IF NOT wait THEN
