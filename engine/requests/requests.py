@@ -303,6 +303,8 @@ async def _refresh(session: SqlSession, request: Request, means: Means) -> None:
     if context.one_snapshot:
         spark = NoSpark(ABOVE_READ_COMMITTED, spark.lake)
     await refresh_locked(session, context, Initiator.MANUAL, spark, alone=means.alone)
+    if context.read_as_of is not None:
+        await session.fetch("SELECT pgtrickle._tell_of_upstream($1::bigint)", context.pgt_id)
 
 
 async def drop(session: SqlSession, request: Request, _: Means | None = None) -> None:

@@ -101,6 +101,44 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_interference(oid) FROM PUBLIC;
 
 
+-- Wait a second for a stream table that another session refreshes or changes, and tell the client if that does not do. Its caller
+-- waits on, for as long as it takes.
+CREATE OR REPLACE FUNCTION pgtrickle._tell_of_wait(pgt_id bigint, name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s' AS $$
+BEGIN
+    PERFORM FROM pgtrickle.pgt_definitions s WHERE s.pgt_id = _tell_of_wait.pgt_id FOR UPDATE;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE NOTICE USING MESSAGE = format('waiting for another session, which refreshes or changes stream table "%s"', name),
+        HINT = 'See pgtrickle.pgt_stat_progress_refresh.';
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._tell_of_wait(bigint, text) FROM PUBLIC;
+
+
+-- Tell the client which of the stream tables that one reads, directly or through others, lacked changes when it was refreshed: these
+-- are not refreshed with it.
+CREATE OR REPLACE FUNCTION pgtrickle._tell_of_upstream(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    behind text[];
+    suspended text;
+BEGIN
+    SELECT array_agg(DISTINCT format('"%s.%s"', s.pgt_schema, s.pgt_name)),
+           min(format('%s.%s', s.pgt_schema, s.pgt_name)) FILTER (WHERE s.status = 'SUSPENDED')
+    INTO behind, suspended
+    FROM pgtrickle._followed(_tell_of_upstream.pgt_id, 9223372036854775807) f JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    WHERE f.lacks AND f.pgt_id <> _tell_of_upstream.pgt_id;
+    IF behind IS NOT NULL THEN
+        RAISE NOTICE USING
+            MESSAGE = format('upstream stream tables were not refreshed: %s', array_to_string(behind, ', ')),
+            DETAIL = format('Stream table "%s" reads them as they are, and they lack changes of what they read.',
+                            (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _tell_of_upstream.pgt_id)),
+            HINT = CASE WHEN suspended IS NULL
+                        THEN 'Refresh them before: pgtrickle.refresh_stream_table() refreshes the one that it names.'
+                        ELSE format('Resume what is suspended: SELECT pgtrickle.resume_stream_table(%L);', suspended) END;
+    END IF;
+END $$;
+
+
 -- Begin a refresh: lock the stream table, check the caller, and say all the engine needs, in one call: what
 -- _refresh_context returns. Where another refresh of it is running this one waits for its end, or unless wait raises
 -- 55P03; unless wait, "held_back" says why the scheduler must leave it alone, as far as the transaction sees. Raises 40001 at REPEATABLE READ if the stream table has changed since the transaction's snapshot.
@@ -135,7 +173,14 @@ BEGIN
     IF wait THEN
         PERFORM pgtrickle._note_progress(pgt_id, 1);
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
-        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+        FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            IF current_setting('lock_timeout') = '0' OR current_setting('lock_timeout')::interval > '1s' THEN
+                PERFORM pgtrickle._tell_of_wait(pgt_id, st.pgt_name);
+            END IF;
+            SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
+            FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE;
+        END IF;
     ELSE
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
@@ -234,6 +279,9 @@ BEGIN
         RETURN true;
     END IF;
     as_of := pgtrickle._read_as_of(st_id);
+    IF as_of IS NOT NULL THEN
+        PERFORM pgtrickle._tell_of_upstream(st_id);
+    END IF;
     as_of := least(coalesce(greatest(as_of, CASE WHEN as_of IS NOT NULL THEN st.data_timestamp END), now()), now());
     UPDATE pgtrickle.pgt_stream_tables s
     SET data_timestamp = as_of, last_refresh_at = clock_timestamp(), consecutive_errors = 0, updated_at = clock_timestamp()

@@ -37,8 +37,20 @@ def test_below_a_stream_table_that_fails_nothing_is_fresh(live_db: Database, eve
     before = dict(db.rows(TIMES))
     db.run("UPDATE side SET v = 3")
     eventually(lambda: db.rows("SELECT v, w FROM leaf") == [(3, 3)], what="leaf has followed what it can")
+    told: list[str] = []
+    db.connection.add_notice_handler(lambda notice: told.append(f"{notice.message_primary} {notice.message_hint}"))
+    db.refresh("leaf")
+    db.run("UPDATE side SET v = 3")  # with something to compute
     db.refresh("leaf")
     db.refresh("middle")
+    assert (
+        told
+        == [
+            'upstream stream tables were not refreshed: "public.up"'
+            " Resume what is suspended: SELECT pgtrickle.resume_stream_table('public.up');"
+        ]
+        * 3
+    )
     times = dict(db.rows(TIMES))
     assert times["up"] == before["up"]
     assert max(times["middle"], times["leaf"]) <= max(before.values()), "nothing of them is as of after the failure"

@@ -37,10 +37,12 @@ def test_refresh_is_seen_while_it_is_under_way(
     def in_background(statement: str) -> tuple[threading.Thread, int]:
         connection = db.connect(user=alice.info.user, password=alice.info.password)
         pid = connection.execute("SELECT pg_backend_pid()").fetchall()[0][0]
+        connection.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
         thread = threading.Thread(target=lambda: connection.execute(statement.encode()), daemon=True)
         thread.start()
         return thread, pid
 
+    told: list[str] = []
     held = locked()
     creation = "SELECT pgtrickle.create_stream_table('slow', 'SELECT wait(id) AS id FROM src', refresh_mode => 'FULL')"
     creating, _ = in_background(creation)
@@ -70,6 +72,8 @@ def test_refresh_is_seen_while_it_is_under_way(
         ("slow", "FULL", "storing", False, False, None),
         ("slow", None, WAITING, False, False, None),
     ]
+    eventually(lambda: told, what="the second one is told that it waits")
+    assert told == ['waiting for another session, which refreshes or changes stream table "slow"']
     # An advisory lock of anybody else shows nothing, nor does it keep a refresh waiting.
     pgt_id = db.state("slow")["pgt_id"]
     with bob.transaction():
