@@ -18,7 +18,8 @@ BEGIN
 END $$;
 
 
--- A schedule as it is stored: a duration, a cron expression or 'calculated'. NULL stays NULL.
+-- A schedule as it is stored: a duration, a cron expression or 'calculated'. NULL stays NULL. 'on commit' is the shortest duration that
+-- is allowed: a commit brings about a refresh, where the schedule is short.
 CREATE OR REPLACE FUNCTION pgtrickle._check_schedule(schedule text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -30,6 +31,16 @@ BEGIN
         RETURN NULL;
     ELSIF lower(given) = 'calculated' THEN
         RETURN 'calculated';
+    ELSIF given ~* E'^on\\s+commit$' THEN
+        IF least_seconds > 10 THEN
+            RAISE EXCEPTION USING ERRCODE = '22023',
+                MESSAGE = format('schedule "on commit" needs a schedule of 10 s at most, and the minimum is %s s', least_seconds),
+                HINT = 'The minimum is set by pg_trickle.min_schedule_seconds.';
+        ELSIF pgtrickle._setting('pg_trickle.event_driven_wake', 'on') = 'off' THEN
+            RAISE WARNING USING MESSAGE = format('no commit brings about a refresh, which is made every %s s', least_seconds),
+                DETAIL = 'pg_trickle.event_driven_wake is off.';
+        END IF;
+        RETURN greatest(least_seconds, 1) || 's';
     ELSIF seconds >= least_seconds THEN
         RETURN given;
     ELSIF seconds IS NOT NULL THEN
@@ -42,7 +53,7 @@ BEGIN
         RETURN regexp_replace(given, E'\\s+', ' ', 'g');  -- the engine looks whether it means anything
     END IF;
     RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid schedule "%s"', schedule),
-        HINT = 'Use a duration such as ''30s'', ''5m'' or ''1h30m'', a cron expression such as ''*/5 * * * *'' or ''@hourly'', or ''calculated''.';
+        HINT = 'Use a duration such as ''30s'', ''5m'' or ''1h30m'', a cron expression such as ''*/5 * * * *'' or ''@hourly'', ''on commit'' or ''calculated''.';
 END $$;
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 
+import psycopg
+import pytest
+
 from tests.e2e.conftest import Database
 
 
@@ -26,7 +29,15 @@ def test_commit_is_visible_at_once_through_a_chain(live_db: Database) -> None:
     db.create("first", "SELECT id, n FROM source", schedule="5s")
     db.create("second", "SELECT id, n FROM first", schedule="5s")
     db.create("seldom", "SELECT id, n FROM source", schedule="10m")
+    db.create("at_commit", "SELECT id, n FROM source", schedule="ON COMMIT")
+    assert db.state("at_commit")["schedule"] == "1s"
     took = [visible_after(db, "second", n) for n in range(1, 8)]
     assert statistics.median(took) < 0.8
     assert db.value("SELECT n FROM seldom WHERE id = 1") == 0  # a long schedule saves work
     db.assert_current("first", "second")
+    db.run("SET pg_trickle.min_schedule_seconds = 60")
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="the minimum is 60 s"):
+        db.run("SELECT pgtrickle.alter_stream_table('first', schedule => 'on commit')")
+    db.run("SET pg_trickle.min_schedule_seconds = 5")
+    db.run("SELECT pgtrickle.alter_stream_table('seldom', schedule => 'on commit')")
+    assert db.state("seldom")["schedule"] == "5s"
