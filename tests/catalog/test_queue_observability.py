@@ -301,7 +301,9 @@ def test_queue_health(queue: Queue) -> None:
 
     mine = f"queue_name = '{queue.name}'"
     ticks = f"tick_queue = (SELECT queue_id FROM pgque.queue WHERE {mine})"
-    assert health() == {"ticker": "ok", "rotation": "ok", "dlq": "ok"}
+    assert health() == {"ticker": "warning", "rotation": "ok", "dlq": "ok"}
+    details = dict(queue.rows("SELECT check_name, detail FROM pgque.queue_health() WHERE queue_name = %s", queue.name))
+    assert details["ticker"].startswith("the clock is not running, last tick ")
     age(queue, "tick", "tick_time", "3 minutes", ticks)
     age(queue, "queue", "queue_switch_time", "5 hours", mine)
     assert health() == {"ticker": "warning", "rotation": "warning", "dlq": "ok"}

@@ -44,12 +44,17 @@ $$;
 
 
 -- Three checks a queue, each 'ok', 'warning' or 'critical', and why:
---   ticker    the last tick is older than twice the idle period (critical: five times), or ticks are paused
+--   ticker    the last tick is older than twice the idle period (critical: five times), or ticks are paused, or nothing makes any
 --   rotation  the tables should have rotated one period ago (critical: three), so that they grow
 --   dlq       there are dead letters (critical: over 1000)
 CREATE OR REPLACE FUNCTION pgque.queue_health()
 RETURNS TABLE (queue_name text, check_name text, status text, detail text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    clock CONSTANT text := pgque._clock_state();
+BEGIN
+    RETURN QUERY
     SELECT s.queue_name, c.check_name, c.status, c.detail
       FROM pgque.queue_stats() s
       JOIN pgque.queue q ON q.queue_id = s.queue_id
@@ -58,9 +63,12 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
                 CASE WHEN s.ticker_paused OR q.queue_external_ticker AND s.last_tick_id IS NOT NULL THEN
                           CASE WHEN s.ticker_paused THEN 'warning' ELSE 'ok' END
                      WHEN s.last_tick_time IS NULL OR s.last_tick_time < now() - 5 * q.queue_ticker_idle_period THEN 'critical'
-                     WHEN s.last_tick_time < now() - 2 * q.queue_ticker_idle_period THEN 'warning'
+                     WHEN s.last_tick_time < now() - 2 * q.queue_ticker_idle_period
+                          OR clock IN ('missing', 'stopped', 'not running') THEN 'warning'
                      ELSE 'ok' END,
                 CASE WHEN s.ticker_paused THEN 'ticker is paused'
+                     WHEN NOT q.queue_external_ticker AND clock IN ('missing', 'stopped', 'not running')
+                     THEN format('the clock is %s, %s', clock, coalesce(format('last tick %s ago', now() - s.last_tick_time), 'never ticked'))
                      ELSE coalesce(format('last tick %s ago', now() - s.last_tick_time), 'never ticked') END),
                ('rotation',
                 CASE WHEN s.rotation_age > 4 * s.rotation_period THEN 'critical'
@@ -71,8 +79,8 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
                 CASE WHEN s.dlq_count > 1000 THEN 'critical' WHEN s.dlq_count > 0 THEN 'warning' ELSE 'ok' END,
                 format('%s dead letters', s.dlq_count))
       ) AS c (check_name, status, detail)
-     ORDER BY s.queue_name, c.check_name
-$$;
+     ORDER BY s.queue_name, c.check_name;
+END $$;
 
 
 -- The same numbers as metrics for an OpenTelemetry collector; times in seconds.

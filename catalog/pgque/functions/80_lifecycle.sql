@@ -134,22 +134,33 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catal
 $$;
 
 
+-- What makes ticks: 'scheduled' (a job of pg_cron), 'missing' (that job, but no pg_cron), 'stopped' (by pgque.stop()), 'running' (a
+-- server), 'waiting' (a server that is about to), 'not running'.
+CREATE OR REPLACE FUNCTION pgque._clock_state() RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    settings pgque.config := (SELECT c FROM pgque.config c);
+    server record;
+BEGIN
+    SELECT * INTO server FROM pgque._server();
+    RETURN CASE WHEN settings.ticker_job_id IS NOT NULL THEN CASE WHEN pgque._has_cron() THEN 'scheduled' ELSE 'missing' END
+                WHEN settings.clock_stopped THEN 'stopped'
+                WHEN server.ticking THEN 'running'
+                WHEN server.present THEN 'waiting'
+                ELSE 'not running' END;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgque._clock_state() FROM PUBLIC;
+
+
 -- One row a component: what it is, and whether it works.
 CREATE OR REPLACE FUNCTION pgque.status() RETURNS TABLE (component text, status text, detail text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     settings pgque.config := (SELECT c FROM pgque.config c);
-    server record;
     queues bigint := (SELECT count(*) FROM pgque.queue);
-    clock text;
+    clock CONSTANT text := pgque._clock_state();
     missing text[] := pgque._missing_roles();
 BEGIN
-    SELECT * INTO server FROM pgque._server();
-    clock := CASE WHEN settings.ticker_job_id IS NOT NULL THEN CASE WHEN pgque._has_cron() THEN 'scheduled' ELSE 'missing' END
-                  WHEN settings.clock_stopped THEN 'stopped'
-                  WHEN server.ticking THEN 'running'
-                  WHEN server.present THEN 'waiting'
-                  ELSE 'not running' END;
     RETURN QUERY
     SELECT 'postgresql', 'ok', current_setting('server_version')
     UNION ALL
