@@ -218,6 +218,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     result jsonb;
     details text;
+    tip text;
+    culprit text;
 BEGIN
     result := pgtrickle._run(statement, parameters);
     IF result @> '{"overlooked": true}' THEN
@@ -232,6 +234,16 @@ WHEN unique_violation OR data_exception THEN
         RETURN jsonb_build_object('failed', SQLSTATE);
     END IF;
     RAISE;
+WHEN undefined_table OR undefined_function OR undefined_object OR undefined_column OR invalid_schema_name THEN
+    GET STACKED DIAGNOSTICS tip = PG_EXCEPTION_HINT, culprit = PG_EXCEPTION_CONTEXT;
+    -- The innermost function that is not one of ours, such as that of a trigger on the storage table.
+    culprit := substring(culprit FROM E'(?:^|\\n)PL/pgSQL function ((?!"?pgtrickle)[^\\n(]+\\([^\\n)]*\\))');
+    IF culprit IS NULL THEN
+        RAISE;
+    END IF;
+    RAISE EXCEPTION USING ERRCODE = SQLSTATE, MESSAGE = SQLERRM, HINT = concat_ws(' ', nullif(tip, ''), format(
+        'In a refresh, functions run with the search_path "pg_catalog, pg_temp". Name the schemas in function %s, or ALTER FUNCTION %s '
+        'SET search_path.', culprit, culprit));
 END $$;
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import Database
+
 TABLES = """
 CREATE EXTENSION citext;
 CREATE TABLE t (id int PRIMARY KEY, v int, name citext);
@@ -200,3 +202,21 @@ def test_function_that_a_query_comes_to_mean_later(db: Any) -> None:
         db.refresh(name)
         db.assert_current(name)
         assert db.last(name)[0] == "REINITIALIZE", name
+
+
+def test_error_of_a_trigger_says_why_it_does_not_find_a_table(db: Database) -> None:
+    db.run("CREATE TABLE src (id int PRIMARY KEY); CREATE TABLE log (id int)")
+    db.create("st", "SELECT id FROM src")
+    db.run(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN INSERT INTO log VALUES (NEW.id); RETURN NULL; END $$"
+    )
+    db.run("CREATE TRIGGER note AFTER INSERT ON st FOR EACH ROW EXECUTE FUNCTION note()")
+    db.run("INSERT INTO src VALUES (1)")
+    with pytest.raises(psycopg.errors.UndefinedTable) as failed:
+        db.refresh("st")
+    assert failed.value.diag.message_primary == 'relation "log" does not exist'
+    assert "or ALTER FUNCTION public.note() SET search_path." in str(failed.value.diag.message_hint)
+    db.run("ALTER FUNCTION note() SET search_path = public")
+    db.assert_refreshed("st")
+    assert db.rows("SELECT id FROM log") == [(1,)]
