@@ -221,3 +221,21 @@ def test_repair_that_waits_for_a_writer_holds_up_neither_other_stream_tables_nor
         began = time.monotonic()
         assert own_server.stop() == 0
         assert time.monotonic() - began < 20
+
+
+@pytest.mark.long
+def test_creations_and_drops_over_one_source_do_not_fail_each_other(live_db: Any) -> None:
+    """In autocommit at READ COMMITTED: nobody is told to try again."""
+
+    def anew(name: str) -> Callable[[psycopg.Connection[Any]], None]:
+        def run(connection: psycopg.Connection[Any]) -> None:
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                query = "SELECT k, sum(v) AS s FROM t GROUP BY k"
+                connection.execute("SELECT pgtrickle.create_stream_table(%s, %s)", [name, query])
+                connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
+
+        return run
+
+    assert at_once(live_db, anew("one"), anew("two"), anew("three")) == []
+    assert live_db.rows("SELECT pgt_name FROM pgtrickle.pgt_stream_tables") == []
