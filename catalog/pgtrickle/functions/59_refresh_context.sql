@@ -36,18 +36,22 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_sources(bigint, oid) FROM PUBLIC;
 
 
 -- How many changes in a buffer a frontier has not seen, up to most, and whether a TRUNCATE is among them. NULL where
--- there is no buffer or no frontier.
+-- there is no buffer or no frontier. Raises 40001 if the buffer has just been dropped.
 CREATE OR REPLACE FUNCTION pgtrickle._pending_changes(
     buffer oid, snapshot pg_snapshot, xid xid8, change_id bigint, most int, OUT pending bigint, OUT truncated boolean
 )
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    size CONSTANT bigint := pg_relation_size(buffer);  -- NULL for one that is gone
 BEGIN
     truncated := false;
     IF buffer IS NULL OR snapshot IS NULL THEN
         RETURN;
-    ELSIF pg_relation_size(buffer) = 0 THEN
+    ELSIF size = 0 THEN
         pending := 0;
         RETURN;
+    ELSIF size IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'the last stream table over a source is being dropped';
     END IF;
     EXECUTE format($q$
         SELECT count(*), coalesce(bool_or(w = 0), false)
