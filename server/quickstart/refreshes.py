@@ -28,7 +28,7 @@ ORDER BY h.refresh_id
 """
 
 # Behind is who reads a table and has not seen the transaction, or reads a stream table and has not been
-# refreshed since that one changed. (Where nothing has changed, nothing is refreshed.)
+# refreshed (at the time in its frontier, or as of then) since that one changed. (Where nothing has changed, nothing is refreshed.)
 _BEHIND = """
 SELECT count(*)
 FROM pgtrickle.pgt_stream_tables s
@@ -39,7 +39,7 @@ WHERE CASE d.source_type
                        JOIN pgtrickle.pgt_stream_tables u USING (pgt_id)
                        WHERE u.pgt_relid = d.source_relid AND h.status = 'COMPLETED'
                          AND h.rows_inserted + h.rows_updated + h.rows_deleted > 0
-                         AND h.data_timestamp > s.data_timestamp)
+                         AND h.data_timestamp > greatest(s.data_timestamp, (s.frontier->>'at')::timestamptz))
       END
 """
 
