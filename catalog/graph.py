@@ -70,7 +70,11 @@ class DependencyGraph:
 
         Sets that have a member in common are one, and what stands between members of one belongs to it, too.
         """
-        order = {table.pgt_id: place for place, table in enumerate(chain.from_iterable(self.generations()))}
+        ordered = list(chain.from_iterable(self.generations()))
+        sets = list(sets)
+        if not sets:
+            return [(table,) for table in ordered]
+        order = {table.pgt_id: place for place, table in enumerate(ordered)}
         joined = self._graph.copy()
         for members in sets:
             first, *others = members
