@@ -26,6 +26,12 @@ def error(connection: psycopg.Connection[Any], call: str) -> tuple[str | None, s
     return failure.value.sqlstate, failure.value.diag.message_primary
 
 
+def refreshed_together(db: Database, eventually: Eventually, statement: str) -> None:
+    """Run a statement until a job was of several stream tables: what was begun before is over."""
+    jobs = "SELECT count(*) FROM pgtrickle.pgt_scheduler_jobs WHERE unit_kind = 'atomic_group' AND status = 'SUCCEEDED'"
+    eventually(lambda: db.run(statement) and db.value(jobs) > 0)
+
+
 def test_making_and_dropping_groups(db: Database) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY, v int)")
     for name in ("a", "b", "c", "d"):
@@ -63,6 +69,8 @@ def test_making_and_dropping_groups(db: Database) -> None:
     db.run("SELECT pgtrickle._keep_signals()")
     kept = "SELECT member_oids = ARRAY['renamed'::regclass::oid] FROM pgtrickle.pgt_refresh_groups ORDER BY group_name"
     assert db.rows(kept)[0] == (True,) and db.rows(GROUPS)[0] == ("g", ["renamed"], "read_committed")
+    db.run("UPDATE pgtrickle.pgt_refresh_groups SET member_oids = '{1}'; SELECT pgtrickle._keep_signals()")  # restored
+    assert db.rows(kept)[0] == (True,) and len(db.rows(GROUPS)) == 2
     db.run("DROP TABLE renamed; SELECT pgtrickle.drop_refresh_group('h'); SELECT pgtrickle._keep_signals()")
     assert db.rows("SELECT FROM pgtrickle.pgt_refresh_groups") == []
 
@@ -126,6 +134,7 @@ def test_members_show_one_moment(live_db: Database, eventually: Eventually, isol
     db.create("of_lines", "SELECT sum(n) AS n FROM order_lines", schedule="1s")
     db.run("SELECT pgtrickle.create_refresh_group('snapshot', ARRAY['of_orders', 'of_lines'], %s)", isolation)
     both = "BEGIN; UPDATE orders SET n = n + 1; UPDATE order_lines SET n = n + 1; COMMIT"
+    refreshed_together(db, eventually, both)
     with seen_while(db, "SELECT o.n = l.n FROM of_orders o, of_lines l") as seen, writing(db, both):
         eventually(lambda: db.value("SELECT n FROM of_lines") > 20)
     assert seen == {(True,)}
@@ -163,3 +172,54 @@ def test_each_change_is_taken_in_once_through_a_chain(live_db: Database, eventua
     eventually(lambda: not any(db.difference(name) for name in names))
     together = {db.history(name)[-1]["data_timestamp"] for name in names}
     assert len(together) == 1 and db.last("c4")[0] == "DIFFERENTIAL"
+
+
+def test_what_a_function_sets_does_not_reach_another_member(live_db: Database, eventually: Eventually) -> None:
+    db = live_db
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    db.run(
+        "CREATE FUNCTION sets(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM set_config('my.secret', 'known', false); RETURN v; END $$;"
+        "CREATE FUNCTION sees(v int) RETURNS text IMMUTABLE LANGUAGE plpgsql AS"
+        " $$ BEGIN RETURN coalesce(nullif(current_setting('my.secret', true), ''), 'nothing'); END $$"
+    )
+    db.create("first", "SELECT id, sets(v) AS v FROM t", schedule="1s")
+    db.create("second", "SELECT id, sees(v) AS seen, (SELECT count(*) FROM first) AS n FROM t", schedule="1s")
+    db.run("SELECT pgtrickle.create_refresh_group('g', ARRAY['first', 'second'])")
+    refreshed_together(db, eventually, "INSERT INTO t SELECT coalesce(max(id), 0) + 1, 1 FROM t")
+    eventually(lambda: db.value("SELECT min(n) = (SELECT count(*) FROM t) FROM second"))
+    assert db.rows("SELECT DISTINCT seen FROM second") == [("nothing",)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])
+def test_a_member_whose_source_is_captured_from_the_log(
+    live_db: Database, eventually: Eventually, isolation: str
+) -> None:
+    db = live_db
+    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.cdc_mode = 'auto'")
+    db.run("CREATE TABLE a (id int PRIMARY KEY, n int); CREATE TABLE b (id int PRIMARY KEY, n int)")
+    db.run("INSERT INTO a VALUES (1, 0); INSERT INTO b VALUES (1, 0)")
+    db.create("of_a", "SELECT sum(n) AS n FROM a", schedule="1s")
+    db.create("of_b", "SELECT sum(n) AS n FROM b", schedule="1s")
+    modes = "SELECT DISTINCT cdc_mode FROM pgtrickle.pgt_cdc_status"
+    eventually(lambda: db.rows(modes) == [("wal",)])
+    db.run("SELECT pgtrickle.create_refresh_group('g', ARRAY['of_a', 'of_b'], %s)", isolation)
+    both = "BEGIN; UPDATE a SET n = n + 1; UPDATE b SET n = n + 1; COMMIT"
+    refreshed_together(db, eventually, both)
+    before = len(db.history("of_a"))
+    with seen_while(db, "SELECT x.n - y.n FROM of_a x, of_b y") as seen, writing(db, both):
+        eventually(lambda: db.value("SELECT n FROM of_b") > 30)
+    eventually(lambda: not db.difference("of_a") and not db.difference("of_b"))
+    actions = {row["action"] for row in db.history("of_a")[before:]}
+    if isolation == "repeatable_read":
+        assert seen == {(0,)} and actions == {"FULL"}
+    else:
+        assert "FULL" not in actions and actions >= {"DIFFERENTIAL"}
+    resting = len(db.history("of_a"))
+    db.run("CREATE TABLE other (id int); INSERT INTO other VALUES (1)")
+    db.create("of_other", "SELECT count(*) AS n FROM other", schedule="1s")
+    for n in range(3):
+        db.run("INSERT INTO other VALUES (2)")
+        eventually(lambda n=n: db.value("SELECT n FROM of_other") == n + 2)
+    assert len(db.history("of_a")) == resting  # nothing is computed where nothing has changed

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.conftest import Database
+import pytest
+
+from tests.e2e.conftest import Database, Headwater
+from tests.e2e.reliability.test_crash_recovery import connected, kill
 from tests.e2e.scheduling.loading import seen_while, skips
 
 Eventually = Callable[..., Any]
@@ -170,3 +175,25 @@ def test_jobs_that_are_running_and_queued(live_db: Database, eventually: Eventua
     eventually(lambda: db.rows(states) == [])
     ended = db.rows("SELECT job_id FROM pgtrickle.parallel_job_status() WHERE status = 'SUCCEEDED'")
     assert set(numbers) <= set(ended)
+
+
+@pytest.mark.long
+def test_killed_in_the_middle_of_a_unit(own_server: Headwater, eventually: Eventually) -> None:
+    chance = random.Random(3)
+    with connected(own_server) as db:
+        diamond(db, diamond_consistency="atomic")
+    refreshed = 0
+    for _ in range(24):
+        with connected(own_server) as db:
+            with seen_while(db, TORN) as seen:
+                for _ in range(20):
+                    db.run("UPDATE t SET v = v + 1")
+                    time.sleep(chance.uniform(0, 0.05))
+            assert seen == {(0,)}
+        kill(own_server, chance.choice(["headwater", "postgres", "both", "backend"]), chance)
+        with connected(own_server) as db:
+            assert db.rows(TORN) == [(0,)]
+            eventually(lambda db=db: db.value("SELECT (SELECT min(b) FROM st_d) = (SELECT min(v) FROM t)"))
+            db.assert_current("st_a", "st_b", "st_c", "st_d")
+            refreshed = db.value("SELECT max(epoch) FROM pgtrickle.diamond_groups()")
+    assert refreshed > 24
