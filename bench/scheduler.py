@@ -70,11 +70,19 @@ def diamond(connection: Connection) -> list[str]:
     return [create(connection, "bottom", "SELECT id, l.n FROM left_side l JOIN right_side r USING (id)")]
 
 
+def atomic(connection: Connection) -> list[str]:
+    """The same, where those below the first one are refreshed in one transaction."""
+    leaves = diamond(connection)
+    connection.execute("SELECT pgtrickle.alter_stream_table('bottom', diamond_consistency => 'atomic')")
+    return leaves
+
+
 SHAPES: dict[str, Callable[[Connection], list[str]]] = {
     "one": one,
     "chain of 10": chain,
     "3 levels of 20": levels,
     "diamond of 4": diamond,
+    "atomic diamond of 4": atomic,
 }
 
 

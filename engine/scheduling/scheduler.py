@@ -270,6 +270,8 @@ class Scheduler:
     """When the database's changes stood where: the last one that is `SETTLED_SECONDS` old, and those after it."""
     _pending: list[dict[str, Any]] | None = None
     """The jobs that are written down as queued or running; None where that is not known."""
+    _refused: set[str] = field(default_factory=set)
+    """Why declared units are none, as it was said."""
     _noted: str = ""
     """What the session is called."""
     _changes: frozenset[int] = frozenset()
@@ -426,7 +428,7 @@ class Scheduler:
         next_look = now + self._interval
         graph = DependencyGraph(tables)
         schedules = graph.effective_schedules()
-        found = units(tables, graph, acting)
+        found = units(tables, graph, acting, self._refuse)
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
         self._keep({unit.key for unit in found if unit.blocked is None and not unit.suspended})
         nearest: dict[int, set[int]] = {}
@@ -445,6 +447,12 @@ class Scheduler:
             next_look = min(next_look, now + wait)
             nearest |= dict.fromkeys(unit.ids, due or look.upstream)
         return next_look
+
+    def _refuse(self, reason: str) -> None:
+        """Say once that stream tables are not refreshed together, though that was declared."""
+        if reason not in self._refused:
+            self._refused.add(reason)
+            logger.warning("not refreshed together", database=self.pool.database, reason=reason)
 
     def _due_now(
         self, look: _Look, schedules: Mapping[int, float], position: int | None, now: float

@@ -7,9 +7,10 @@ so does what stands between members of one: otherwise there would be no order to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 from catalog.graph import DependencyGraph
 from catalog.stream_tables import StreamTable
@@ -65,21 +66,31 @@ class _Declaration:
 
 
 def units(
-    tables: Collection[StreamTable], graph: DependencyGraph, acting: Container[tuple[int, int]] = ()
+    tables: Collection[StreamTable],
+    graph: DependencyGraph,
+    acting: Container[tuple[int, int]] = (),
+    refuse: Callable[[str], None] = lambda _: None,
 ) -> list[Unit]:
     """All stream tables in units, each after those that it reads.
 
     `acting` are pairs of roles, of which the first may act for the second: nobody can make the stream tables of others
-    wait for his own.
+    wait for his own. `refuse` is told what is not heeded therefore.
     """
     declared = _declared(tables, graph)
     while True:
         found = graph.together(each.members for each in declared)
         several = [members for members in found if len(members) > 1]
-        refused = {each for each in declared if any(_is_refused(each, members, acting) for members in several)}
+        refused = {
+            each: reason
+            for each, members in product(declared, several)
+            if not each.members.isdisjoint(table.pgt_id for table in members)
+            and (reason := _refusal(each, members, acting)) is not None
+        }
         if not refused:
             return [_unit(members, declared) for members in found]
         declared = [each for each in declared if each not in refused]
+        for reason in filter(None, refused.values()):
+            refuse(reason)
 
 
 def is_declared(tables: Collection[StreamTable]) -> bool:
@@ -112,23 +123,21 @@ def _of_group(tables: list[StreamTable]) -> _Declaration:
     return _Declaration(members, owner, named=True, one_snapshot=first.one_snapshot)
 
 
-def _is_refused(
+def _refusal(
     declaration: _Declaration, members: tuple[StreamTable, ...], acting: Container[tuple[int, int]]
-) -> bool:
-    """Whether a declaration cannot be heeded for a unit of these members.
+) -> str | None:
+    """Why a declaration cannot be heeded for a unit of these members; None if it can.
 
-    One of them is not populated, or the declaration would take in a stream table of a role that its maker may not act
-    for.
+    It would take in a stream table of a role that its maker may not act for. It is empty where a member is only not
+    populated yet.
     """
-    if declaration.members.isdisjoint(table.pgt_id for table in members):
-        return False
     if not all(table.is_populated for table in members):
-        return True
-    return declaration.owner is not None and any(
-        table.owner != declaration.owner and (declaration.owner, table.owner) not in acting
-        for table in members
-        if not (declaration.named and table.pgt_id in declaration.members)
-    )
+        return ""
+    for table in members:
+        is_named = declaration.named and table.pgt_id in declaration.members
+        if not (is_named or declaration.owner in (None, table.owner) or (declaration.owner, table.owner) in acting):
+            return f"{table.schema}.{table.name} belongs to a role that the owner of the others is no member of"
+    return None
 
 
 def _unit(members: tuple[StreamTable, ...], declared: list[_Declaration]) -> Unit:

@@ -34,7 +34,7 @@ BEGIN
 END $$;
 
 
--- Raises an error unless the calling role may make or drop a refresh group: 22004, 22023, 42P01, 42501, 42704.
+-- Raises an error unless the calling role may make or drop a refresh group: 0A000, 22004, 22023, 42P01, 42501, 42704.
 CREATE OR REPLACE FUNCTION pgtrickle._check_group_signal(s pgtrickle.pgt_source_signals) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -74,6 +74,13 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with OID %s does not exist', missing);
     END IF;
     PERFORM pgtrickle._check_group_owner(s.source_relids);
+    SELECT t.pgt_relid INTO missing FROM pgtrickle.pgt_stream_tables t
+    WHERE t.pgt_relid = ANY (s.source_relids) AND t.engine = 'spark' LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = '0A000',
+            MESSAGE = format('stream table %s cannot be refreshed together with others on Spark', pgtrickle._qualified(missing)),
+            HINT = 'What Spark reads is read by other transactions. Create it with another engine.';
+    END IF;
 END $$;
 
 

@@ -103,3 +103,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE g.members > 1
     ORDER BY 1, c.meets, s.pgt_schema, s.pgt_name
 $$;
+
+
+-- The stream tables that read each other in a circle, each circle as one row. There are none as long as pg_trickle.allow_circular is off.
+CREATE OR REPLACE FUNCTION pgtrickle.pgt_scc_status()
+RETURNS TABLE (scc_id int4, member_count int4, members text[], last_iterations int4, last_converged_at timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.scc_id, count(*)::int4, array_agg(s.pgt_schema || '.' || s.pgt_name ORDER BY s.pgt_schema, s.pgt_name),
+           max(s.last_fixpoint_iterations), max(s.last_refresh_at)
+    FROM pgtrickle.pgt_stream_tables s
+    WHERE s.scc_id IS NOT NULL
+    GROUP BY s.scc_id
+    ORDER BY s.scc_id
+$$;

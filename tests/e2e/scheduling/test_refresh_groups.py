@@ -59,6 +59,11 @@ def test_making_and_dropping_groups(db: Database) -> None:
         "drop_refresh_group(NULL)": ("22004", "name of the refresh group must not be null"),
     }  # fmt: skip
     assert {call: error(db.connection, call) for call in expected} == expected
+    db.create("on_spark", "SELECT id FROM t", engine="spark", initialize=False)
+    assert error(db.connection, "create_refresh_group('h', ARRAY['c', 'on_spark'])") == (
+        "0A000",
+        "stream table public.on_spark cannot be refreshed together with others on Spark",
+    )
     db.run("DO $$ BEGIN PERFORM pgtrickle.create_refresh_group('h', ARRAY['c', 'd'], 'REPEATABLE_READ'); END $$")
     assert db.rows(GROUPS)[1] == ("h", ["c", "d"], "repeatable_read")
     db.run("BEGIN; SELECT pgtrickle.drop_refresh_group('h'); ROLLBACK")

@@ -144,6 +144,26 @@ def test_all_diamonds_of_a_database_and_jobs(live_db: Database, eventually: Even
     assert db.rows("SELECT FROM pgtrickle.parallel_job_status(0)") == []
 
 
+def test_slowest_and_fastest(live_db: Database, eventually: Eventually) -> None:
+    db = live_db
+    diamond(db, diamond_consistency="atomic", diamond_schedule_policy="slowest")
+    db.run("SELECT pgtrickle.alter_stream_table('st_c', schedule => '1h')")
+    db.create("other", "SELECT sum(v) AS v FROM st_a", schedule="1s")
+    assert {row[0] for row in db.rows("SELECT schedule_policy FROM pgtrickle.diamond_groups()")} == {"slowest"}
+    for n in range(1, 3):
+        db.run("UPDATE t SET v = v + 1")
+        eventually(lambda n=n: db.value("SELECT v FROM other") == 10 * n)
+    assert db.value("SELECT sum(b + c) FROM st_d") == 0 and transactions(db, "st_b", "st_c", "st_d") == [set()] * 3
+    db.run("SELECT pgtrickle.alter_stream_table('st_d', diamond_schedule_policy => 'fastest')")
+    eventually(lambda: db.value("SELECT sum(b + c) FROM st_d") == 40)
+    of_b, of_c = transactions(db, "st_b", "st_c")
+    assert of_b == of_c and len(of_b) == 1
+    query = "SELECT id, b, c FROM st_b JOIN st_c USING (id)"
+    db.run("SELECT pgtrickle.create_or_replace_stream_table('st_d', %s, '1s')", query)
+    state = db.state("st_d")
+    assert (state["diamond_consistency"], state["diamond_schedule_policy"]) == ("none", "fastest")
+
+
 GATE = """
 CREATE FUNCTION gate(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
 BEGIN

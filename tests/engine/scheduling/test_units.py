@@ -57,6 +57,9 @@ def test_of_others_only_where_one_may_act_for_them_or_the_operator_says_so() -> 
     assert keys(foreign, (BOB, ALICE)) == keys(foreign)
     assert keys(foreign, (ALICE, BOB)) == ["s:1", "a:2,3,4", "s:5"]
     assert keys(changed(foreign, 4, all_atomic=True)) == ["s:1", "a:2,3,4", "s:5"]
+    told: list[str] = []
+    units(foreign, DependencyGraph(foreign), refuse=told.append)
+    assert told == ["public.st2 belongs to a role that the owner of the others is no member of"]
 
 
 def test_suspended_and_unpopulated_members() -> None:
