@@ -29,8 +29,8 @@ from sql.operators import Recursion
 from sql.operators.statement import StagedText
 from sql.spark.render import SparkQuery, render_spark
 from sql.spark.stages import SparkStages, render_stages
-from sql.storage.keyed import AppendedRows, KeyedRows
-from sql.storage.shape import StorageColumn
+from sql.storage.keyed import AppendedRows, Keyed, KeyedRows
+from sql.storage.shape import Shape, StorageColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,9 @@ class Query:
     differentiable: bool = True
     append_only: bool = False
     """Whether rows are expected only to come, see `AppendedRows`."""
+    before: str | None = None
+    """The canonical text of a query with another filter, or more columns, in whose place it comes: `refresh` takes what
+    is stored from that one to this one."""
 
 
 # -- before a query is compiled ---------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ def probes(query: Query) -> tuple[str, ...]:
 
 
 def _parsed(query: Query) -> ParsedQuery:
-    return parse_query(query.canonical, query.sources, query.output, query.special, query.views)
+    return parse_query(query.canonical, query.sources, query.output, query.special, query.views, query.before)
 
 
 # -- a compiled query -------------------------------------------------------------------------------------------------
@@ -132,6 +135,11 @@ class Facts:
     """The names of the aggregates that a usual statement builds on."""
     appendable: bool
     """Whether rows that come to the sources can only add rows that are told apart by keys."""
+    told_apart: tuple[str, ...]
+    """The shape of the storage table, and the columns that its row ids are made from: where they and all columns agree,
+    two queries store a row that both give in the same way."""
+    refiltered: bool
+    """Whether it comes in the place of a query with another filter."""
 
 
 def facts(query: Query) -> Facts:
@@ -147,7 +155,16 @@ def facts(query: Query) -> Facts:
         compiled.storage_query,
         frozenset(aggregate.name for aggregate in compiled.remembered.values()),
         isinstance(compiled.shape, KeyedRows),
+        told_apart(compiled.shape),
+        bool(compiled.always),
     )
+
+
+def told_apart(shape: Shape) -> tuple[str, ...]:
+    """See `Facts`."""
+    kind = KeyedRows if isinstance(shape, AppendedRows) else type(shape)
+    columns = shape.key if isinstance(shape, Keyed) else shape.output
+    return (kind.__name__, *(column.name for column in columns))
 
 
 def check_length(query: Query) -> None:

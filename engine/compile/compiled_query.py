@@ -82,6 +82,16 @@ class CompiledQuery:
         return self._facts.keyed
 
     @property
+    def told_apart(self) -> tuple[str, ...]:
+        """The shape of the storage table, and the columns that row ids are made from."""
+        return self._facts.told_apart
+
+    @property
+    def refiltered(self) -> bool:
+        """Whether it comes in the place of a query with another filter."""
+        return self._facts.refiltered
+
+    @property
     def output(self) -> tuple[Column, ...]:
         """The user's columns."""
         return self._facts.output

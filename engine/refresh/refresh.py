@@ -16,10 +16,11 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor, Initiator, RefreshStatus
+from engine.compile.compiled_query import CompiledQuery
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
 from engine.refresh.computing import Computed, changes_to_apply, rows_to_apply
-from engine.refresh.executor_choice import NoSpark, Spark, learned_costs
+from engine.refresh.executor_choice import NoSpark, Spark, learned_costs, rows_of_changes
 from engine.refresh.failures import attempting
 from engine.refresh.policy import (
     SLOW_MS,
@@ -90,6 +91,25 @@ async def refresh(
         deleted=outcome.deleted,
         ms=round(outcome.duration_ms, 1),
     )
+    return outcome
+
+
+async def exchange_query(
+    session: SqlSession, context: RefreshContext, plan: CompiledQuery, reason: str, *, initiator: Initiator
+) -> RefreshOutcome:
+    """Take a stream table from its query to another one by a `plan` that has its place (`Query.before`), up to date.
+
+    In the session's transaction. Where that fails, all rows are computed. Raises SqlError.
+    """
+    work_on_behalf_of(context.owner)
+    began = time.perf_counter()
+    statement = await plan.refresh_sql(context.storage, context.capture.changed, late=context.capture.late)
+    reads = f"{context.capture.pending} changes"
+    computed = Computed(plan, statement, Executor.POSTGRES, reads, rows_of_changes(context))
+    applied = await apply_changes(session, context, Decision(Action.DIFFERENTIAL, reason), computed, None)
+    outcome = _outcome(context, computed, applied, ms_since(began))
+    record = _with_state(_record(initiator, applied.decision, outcome), computed, applied)
+    await finish(session, context.pgt_id, record)
     return outcome
 
 

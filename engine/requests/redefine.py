@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode
 from engine.compile.pool import work_on_behalf_of
-from engine.refresh.executor_choice import Spark
-from engine.refresh.refresh import refresh
-from engine.requests.beside import beside
+from engine.refresh.executor_choice import NoSpark, Spark
+from engine.refresh.refresh import exchange_query, refresh
+from engine.requests.beside import Beside, beside
 from engine.requests.create import Defined, announce, define_stream_table, explanation, rights_to_sources
+from engine.requests.exchange import AllDiffers, Exchange, exchange
 from engine.requests.repair import refuse_cycle, warn_of
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
 from engine.stream_tables.plan_inputs import captured_columns
-from engine.stream_tables.plan_store import set_state, track
+from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext, lock
 from engine.stream_tables.storage_columns import ColumnChanges, column_changes
 
 NOT_WITH_POLLS = "changing the query of a stream table that reads foreign tables by polling is not supported yet"
+
+
+NOW = "in a transaction that has just begun to capture more of its sources"
+"""Spark reads what other transactions have committed."""
 
 
 async def redefine(
@@ -47,18 +53,51 @@ async def redefine(
             detail="The transaction may not see changes that were committed before they were captured.",
             hint="Use a READ COMMITTED transaction, or no transaction block.",
         )
+    old = await load_plan(session, context)
     defined = await _defined(session, context, query, search_path, requested)
-    user, hidden = await column_changes(session, context, defined.inputs)
-    await _refuse_readers(session, context, user)
+    changes = await column_changes(session, context, defined.inputs)
+    await _refuse_readers(session, context, changes[0])
     await execute_as_owner(session, context.owner, [rights_to_sources(defined.definition)], current=context.caller)
-    place = await beside(session, context, defined.inputs, user, hidden)
-    await _note(session, context, defined)
+    try:
+        exchanged: Exchange | str = await exchange(session, context, old, defined, *changes)
+    except AllDiffers as reason:
+        exchanged = str(reason)
+    place = await beside(session, context, defined.inputs, *changes)
+    state = await _state(context, defined)
+    await _capture(session, context, defined)
+    if isinstance(exchanged, Exchange):
+        exchanged = await _caught_up(session, await lock(session, context.pgt_id), exchanged, spark)
+    await set_state(session, context.pgt_id, **state, needs_reinit=not isinstance(exchanged, Exchange))
     await announce(session, defined)
-    await warn_of(session, context, user)
-    found = await lock(session, context.pgt_id)
-    whole = replace(found, storage=place.storage, needs_reinit=True, capture=replace(found.capture, broken=()))
-    await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
+    await warn_of(session, context, changes[0])
+    await _compute(session, await lock(session, context.pgt_id), place, exchanged, spark)
     await place.switch(session)
+
+
+async def _caught_up(session: SqlSession, found: RefreshContext, exchanged: Exchange, spark: Spark) -> Exchange | str:
+    """Refresh it by its old query if it must be: what is captured from now on has all columns of the new one.
+
+    What is returned instead is why an exchange is not possible after all.
+    """
+    if found.capture.broken:
+        return "; ".join(found.capture.broken)
+    if exchanged.lacks(found):
+        await refresh(session, found, initiator=Initiator.MANUAL, spark=NoSpark(NOW, spark.lake))
+    return exchanged
+
+
+async def _compute(
+    session: SqlSession, found: RefreshContext, place: Beside, exchanged: Exchange | str, spark: Spark
+) -> None:
+    """What differs, or all rows where an exchange is not possible: then it is the reason."""
+    now = replace(found, storage=place.storage, capture=replace(found.capture, broken=()))
+    if isinstance(exchanged, Exchange):
+        reason = f"another query: what differs is {exchanged.what}"
+        await exchange_query(session, now, exchanged.plan, reason, initiator=Initiator.MANUAL)
+        return
+    why = f"another query: all rows are computed, since {exchanged}"
+    whole = replace(now, needs_reinit=True, capture=replace(now.capture, broken=(why,)))
+    await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
 
 
 async def _defined(
@@ -102,19 +141,22 @@ async def _refuse_readers(session: SqlSession, context: RefreshContext, changes:
         )
 
 
-async def _note(session: SqlSession, context: RefreshContext, defined: Defined) -> None:
-    """Write down the new query, and have its sources captured."""
+async def _state(context: RefreshContext, defined: Defined) -> dict[str, Any]:
+    """What the catalog says of the new query."""
     definition, top = defined.definition, defined.definition.inspected.topk
+    limits = asdict(top) if top else {"limit": None, "order_by": None, "offset": None}
+    state = defined.properties | {f"topk_{name}": value for name, value in limits.items()}
+    return state | {"explain": await explanation(defined.inputs, definition, context.storage)}
+
+
+async def _capture(session: SqlSession, context: RefreshContext, defined: Defined) -> None:
+    """Have its sources captured: as late as possible, since what is locked stays so until the transaction ends."""
+    dependencies = defined.definition.dependencies
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
         context.pgt_id,
-        json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in definition.dependencies]),
+        json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in dependencies]),
     )
-    limits = asdict(top) if top else {"limit": None, "order_by": None, "offset": None}
-    state = defined.properties | {f"topk_{name}": value for name, value in limits.items()}
-    state |= {"explain": await explanation(defined.inputs, definition, context.storage), "needs_reinit": True}
-    tracked = [d.source.oid for d in definition.dependencies if d.trackable]
+    tracked = [d.source.oid for d in dependencies if d.trackable]
     columns = await captured_columns(defined.inputs, tracked, defined.mode, context.engine)
-    # As late as possible: what is locked here stays so until the transaction ends.
     await track(session, context.pgt_id, columns, context.engine)
-    await set_state(session, context.pgt_id, **state)

@@ -161,7 +161,7 @@ async def plan(session: SqlSession, definition: Definition) -> PlanInputs:
     await _within_limit(session, await compilers().run(jobs.grouping_sets, query))
     for text in (definition.canonical, *(view.text for view in views)):
         await guard(session, text)
-    types = tuple((await _described(session, query)).items())
+    types = tuple((await described(session, query)).items())
     inputs = PlanInputs(definition.canonical, definition.output, sources, types, special, True, views)
     await (await compiled(inputs)).check_length()
     return inputs
@@ -188,8 +188,8 @@ async def _within_limit(session: SqlSession, grouping_sets: int) -> None:
         )
 
 
-async def _described(session: SqlSession, query: Query) -> dict[str, tuple[Column, ...]]:
-    """The answers to the compiler's probes."""
+async def described(session: SqlSession, query: Query) -> dict[str, tuple[Column, ...]]:
+    """The answers to the compiler's probes. Raises NotDifferentiable, SqlError."""
     answers: dict[str, tuple[Column, ...]] = {}
     while probes := await compilers().run(jobs.probes, replace(query, answers=tuple(answers.items()))):
         for probe in probes:

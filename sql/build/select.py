@@ -15,15 +15,16 @@ from sql.build.protocol import Builder, Scope
 from sql.build.scope import FromClause, Relation
 from sql.build.windows import Windows
 from sql.canonical.dialect import generate
+from sql.canonical.other_filter import without_change
 from sql.canonical.row_expressions import conjuncts
 from sql.operators import Operator
+from sql.operators.filter import Refiltered
 
 
 def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequence[Column] | None) -> Relation:
     """SELECT: FROM, WHERE, GROUP BY and HAVING, the select list, DISTINCT."""
     clause = builder.from_clause(query, scope)
-    where = query.args.get("where")
-    operator = builder.combined(clause, where.this if where else None)
+    operator = _where(builder, query, clause)
     windows, ordering = Windows.of(query), Ordering.of(query)
 
     known: dict[str, exp.Expr] = {}
@@ -54,6 +55,21 @@ def build_select(builder: Builder, query: exp.Select, scope: Scope, output: Sequ
     if distinct is None:
         return relation
     return distinct_on(relation, on) if distinct.args.get("on") else distinct_rows(builder, relation)
+
+
+def _where(builder: Builder, query: exp.Select, clause: FromClause) -> Operator:
+    """WHERE; where some of its conditions take the place of others, what is above learns of it as of a change."""
+    where = query.args.get("where")
+    condition = where.this if where else None
+    both, change = without_change(condition)
+    if change is None:
+        return builder.combined(clause, condition)
+    operator = builder.combined(clause, exp.and_(*both, wrap=True) if both else None)
+    then, now = (
+        builder.resolve(side, clause.bindings, condition=True) if side is not None else None
+        for side in (change.this, change.expression)
+    )
+    return Refiltered(operator, then, now)
 
 
 def _grouped(

@@ -15,6 +15,7 @@ from sql.base.types import Types
 from sql.build.builder import TreeBuilder
 from sql.build.scope import Relation
 from sql.canonical.dialect import generate, parse
+from sql.canonical.other_filter import Exchange, OtherRows, exchanged
 from sql.canonical.views import View, inline_views
 from sql.compile.compiled import Compiled, Core, Remembered
 from sql.errors import NotDifferentiable
@@ -33,6 +34,7 @@ from sql.operators import (
 from sql.operators.aggregates.accumulators import rescan_strategy
 from sql.operators.aggregates.cached_accumulators import memory_name
 from sql.operators.aggregates.linear_aggregate import addable
+from sql.operators.filter import FILTER, Refiltered
 from sql.operators.pass_through import PassThrough
 from sql.operators.plan import NOTHING, Plan, TreeFacts
 from sql.operators.semi_join_reduction import SemiJoinReduction
@@ -41,7 +43,18 @@ from sql.optimize.column_pruning import narrowed
 from sql.optimize.predicate_pushdown import pushed_conditions
 from sql.optimize.semi_join_reduction import bounds
 from sql.optimize.single_use_deltas import netted_later
-from sql.storage import Bag, Groups, KeyedRows, Recomputed, Shape, Top, groups, recursive, touched_groups
+from sql.storage import (
+    AffectedGroups,
+    Bag,
+    Groups,
+    KeyedRows,
+    Recomputed,
+    Shape,
+    Top,
+    groups,
+    recursive,
+    touched_groups,
+)
 from sql.storage.recursive import recursion_strategies
 from sql.storage.root import below_projections, stored_keys
 from sql.storage.shape import output_columns
@@ -60,6 +73,8 @@ class ParsedQuery:
     used: Mapping[int, frozenset[str]]
     grouping_sets: int = 1
     """The number of sets of the GROUP BY that has most."""
+    exchange: Exchange | None = None
+    """Where it takes the place of another query: the two as one."""
     _built: dict[object, tuple[Relation, tuple[str, ...]]] = field(default_factory=dict, compare=False)
 
     def probes(self, answers: Mapping[str, Sequence[Column]] | None = None) -> tuple[str, ...]:
@@ -102,14 +117,16 @@ def parse_query(
     output: Sequence[Column],
     special: frozenset[str] = frozenset(),
     views: Sequence[View] = (),
+    before: str | None = None,
 ) -> ParsedQuery:
     """Parse a query for incremental maintenance.
 
     ``canonical`` is ``pg_get_viewdef`` under an empty search_path; ``output`` describes its columns; ``special`` names
     the user-defined functions in it (``schema.name``) that are aggregates, window functions or return sets;
-    ``views`` are those that it reads, and those read by them. Raises NotDifferentiable.
+    ``views`` are those that it reads, and those read by them. ``before`` is a query that only has another filter: then
+    what is made takes a storage table from that query to this one. Raises NotDifferentiable.
     """
-    return _parse_query(canonical, tuple(sources), tuple(output), special, tuple(views))
+    return _parse_query(canonical, tuple(sources), tuple(output), special, tuple(views), before)
 
 
 @lru_cache(maxsize=64)
@@ -119,8 +136,10 @@ def _parse_query(
     output: tuple[Column, ...],
     special: frozenset[str],
     views: tuple[View, ...],
+    before: str | None,
 ) -> ParsedQuery:
-    ast = inline_views(parse(canonical), views)
+    exchange = None if before is None else exchanged(before, canonical, special)
+    ast = inline_views(parse(canonical) if exchange is None else exchange.query, views)
     first = TreeBuilder(sources, Types(), None, special)
     tree = first.query(ast, {}, output).operator
     by_number: dict[int, frozenset[str]] = {}
@@ -131,7 +150,7 @@ def _parse_query(
         some = {*(source.key[:1] or (source.columns[0].name,))}
         by_number[number] = frozenset(first.usage[number] or some)
     sets = max((len(operator.sets) for operator in tree.walk() if isinstance(operator, Expand)), default=1)
-    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets)
+    return ParsedQuery(canonical, ast, sources, output, special, by_number, sets, exchange)
 
 
 def opaque_query(canonical: str, output: Sequence[Column]) -> Compiled:
@@ -155,6 +174,15 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         source.oid: tuple(column.name for column in source.columns if column.name in used[source.oid])
         for source in sources
     }
+    if query.exchange is not None:
+        _check_exchange(shape, query.exchange)
+        changing: frozenset[int] = (
+            frozenset({FILTER}) if any(isinstance(o, Refiltered) for o in root.walk()) else frozenset()
+        )
+        facts, core = TreeFacts(narrowed=narrowed(root)), _core(shape)
+        return Compiled(
+            shape, sources, used_columns, root.tree(), {}, core, facts=facts, root=root, fields=fields, always=changing
+        )
     bounding, whole = bounds(root), read_whole(root, shape)
     return Compiled(
         shape,
@@ -170,6 +198,14 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         root,
         fields,
     )
+
+
+def _check_exchange(shape: Shape, exchange: Exchange) -> None:
+    """Raises OtherRows where a storage table of this shape cannot go from one query to another by changes."""
+    if not isinstance(shape, KeyedRows | Bag | Groups | AffectedGroups):
+        raise OtherRows("its rows are computed again at each refresh")
+    if isinstance(shape, Groups) and not exchange.in_place:
+        raise OtherRows("what its aggregates are made of is stored in another order")
 
 
 def _core(shape: Shape) -> Core:

@@ -101,6 +101,8 @@ class Compiled:
     """Whether the tree reads the sources at a timestamp in the past, see `versions`."""
     running: tuple[Running, ...] = ()
     """Aggregates whose groups are kept from one such timestamp to the next, each after those that it reads."""
+    always: frozenset[int] = frozenset()
+    """What changes beside the sources, so that a refresh has something to do in any case."""
     _cache: dict[tuple[str, frozenset[int], bool, frozenset[int]], str] = field(default_factory=dict)
 
     @property
@@ -201,7 +203,7 @@ class Compiled:
         late: frozenset[int] = frozenset(),
     ) -> str:
         plan = Plan(
-            changed,
+            changed | self.always,
             self.streamed(self.shape.summed),
             replace(self.facts, remembered={known: each.name for known, each in self.remembered.items()}),
             Statement(most=most),
@@ -213,7 +215,7 @@ class Compiled:
         for oid in sorted(late):
             plan.cte(late_name(oid).strip('"'), late_changes(oid))
         used = self._with_changes(plan)
-        done = self.shape.apply_delta(plan, storage) if used else {}
+        done = self.shape.apply_delta(plan, storage) if used or self.always else {}
         unread = [source.oid for source in self.sources if source.oid not in changed]
         same = [a.name for a in self.remembered.values() if not a.sources & changed]
         read = [source.oid for source in used]

@@ -1,0 +1,94 @@
+"""Whether a stream table can go from its query to another one by what differs, as it follows changes of its sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from catalog.pinned_settings import PINNED_PATH
+from catalog.session import SqlSession
+from catalog.values import RefreshMode
+from engine.compile.compiled_query import CompiledQuery, compiled_query
+from engine.compile.pool import TooComplex
+from engine.requests.create import Defined
+from engine.session.transactions import set_role
+from engine.stream_tables.analysis import define
+from engine.stream_tables.plan_inputs import PlanInputs, compiled, described
+from engine.stream_tables.refresh_state import RefreshContext
+from engine.stream_tables.storage_columns import ColumnChanges
+from sql import NotDifferentiable
+
+
+class AllDiffers(Exception):
+    """All rows have to be computed; the message is the reason, which the history shows to everybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """By which a stream table goes from its query to another one: `CompiledQuery.refresh_sql` of ``plan``."""
+
+    plan: CompiledQuery
+    what: str
+    """What differs, in words."""
+    _known: dict[int, frozenset[str]]
+    """The columns of each source whose changes have been captured for the query until now."""
+
+    def lacks(self, found: RefreshContext) -> bool:
+        """Whether changes are pending that lack a column which only the new query reads."""
+        return any(
+            source.pending and not self._known.get(source.oid, frozenset()) >= {*self.plan.used_columns[source.oid]}
+            for source in found.capture.sources
+            if source.oid in self.plan.used_columns
+        )
+
+
+async def exchange(
+    session: SqlSession, context: RefreshContext, old: PlanInputs, defined: Defined, *changes: ColumnChanges
+) -> Exchange:
+    """By which a locked stream table goes from its query, planned from `old`, to another one, with these `changes`.
+
+    Raises AllDiffers, SqlError.
+    """
+    _check_state(context, old, defined)
+    if any(change.added or change.retyped for change in changes):
+        raise AllDiffers("there are columns in it that are not stored")
+    async with set_role(session, context.owner, current=context.caller):
+        before = await define(session, old.canonical, PINNED_PATH)
+        if before.functions_of("s") or defined.definition.functions_of("s"):
+            raise AllDiffers("a stable function may have another value now than in what is stored")
+        plan = await _planned(session, old, defined.inputs)
+    former, later = await compiled(old), await compiled(defined.inputs)
+    hidden = [{column.name for column in each.columns if column.hidden} for each in (former, later)]
+    alike = former.told_apart == later.told_apart == plan.told_apart and later.columns == plan.columns
+    if not alike or not hidden[1] <= hidden[0]:
+        raise AllDiffers("rows are told apart otherwise, or stored otherwise")
+    found = ["rows that only one of the filters lets through"] * plan.refiltered
+    found += ["columns that go, for which no row is computed"] * bool(changes[0].dropped)
+    known = {oid: frozenset(columns) for oid, columns in former.used_columns.items()}
+    return Exchange(plan, " and ".join(found) or "no row", known)
+
+
+async def _planned(session: SqlSession, old: PlanInputs, new: PlanInputs) -> CompiledQuery:
+    """The new query in the place of the old one. Raises AllDiffers, SqlError."""
+    query = replace(new.query, before=old.canonical)
+    try:
+        types = tuple((await described(session, query)).items())
+        return await compiled_query(replace(query, answers=types))
+    except NotDifferentiable as reason:
+        raise AllDiffers(reason.construct) from reason
+    except TooComplex as reason:
+        raise AllDiffers("the change is too complex") from reason
+
+
+def _check_state(context: RefreshContext, old: PlanInputs, defined: Defined) -> None:
+    """Raises AllDiffers where what is stored is no state to go on from."""
+    if not context.is_populated or context.capture.frontier is None:
+        raise AllDiffers("it is not populated")
+    if context.needs_reinit or context.capture.broken or context.outdated:
+        raise AllDiffers("it was to be computed anew in any case")
+    if context.refresh_mode != RefreshMode.DIFFERENTIAL or defined.mode != RefreshMode.DIFFERENTIAL:
+        raise AllDiffers("it is, or was, computed as a whole at each refresh")
+    sources = [{(source.oid, source.key) for source in inputs.sources} for inputs in (old, defined.inputs)]
+    if sources[0] != sources[1] or {*old.views} != {*defined.inputs.views}:
+        raise AllDiffers("it reads other tables")
+    if old.special != defined.inputs.special or context.one_snapshot:
+        raise AllDiffers("its functions are others")
