@@ -67,7 +67,7 @@ def reading(dsn: str, name: str) -> Iterator[list[float]]:
     waits, over = [0.0], threading.Event()
 
     def read() -> None:
-        with psycopg.connect(dsn, autocommit=True) as client:
+        with psycopg.connect(dsn, autocommit=True, prepare_threshold=None) as client:
             while not over.is_set():
                 clock = time.perf_counter()
                 client.execute(f"SELECT * FROM {name} LIMIT 10")  # type: ignore[arg-type]
