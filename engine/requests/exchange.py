@@ -87,6 +87,8 @@ def _check_state(context: RefreshContext, old: PlanInputs, defined: Defined) -> 
         raise AllDiffers("it was to be computed anew in any case")
     if context.refresh_mode != RefreshMode.DIFFERENTIAL or defined.mode != RefreshMode.DIFFERENTIAL:
         raise AllDiffers("it is, or was, computed as a whole at each refresh")
+    if context.capture.polled or defined.copies:
+        raise AllDiffers("foreign tables that are polled are copied anew")
     sources = [{(source.oid, source.key) for source in inputs.sources} for inputs in (old, defined.inputs)]
     if sources[0] != sources[1] or {*old.views} != {*defined.inputs.views}:
         raise AllDiffers("it reads other tables")

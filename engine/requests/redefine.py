@@ -9,6 +9,7 @@ from typing import Any
 from catalog.session import SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode
 from engine.compile.pool import work_on_behalf_of
+from engine.foreign_tables.polling import note_copies, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.refresh import exchange_query, refresh
 from engine.requests.beside import Beside, beside
@@ -22,9 +23,6 @@ from engine.stream_tables.plan_inputs import captured_columns
 from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext, lock
 from engine.stream_tables.storage_columns import ColumnChanges, column_changes
-
-NOT_WITH_POLLS = "changing the query of a stream table that reads foreign tables by polling is not supported yet"
-
 
 NOW = "in a transaction that has just begun to capture more of its sources"
 """Spark reads what other transactions have committed."""
@@ -95,6 +93,9 @@ async def _compute(
         reason = f"another query: what differs is {exchanged.what}"
         await exchange_query(session, now, exchanged.plan, reason, initiator=Initiator.MANUAL)
         return
+    if found.capture.polled:
+        polling, _ = await polled(session, found, spark.lake)
+        now, spark = replace(now, capture=replace(polling.capture, broken=())), NoSpark(NOW, spark.lake)
     why = f"another query: all rows are computed, since {exchanged}"
     whole = replace(now, needs_reinit=True, capture=replace(now.capture, broken=(why,)))
     await refresh(session, whole, initiator=Initiator.MANUAL, spark=spark)
@@ -106,8 +107,6 @@ async def _defined(
     work_on_behalf_of(context.owner)
     async with set_role(session, context.owner, current=context.caller):
         defined = await define_stream_table(session, query, search_path, requested, context.owner)
-    if defined.copies or context.capture.polled:
-        raise SqlError("0A000", NOT_WITH_POLLS, hint="Drop the stream table and create it again.")
     await refuse_cycle(session, context, [d.source.oid for d in defined.definition.dependencies])
     return defined
 
@@ -152,10 +151,14 @@ async def _state(context: RefreshContext, defined: Defined) -> dict[str, Any]:
 async def _capture(session: SqlSession, context: RefreshContext, defined: Defined) -> None:
     """Have its sources captured: as late as possible, since what is locked stays so until the transaction ends."""
     dependencies = defined.definition.dependencies
+    if context.capture.polled:
+        await session.fetch("SELECT pgtrickle._forget_polls($1::bigint)", context.pgt_id)
+    # Before anybody looks for copies that belong to no stream table.
+    await note_copies(session, context.pgt_id, defined.copies)
+    read = [{"relid": d.source.oid, "columns": list(d.columns_used)} for d in dependencies]
+    read += [{"relid": copy.relid, "columns": list(copy.columns)} for copy in defined.copies]
     await session.fetch(
-        "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
-        context.pgt_id,
-        json.dumps([{"relid": d.source.oid, "columns": list(d.columns_used)} for d in dependencies]),
+        "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)", context.pgt_id, json.dumps(read)
     )
     tracked = [d.source.oid for d in dependencies if d.trackable]
     columns = await captured_columns(defined.inputs, tracked, defined.mode, context.engine)

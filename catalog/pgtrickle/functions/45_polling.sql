@@ -73,6 +73,15 @@ BEGIN
 END $$;
 
 
+-- Forget the polls of a stream table that gets another query. Its copies go when the transaction has committed.
+CREATE OR REPLACE FUNCTION pgtrickle._forget_polls(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    DELETE FROM pgtrickle.pgt_polls p WHERE p.pgt_id = _forget_polls.pgt_id;
+END $$;
+
+
 -- The types of columns of a foreign table: an array of {"type", "plain" (below a domain, without modifier: an assignment
 -- obeys a modifier, a cast cuts off by it), "array"}.
 CREATE OR REPLACE FUNCTION pgtrickle._copied_types(relid oid, columns text[]) RETURNS jsonb

@@ -115,6 +115,38 @@ def test_join_of_a_polled_table_and_one_that_changes_at_the_same_time(remote: Da
         remote.assert_current("dear_titles")
 
 
+def test_another_query_over_polled_tables(remote: Database) -> None:
+    """Copies come and go with the queries; nothing is left of them in the end."""
+    polling(remote, "on")
+    remote.run("CREATE TABLE kinds (kind text PRIMARY KEY, title text)")
+    remote.run("INSERT INTO kinds VALUES ('a', 'A'), ('b', 'B')")
+    before: list[Any] = remote.traces()
+    create(remote, "st", SUMS)
+    copies = "SELECT copy_name FROM pgtrickle.pgt_polls"
+    for query in (
+        SUMS.replace(" GROUP BY", " WHERE price > 1 GROUP BY"),
+        "SELECT i.id, k.title FROM f_items AS i JOIN kinds AS k USING (kind)",
+        "SELECT kind, title FROM kinds",
+        ALL,
+    ):
+        remote.run("INSERT INTO far.items VALUES (8, 'a', 9, NULL, NULL)")
+        known = remote.rows(copies)
+        remote.run("SELECT pgtrickle.alter_stream_table('st', query => %s)", query)
+        remote.assert_current("st")
+        assert len(remote.rows(copies)) == ("f_items" in query) and not {*known} & {*remote.rows(copies)}
+        remote.run("UPDATE far.items SET price = price + 1 WHERE kind = 'a'; DELETE FROM kinds WHERE kind = 'b'")
+        assert refresh(remote, "st")[0] == "DIFFERENTIAL"
+        remote.assert_current("st")
+        remote.run("INSERT INTO kinds VALUES ('b', 'BB')")
+        remote.refresh("st")
+    polling(remote, "off")
+    remote.run("SELECT pgtrickle.alter_stream_table('st', query => %s)", SUMS)
+    remote.assert_current("st")
+    assert remote.rows(copies) == []
+    remote.run("SELECT pgtrickle.drop_stream_table('st'); SELECT pgtrickle._cleanup_buffers()")
+    assert remote.traces() == before
+
+
 def test_switched_off_again_refreshes_are_full_until_it_is_back_on(remote: Database) -> None:
     polling(remote, "on")
     create(remote, "sums", SUMS)
