@@ -22,7 +22,7 @@ from sql.canonical.schema_names import Qualified, qualified_by
 from sql.canonical.stars import gives_out_star
 from sql.canonical.views import View, inlined
 from sql.changes.change_query import Followed
-from sql.compile.compile import ParsedQuery, opaque_query, parse_query, regenerate
+from sql.compile.compile import ParsedQuery, exchanges_filter, opaque_query, parse_query, regenerate
 from sql.compile.compiled import Compiled, Core
 from sql.errors import NotDifferentiable
 from sql.operators import Recursion
@@ -156,13 +156,13 @@ def facts(query: Query) -> Facts:
         frozenset(aggregate.name for aggregate in compiled.remembered.values()),
         isinstance(compiled.shape, KeyedRows),
         told_apart(compiled.shape),
-        bool(compiled.always),
+        exchanges_filter(compiled.root),
     )
 
 
 def told_apart(shape: Shape) -> tuple[str, ...]:
     """See `Facts`."""
-    kind = KeyedRows if isinstance(shape, AppendedRows) else type(shape)
+    kind = KeyedRows if isinstance(shape, KeyedRows) else type(shape)
     columns = shape.key if isinstance(shape, Keyed) else shape.output
     return (kind.__name__, *(column.name for column in columns))
 

@@ -42,27 +42,34 @@ class Exchange:
 
 
 async def exchange(
-    session: SqlSession, context: RefreshContext, old: PlanInputs, defined: Defined, *changes: ColumnChanges
+    session: SqlSession,
+    context: RefreshContext,
+    old: PlanInputs,
+    defined: Defined,
+    changes: tuple[ColumnChanges, ColumnChanges],
 ) -> Exchange:
-    """By which a locked stream table goes from its query, planned from `old`, to another one, with these `changes`.
+    """By which a locked stream table goes from its query, planned from `old`, to another one, with these `changes` of
+    its user's columns and of the hidden ones.
 
     Raises AllDiffers, SqlError.
     """
     _check_state(context, old, defined)
-    if any(change.added or change.retyped for change in changes):
-        raise AllDiffers("there are columns in it that are not stored")
+    user, hidden = changes
+    if user.retyped or user.moved or hidden.added or hidden.retyped:
+        raise AllDiffers("columns have another type or place, or its rows are stored otherwise")
     async with set_role(session, context.owner, current=context.caller):
         before = await define(session, old.canonical, PINNED_PATH)
         if before.functions_of("s") or defined.definition.functions_of("s"):
             raise AllDiffers("a stable function may have another value now than in what is stored")
         plan = await _planned(session, old, defined.inputs)
     former, later = await compiled(old), await compiled(defined.inputs)
-    hidden = [{column.name for column in each.columns if column.hidden} for each in (former, later)]
+    kept = [{column.name for column in each.columns if column.hidden} for each in (former, later)]
     alike = former.told_apart == later.told_apart == plan.told_apart and later.columns == plan.columns
-    if not alike or not hidden[1] <= hidden[0]:
+    if not alike or not kept[1] <= kept[0]:
         raise AllDiffers("rows are told apart otherwise, or stored otherwise")
     found = ["rows that only one of the filters lets through"] * plan.refiltered
-    found += ["columns that go, for which no row is computed"] * bool(changes[0].dropped)
+    found += ["columns that go, for which no row is computed"] * bool(user.dropped)
+    found += ["columns that are new, which alone are computed for rows that stay"] * bool(user.added)
     known = {oid: frozenset(columns) for oid, columns in former.used_columns.items()}
     return Exchange(plan, " and ".join(found) or "no row", known)
 
@@ -89,8 +96,13 @@ def _check_state(context: RefreshContext, old: PlanInputs, defined: Defined) -> 
         raise AllDiffers("it is, or was, computed as a whole at each refresh")
     if context.capture.polled or defined.copies:
         raise AllDiffers("foreign tables that are polled are copied anew")
-    sources = [{(source.oid, source.key) for source in inputs.sources} for inputs in (old, defined.inputs)]
-    if sources[0] != sources[1] or {*old.views} != {*defined.inputs.views}:
+    _check_sources(old, defined.inputs)
+
+
+def _check_sources(old: PlanInputs, new: PlanInputs) -> None:
+    """Raises AllDiffers unless both read the same tables and functions."""
+    sources = [{(source.oid, source.key) for source in inputs.sources} for inputs in (old, new)]
+    if sources[0] != sources[1] or {*old.views} != {*new.views}:
         raise AllDiffers("it reads other tables")
-    if old.special != defined.inputs.special or context.one_snapshot:
+    if old.special != new.special:
         raise AllDiffers("its functions are others")

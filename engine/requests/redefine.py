@@ -57,7 +57,7 @@ async def redefine(
     await _refuse_readers(session, context, changes[0])
     await execute_as_owner(session, context.owner, [rights_to_sources(defined.definition)], current=context.caller)
     try:
-        exchanged: Exchange | str = await exchange(session, context, old, defined, *changes)
+        exchanged: Exchange | str = await exchange(session, context, old, defined, changes)
     except AllDiffers as reason:
         exchanged = str(reason)
     place = await beside(session, context, defined.inputs, *changes)

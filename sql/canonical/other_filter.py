@@ -1,4 +1,4 @@
-"""Two queries as one that differ in nothing but the conditions of their WHERE, and in columns that the second lacks."""
+"""Two queries over the same rows, as one: they differ in conditions of their WHERE, and in columns."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class OtherRows(NotDifferentiable):
 class Exchange:
     """A query that takes the place of another one; in its WHERE an `OtherFilter` says what the other one's was.
 
-    ``in_place``: the columns that it has stand where the other one has them.
+    ``in_place``: the columns that it has stand where the other one has them. ``added`` are those that it has alone.
     """
 
     query: exp.Query
     in_place: bool
+    added: tuple[str, ...]
 
 
 def exchanged(before: str, canonical: str, special: frozenset[str] = frozenset()) -> Exchange:
@@ -45,6 +46,7 @@ def exchanged(before: str, canonical: str, special: frozenset[str] = frozenset()
     columns = [{generate(expression): expression for expression in query.expressions} for query in queries]
     kept = list(columns[1].values())
     _check_columns(columns[0], columns[1], special, distinct=bool(queries[0].args.get("distinct")))
+    added = tuple(expression.alias_or_name for text, expression in columns[1].items() if text not in columns[0])
     in_place = [*columns[0]][: len(kept)] == [*columns[1]]
     for query in queries:
         query.set("where", None)
@@ -54,19 +56,20 @@ def exchanged(before: str, canonical: str, special: frozenset[str] = frozenset()
     query = queries[1]
     query.set("expressions", kept)
     _exchange_conditions(query, *wheres)
-    return Exchange(query, in_place)
+    return Exchange(query, in_place, added)
 
 
 def _check_columns(
     before: dict[str, exp.Expr], now: dict[str, exp.Expr], special: frozenset[str], *, distinct: bool
 ) -> None:
-    if not now.keys() <= before.keys():
-        raise OtherRows("it has columns that were not there, or were others")
-    dropped = [expression for text, expression in before.items() if text not in now]
-    if dropped and distinct:
-        raise OtherRows("without a column other rows are distinct")
-    if any(returns_set(expression, special) for expression in dropped):
-        raise OtherRows("a column that goes has made several rows of one")
+    went = [expression for text, expression in before.items() if text not in now]
+    came = [expression for text, expression in now.items() if text not in before]
+    if {e.alias_or_name for e in came} & {e.alias_or_name for e in before.values()}:
+        raise OtherRows("columns are computed otherwise")
+    if (went or came) and distinct:
+        raise OtherRows("with other columns other rows are distinct")
+    if any(returns_set(expression, special) for expression in (*went, *came)):
+        raise OtherRows("a column makes several rows of one")
 
 
 def _exchange_conditions(query: exp.Query, before: list[exp.Expr], now: list[exp.Expr]) -> None:

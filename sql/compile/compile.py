@@ -59,6 +59,7 @@ from sql.storage.recursive import recursion_strategies
 from sql.storage.root import below_projections, stored_keys
 from sql.storage.shape import output_columns
 from sql.storage.top import maintainable
+from sql.storage.widened import WidenedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,10 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
     }
     if query.exchange is not None:
         _check_exchange(shape, query.exchange)
-        changing: frozenset[int] = (
-            frozenset({FILTER}) if any(isinstance(o, Refiltered) for o in root.walk()) else frozenset()
-        )
+        added = query.exchange.added
+        if added and isinstance(shape, KeyedRows):
+            shape = WidenedRows(shape.rows, shape.output, shape.key, shape.fields, shape.root, added)
+        changing = frozenset({FILTER} if added or exchanges_filter(root) else ())
         facts, core = TreeFacts(narrowed=narrowed(root)), _core(shape)
         return Compiled(
             shape, sources, used_columns, root.tree(), {}, core, facts=facts, root=root, fields=fields, always=changing
@@ -200,10 +202,17 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
     )
 
 
+def exchanges_filter(root: Operator | None) -> bool:
+    """Whether the query comes in the place of one with another filter."""
+    return root is not None and any(isinstance(operator, Refiltered) for operator in root.walk())
+
+
 def _check_exchange(shape: Shape, exchange: Exchange) -> None:
     """Raises OtherRows where a storage table of this shape cannot go from one query to another by changes."""
     if not isinstance(shape, KeyedRows | Bag | Groups | AffectedGroups):
         raise OtherRows("its rows are computed again at each refresh")
+    if exchange.added and not isinstance(shape, KeyedRows):
+        raise OtherRows("there are new columns, and its rows are not those of tables by their keys")
     if isinstance(shape, Groups) and not exchange.in_place:
         raise OtherRows("what its aggregates are made of is stored in another order")
 

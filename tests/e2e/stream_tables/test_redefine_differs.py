@@ -101,12 +101,37 @@ def test_fewer_columns(db: Database, query: str) -> None:
     db.assert_differential("st")
 
 
+WIDER = {
+    "id": "SELECT id FROM orders{}",
+    "id, note": "SELECT id, amount * 2 AS twice, state FROM orders{}",
+    "all": "SELECT id, amount * 2 AS twice, state, region, upper(state) AS loud FROM orders{}",
+}
+
+
+def test_more_columns(db: Database) -> None:
+    """Rows that stay get what is new, and those that have changed, or come with another filter, have it."""
+    db.run(SOURCE)
+    db.create("st", WIDER["id"].format(FILTERS[0]), refresh_mode="DIFFERENTIAL")
+    for number, (name, filter_) in enumerate(
+        [("id, note", 0), ("all", 1), ("id", 2), ("all", 3), ("id", 0), ("all", 0)]
+    ):
+        if number != 5:
+            db.run(CHANGES[number % len(CHANGES)])
+        else:
+            db.refresh("st")
+        action, reason = alter(db, WIDER[name].format(FILTERS[filter_]))
+        what = "columns that go" if name == "id" else "columns that are new"
+        assert (action, what in reason) == ("DIFFERENTIAL", True), (name, reason)
+        db.run(CHANGES[(number + 1) % len(CHANGES)])
+        db.assert_differential("st")
+
+
 ALL = {
     "it reads other tables": ROWS.format("id, region") + " AND region IN (SELECT region FROM regions)",
     "the queries differ in more than their filters": "SELECT id, region FROM orders AS o ORDER BY id",
     "a filter that differs has a subquery": ROWS.format("id, region") + " AND EXISTS (SELECT 1 FROM orders)",
     "a stable function": ROWS.format("id, region") + " AND state < now()::text",
-    "columns in it that are not stored": ROWS.format("id, region, amount"),
+    "columns have another type or place": ROWS.format("region, id"),
     "computed as a whole": ROWS.format("id, region") + " AND random() >= 0",
 }
 
