@@ -4,7 +4,8 @@
 
 Two stream tables have the first query of a case, and get the second one in turns: one as it is, one with another alias
 in it, so that nothing is known of what the two queries have in common and all rows are computed. All the while a client
-reads ten rows of the stream table again and again; its longest wait is shown beside the time that the change took.
+reads ten rows of the stream table again and again; its longest wait is shown beside the time that the change took. In
+parentheses is what the history says, which leaves out the analysis of the query, and its compilation.
 Medians of the rounds; after each the stream tables are held against their query, outside of the clock.
 """
 
@@ -83,20 +84,20 @@ def reading(dsn: str, name: str) -> Iterator[list[float]]:
         thread.join()
 
 
-def alter(connection: psycopg.Connection[Any], dsn: str, name: str, query: str) -> tuple[float, float, str]:
-    """Milliseconds of the change, the longest wait of a reader, and what was done."""
+def alter(connection: psycopg.Connection[Any], dsn: str, name: str, query: str) -> tuple[float, float, str, float]:
+    """Milliseconds of the change, the longest wait of a reader, what was done, and milliseconds of that alone."""
     with reading(dsn, name) as waits:
         time.sleep(0.05)
         clock = time.perf_counter()
         connection.execute("SELECT pgtrickle.alter_stream_table(%s, query => %s)", [name, query])
         elapsed = (time.perf_counter() - clock) * 1000
     done = connection.execute(
-        "SELECT action FROM pgtrickle.pgt_refresh_history WHERE pgt_id = pgtrickle._resolve(%s)"
+        "SELECT action, extract(epoch FROM end_time - start_time) * 1000 FROM pgtrickle.pgt_refresh_history WHERE pgt_id = pgtrickle._resolve(%s)"
         " ORDER BY refresh_id DESC LIMIT 1",
         [name],
     ).fetchone()
     assert done is not None
-    return elapsed, waits[0], str(done[0])
+    return elapsed, waits[0], str(done[0]), float(done[1])
 
 
 def check(connection: psycopg.Connection[Any], name: str, query: str) -> None:
@@ -122,7 +123,7 @@ def measure(connection: psycopg.Connection[Any], dsn: str, case: str, rounds: in
         more, where = (part.format(o=alias) for part in parts)
         return template.format(o=alias, more=more, where=where)
 
-    seen: dict[str, list[tuple[float, float, str]]] = {"differs": [], "everything": []}
+    seen: dict[str, list[tuple[float, float, str, float]]] = {"differs": [], "everything": []}
     for number in range(rounds):
         for name in sorted(seen, reverse=bool(number % 2)):
             connection.execute(
@@ -134,13 +135,15 @@ def measure(connection: psycopg.Connection[Any], dsn: str, case: str, rounds: in
             seen[name].append(alter(connection, dsn, name, query(alias, after)))
             check(connection, name, query("o", after))
             connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
-    times = {name: statistics.median(each[0] for each in found) for name, found in seen.items()}
-    waits = {name: statistics.median(each[1] for each in found) for name, found in seen.items()}
+    times, waits, computing = (
+        {name: statistics.median(float(each[place]) for each in found) for name, found in seen.items()}
+        for place in (0, 1, 3)
+    )
     return [
         seen["differs"][0][2],
-        f"{times['differs']:.0f}",
-        f"{times['everything']:.0f}",
-        f"{times['everything'] / times['differs']:.1f}",
+        f"{times['differs']:.0f} ({computing['differs']:.0f})",
+        f"{times['everything']:.0f} ({computing['everything']:.0f})",
+        f"{times['everything'] / times['differs']:.1f} ({computing['everything'] / computing['differs']:.1f})",
         f"{waits['differs']:.0f} / {waits['everything']:.0f}",
     ]
 
@@ -168,7 +171,9 @@ def main() -> None:
         for statement in SOURCES.format(rows=options.rows).split(";"):
             connection.execute(statement)  # type: ignore[arg-type]
         for case in options.only:
-            table.add_row(case, *measure(connection, server.dsn, case, options.rounds))
+            cells = measure(connection, server.dsn, case, options.rounds)
+            print(case, *cells, sep="; ", file=sys.stderr, flush=True)
+            table.add_row(case, *cells)
     Console().print(table)
 
 

@@ -176,15 +176,8 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         for source in sources
     }
     if query.exchange is not None:
-        _check_exchange(shape, query.exchange)
-        added = query.exchange.added
-        if added and isinstance(shape, KeyedRows):
-            shape = WidenedRows(shape.rows, shape.output, shape.key, shape.fields, shape.root, added)
-        changing = frozenset({FILTER} if added or exchanges_filter(root) else ())
-        facts, core = TreeFacts(narrowed=narrowed(root)), _core(shape)
-        return Compiled(
-            shape, sources, used_columns, root.tree(), {}, core, facts=facts, root=root, fields=fields, always=changing
-        )
+        compiled = Compiled(shape, sources, used_columns, root.tree(), {}, _core(shape))
+        return _in_place(query.exchange, compiled, root, fields)
     bounding, whole = bounds(root), read_whole(root, shape)
     return Compiled(
         shape,
@@ -200,6 +193,19 @@ def _compiled(query: ParsedQuery, relation: Relation) -> Compiled:
         root,
         fields,
     )
+
+
+def _in_place(
+    exchange: Exchange, compiled: Compiled, root: Operator, fields: tuple[tuple[str, Field], ...]
+) -> Compiled:
+    """The compiled query in the place of another one. Raises OtherRows."""
+    shape = compiled.shape
+    _check_exchange(shape, exchange)
+    if exchange.added and isinstance(shape, KeyedRows):
+        shape = WidenedRows(shape.rows, shape.output, shape.key, shape.fields, shape.root, exchange.added)
+    changing = frozenset({FILTER} if exchange.added or exchanges_filter(root) else ())
+    facts = TreeFacts(narrowed=narrowed(root))
+    return replace(compiled, shape=shape, facts=facts, root=root, fields=fields, always=changing)
 
 
 def exchanges_filter(root: Operator | None) -> bool:
