@@ -27,8 +27,8 @@ WHERE h.refresh_id > %s AND h.status <> 'RUNNING' AND h.action <> 'NO_DATA'
 ORDER BY h.refresh_id
 """
 
-# Behind is who reads a table and has not seen the transaction, or reads a stream table and has not been
-# refreshed (at the time in its frontier, or as of then) since that one changed. (Where nothing has changed, nothing is refreshed.)
+# Behind is who reads a table and has not seen the transaction, or reads a stream table and has not been refreshed (at
+# the time in its frontier, or as of then) since that one changed. (Where nothing has changed, nothing is refreshed.)
 _BEHIND = """
 SELECT count(*)
 FROM pgtrickle.pgt_stream_tables s

@@ -10,9 +10,6 @@ import pytest
 from tests.catalog.conftest import Connect
 from tests.catalog.signatures import Rows, arguments, declared_lines, wrong_functions
 
-TO_COME = {"migrate", "pgt_scheduler_jobs"}
-"""What is declared and not there yet. Who adds it takes it out here."""
-
 
 @pytest.fixture
 def rows(connect: Connect) -> Rows:
@@ -27,8 +24,7 @@ def rows(connect: Connect) -> Rows:
 
 def test_functions(rows: Rows) -> None:
     lines = declared_lines("stream_table_signatures.txt")
-    there = [line for line in lines if line.partition("(")[0] not in TO_COME]
-    assert wrong_functions(rows, "pgtrickle", there) == []
+    assert wrong_functions(rows, "pgtrickle", lines) == []
     assert len(lines) > 40
 
 
@@ -43,18 +39,10 @@ def test_relations(rows: Rows) -> None:
                 relation,
             )
         )
-        if not found and relation not in TO_COME:
+        if not found:
             wrong.append(relation)
         for column in arguments(declared):
             [(kind,)] = rows("SELECT %s::regtype::text", column.type)
             if found.get(column.name) != kind:
                 wrong.append(f"{relation}.{column.name} {column.type}: {found.get(column.name)}")
     assert wrong == []
-
-
-def test_what_is_to_come_is_not_there(rows: Rows) -> None:
-    [(there,)] = rows(
-        "SELECT ARRAY(SELECT proname::text FROM pg_proc WHERE pronamespace = 'pgtrickle'::regnamespace"
-        " UNION SELECT relname::text FROM pg_class WHERE relnamespace = 'pgtrickle'::regnamespace)"
-    )
-    assert TO_COME.isdisjoint(there)
