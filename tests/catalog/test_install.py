@@ -103,7 +103,13 @@ def test_upgrade_rewrites_capture_and_trusts_it_as_before(engine: Engine, dsn: s
     assert (engine.begin(kept)["broken"], len(engine.begin(broken)["broken"])) == ([], 1)
 
 
-@pytest.mark.parametrize("late", [s.version for s in bundled_scripts().migrations if s.version > "0018"])
+BUILT_ON = {"0018_gates", "0023_definitions"}
+"""Migrations that later ones name what is made by: they cannot come after them."""
+
+
+@pytest.mark.parametrize(
+    "late", [s.version for s in bundled_scripts().migrations if s.version > "0018" and s.version not in BUILT_ON]
+)
 def test_a_migration_that_comes_after_later_ones_makes_the_same(
     cluster: EmbeddedPostgres, template: str, dsn: str, bare_connect: Connect, late: str
 ) -> None:
