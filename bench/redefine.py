@@ -92,8 +92,9 @@ def alter(connection: psycopg.Connection[Any], dsn: str, name: str, query: str) 
         connection.execute("SELECT pgtrickle.alter_stream_table(%s, query => %s)", [name, query])
         elapsed = (time.perf_counter() - clock) * 1000
     done = connection.execute(
-        "SELECT action, extract(epoch FROM end_time - start_time) * 1000 FROM pgtrickle.pgt_refresh_history"
-        " WHERE pgt_id = pgtrickle._resolve(%s) ORDER BY refresh_id DESC LIMIT 1",
+        "SELECT action, extract(epoch FROM end_time - start_time) * 1000"
+        " FROM pgtrickle.pgt_refresh_history WHERE pgt_id = pgtrickle._resolve(%s)"
+        " ORDER BY refresh_id DESC LIMIT 1",
         [name],
     ).fetchone()
     assert done is not None
