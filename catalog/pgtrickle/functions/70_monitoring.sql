@@ -162,16 +162,26 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Whether rows as of some time are older than a stream table's own schedule allows, or it is not being refreshed.
+CREATE OR REPLACE FUNCTION pgtrickle._is_overdue(pgt_id bigint, as_of timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT s.status IN ('SUSPENDED', 'ERROR')
+        OR coalesce(extract(epoch FROM clock_timestamp() - _is_overdue.as_of) > pgtrickle._effective_seconds(s.pgt_id) + 2, false)
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _is_overdue.pgt_id
+$$;
+
+
 -- Whether a stream table is older than its schedule allows, by two seconds or more, in which a refresh that is due gets done. One
 -- whose sources have not changed since it was refreshed is not, however long ago that was, nor one that they have only just made
 -- out of date; but where no scheduler works, every change counts. One that has all changes of the stream tables that it reads is as
--- old as they are. NULL for cron schedules, before the first refresh, and where the caller may not know, or the change is being locked.
+-- old as they are, which is not too old as long as their own schedules allow it. NULL for cron schedules, before the first refresh, and where the caller may not know, or the change is being locked.
 CREATE OR REPLACE FUNCTION pgtrickle._is_stale(pgt_id bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN e.seconds IS NOT NULL THEN
                extract(epoch FROM clock_timestamp() - s.data_timestamp) > e.seconds + 2
                AND (-- Of three values: true if one is, else NULL if one is not known.
-                    SELECT CASE WHEN bool_or(f.lacks AND extract(epoch FROM clock_timestamp() - f.data_timestamp) > e.seconds + 2)
+                    SELECT CASE WHEN bool_or(f.lacks AND extract(epoch FROM clock_timestamp() - f.data_timestamp) > e.seconds + 2
+                                             AND (f.pgt_id = s.pgt_id OR pgtrickle._is_overdue(f.pgt_id, f.data_timestamp)))
                                 THEN true
                                 WHEN count(*) = count(f.lacks) THEN false END
                     FROM (SELECT coalesce((SELECT l.settled_position FROM pgtrickle._scheduler() l WHERE l.looks),

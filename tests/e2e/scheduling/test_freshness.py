@@ -22,6 +22,8 @@ def test_below_a_stream_table_that_fails_nothing_is_fresh(live_db: Database, eve
     db.create("middle", "SELECT id, v + 1 AS v FROM up", schedule="1s")
     db.create("leaf", "SELECT m.id, m.v, s.v AS w FROM middle m JOIN side s USING (id)", schedule="1s")
     db.create("apart", "SELECT id FROM side", schedule="1s")
+    db.create("seldom", "SELECT id FROM src", schedule="1h")
+    db.create("often", "SELECT count(*) AS n FROM seldom", schedule="1s")  # as old as seldom may be
 
     def names(statement: str) -> list[str]:
         return [name for (name,) in db.rows(statement)]
