@@ -45,10 +45,10 @@ SESSION_SECONDS = 60.0
 RENEWAL_SECONDS = 300.0
 """So long a Sail runs at least, however large it is: what one job needs shall not end it each time."""
 
-INTERRUPT_GRACE = 10.0
+INTERRUPT_GRACE = 4.0
 """Seconds that an interrupted job has to come back before its backend is given up."""
 
-INTERRUPT_TRIES = 20
+INTERRUPT_TRIES = 8
 """Interrupts within that time: one that comes before the server has seen the job is lost."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import selectors
 import shutil
@@ -300,6 +301,14 @@ class Database:
     def traces(self) -> list[str]:
         """Everything that stream tables have left in the database, and the user's relations."""
         return [text for (text,) in self.rows(TRACES)]
+
+
+def alerts(listener: psycopg.Connection[Any], event: str) -> Iterator[dict[str, Any]]:
+    """The alerts of one kind that a connection which listens to them is told, as they come."""
+    for notify in listener.notifies(timeout=90):
+        alert: dict[str, Any] = json.loads(notify.payload)
+        if alert["event"] == event:
+            yield alert
 
 
 def drop_role(db: Database, name: str) -> None:

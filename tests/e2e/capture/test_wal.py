@@ -436,7 +436,12 @@ def test_monitoring_shows_slot_and_mode(db: Database, eventually: Eventually) ->
         alert = "SELECT alert FROM pgtrickle.check_cdc_health()"
         assert db.value(alert) is None
         db.run("SET pg_trickle.slot_lag_critical_threshold_mb = 1")
-        eventually(lambda: db.value(alert) == "slot_lag_exceeds_threshold")
+
+        def lags() -> bool:  # until the slot has followed, which it soon has
+            db.run("INSERT INTO idle SELECT generate_series(1, 40000)")
+            return bool(db.value(alert) == "slot_lag_exceeds_threshold")
+
+        eventually(lags, what="more than 1 MB that is not confirmed")
     db.run("RESET pg_trickle.slot_lag_warning_threshold_mb; RESET pg_trickle.slot_lag_critical_threshold_mb")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +13,7 @@ import psutil
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database, Headwater
+from tests.e2e.conftest import Database, Headwater, alerts
 from tests.e2e.spark.test_cluster import QUERY, served
 from tests.spark_servers import SMALL, ConnectServer, StandaloneCluster, conf_options, wait_until
 
@@ -120,8 +119,7 @@ def test_connect_server_frozen_then_killed_in_the_middle_of_a_refresh(tmp_path: 
             executor, reason = last_executor(db)
             assert executor == "postgres"
             assert "Spark failed (57014: the job took too long); computed by PostgreSQL instead" in reason
-            (alert,) = listener.notifies(timeout=90, stop_after=1)
-            assert json.loads(alert.payload)["event"] == "spark_failed"
+            assert next(alerts(listener, "spark_failed"))["pgt_name"] == "totals"
             process.resume()
             session.execute("RESET pg_trickle.spark_timeout")
 

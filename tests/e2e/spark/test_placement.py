@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database, Headwater
+from tests.e2e.conftest import Database, Headwater, alerts
 
 ROWS = 5000
 SOURCE = f"""
@@ -231,14 +231,9 @@ def test_unreachable_spark_leaves_the_refresh_to_postgresql_and_says_so(without_
     last = db.history(name)[-1]
     assert (last["status"], last["executor"]) == ("COMPLETED", "postgres")
     assert "Spark failed (58000: could not reach Spark" in last["executor_reason"]
-    (alert,) = listener.notifies(timeout=90, stop_after=1)
-    assert json.loads(alert.payload) | {"reason": ""} == {
-        "event": "spark_failed",
-        "pgt_schema": "public",
-        "pgt_name": name,
-        "reason": "",
-    }
-    assert "could not reach Spark" in alert.payload
+    alert = next(alerts(listener, "spark_failed"))
+    assert alert | {"reason": ""} == {"event": "spark_failed", "pgt_schema": "public", "pgt_name": name, "reason": ""}
+    assert "could not reach Spark" in alert["reason"]
 
 
 def test_unreachable_spark_fails_the_refresh_where_postgresql_is_not_to_compute(without_spark: Database) -> None:
@@ -268,9 +263,8 @@ def test_scheduled_refresh_that_spark_failed_at_is_tried_again(without_spark: Da
         "ALTER DATABASE postgres RESET pg_trickle.enabled"
     )
     change(db)
-    (alert,) = listener.notifies(timeout=90, stop_after=1)
-    assert json.loads(alert.payload)["pgt_name"] == "scheduled"
-    assert "not refreshed" in json.loads(alert.payload)["reason"]
+    alert = next(alerts(listener, "spark_failed"))
+    assert alert["pgt_name"] == "scheduled" and "not refreshed" in alert["reason"]
     failed = db.history("scheduled")[-1]
     assert (failed["status"], failed["executor"]) == ("FAILED", "spark")
     assert "could not reach Spark" in failed["error_message"]

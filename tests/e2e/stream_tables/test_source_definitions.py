@@ -60,8 +60,19 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("mode", ["AUTO", "FULL"])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=[name.replace(" ", "_") for name in CHANGES])
+@pytest.mark.parametrize(
+    ("change", "mode"),
+    [
+        pytest.param(
+            change,
+            mode,
+            id=f"{name.replace(' ', '_')}-{mode}",
+            marks=[pytest.mark.long] if mode == "FULL" and number % 4 else [],
+        )
+        for number, (name, change) in enumerate(CHANGES.items())
+        for mode in ("AUTO", "FULL")
+    ],
+)
 def test_a_stream_table_follows_its_sources_as_a_view_does(db: Any, change: str, mode: str) -> None:
     db.run(TABLES)
     queries = QUERIES if mode == "AUTO" else {name: QUERIES[name] for name in ("joined", "nested", "of_view")}
