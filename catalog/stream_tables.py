@@ -58,6 +58,8 @@ class StreamTable:
     """OID of the role that has made the group, None if that is gone."""
     one_snapshot: bool = False
     """Whether all members of the group must see their sources as of one moment."""
+    on_spark: bool = False
+    """Whether nothing but Spark may compute it."""
 
 
 _STREAM_TABLES = """
@@ -71,7 +73,8 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        g.default_seconds,
        coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason,
        s.diamond_consistency = 'atomic' OR g.all_atomic, g.all_atomic, s.diamond_schedule_policy = 'slowest',
-       m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false)
+       m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false),
+       coalesce(s.engine = 'spark', false)
 FROM (
     SELECT pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision AS default_seconds,
            pgtrickle._setting('TimeZone', 'UTC') AS time_zone,

@@ -128,12 +128,14 @@ def _refusal(
 ) -> str | None:
     """Why a declaration cannot be heeded for a unit of these members; None if it can.
 
-    It would take in a stream table of a role that its maker may not act for. It is empty where a member is only not
-    populated yet.
+    It would take in a stream table of a role that its maker may not act for, or one that only Spark may compute, which
+    reads in transactions of its own. It is empty where a member is only not populated yet.
     """
     if not all(table.is_populated for table in members):
         return ""
     for table in members:
+        if table.on_spark:
+            return f"{table.schema}.{table.name} is computed on Spark, which does not read in their transaction"
         is_named = declaration.named and table.pgt_id in declaration.members
         if not (is_named or declaration.owner in (None, table.owner) or (declaration.owner, table.owner) in acting):
             return f"{table.schema}.{table.name} belongs to a role that the owner of the others is no member of"

@@ -62,6 +62,13 @@ def test_of_others_only_where_one_may_act_for_them_or_the_operator_says_so() -> 
     assert told == ["public.st2 belongs to a role that the owner of the others is no member of"]
 
 
+def test_what_only_spark_may_compute_is_refreshed_by_itself() -> None:
+    tables = changed(diamond(atomic=True), 3, on_spark=True)
+    told: list[str] = []
+    assert [u.key for u in units(tables, DependencyGraph(tables), refuse=told.append)] == keys(diamond())
+    assert told == ["public.st3 is computed on Spark, which does not read in their transaction"]
+
+
 def test_suspended_and_unpopulated_members() -> None:
     tables = diamond(atomic=True)
     unit = found(changed(tables, 2, status=Status.SUSPENDED))[1]
