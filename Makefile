@@ -1,7 +1,7 @@
 # Needs make and Python 3.11 or newer; everything else is installed into .venv from requirements.lock.
 
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 

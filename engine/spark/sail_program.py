@@ -49,6 +49,8 @@ WHOLE_PACKET = 0xFFFFFFFF
 
 NOBODY: list[Instruction] = [(RETURN, 0, 0, 0)]
 PIECE = 1 << 20
+PRIORITY = 5
+"""Of Sail, as `nice` counts: what it computes may take all processors, and PostgreSQL and clients come first."""
 ANSWER_SECONDS = 30.0
 
 
@@ -196,6 +198,7 @@ def _be_sail(parent: int, to_gatekeeper: int, architecture: int, seccomp: int, l
         _call(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         if os.getppid() != parent:
             os._exit(1)
+        os.nice(PRIORITY)
         _call(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
         program = _Program(stops(architecture, listen))
         flags = SECCOMP_FILTER_FLAG_NEW_LISTENER
