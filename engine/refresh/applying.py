@@ -13,7 +13,7 @@ from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor
 from engine.refresh.computing import Computed, handed_on, whole_sql
 from engine.refresh.estimated_costs import too_dear
-from engine.refresh.policy import Decision
+from engine.refresh.policy import Decision, whole_action
 from engine.session.transactions import local_setting, savepoint, set_role
 from engine.stream_tables.plan_inputs import dumps
 from engine.stream_tables.refresh_state import RefreshContext
@@ -180,7 +180,7 @@ async def _apply(
     """
     called = _applying_changes(context) if changes else "_apply($1::text, $2::text::jsonb, false)"
     query = f"SELECT pgtrickle._note_progress($3::bigint, {STORING}, $4::text), pgtrickle.{called}::text"
-    action = Action.DIFFERENTIAL if changes else Action.REINITIALIZE if context.needs_reinit else Action.FULL
+    action = Action.DIFFERENTIAL if changes else whole_action(context)
     async with set_role(session, context.owner, current=context.caller):
         ((_, text),) = await session.fetch(query, statement, dumps(parameters), context.pgt_id, action.value)
     return dict(json.loads(text))

@@ -89,6 +89,12 @@ def is_fresh(context: RefreshContext) -> bool:
     )
 
 
+def whole_action(context: RefreshContext) -> Action:
+    """What a refresh that computes all rows does: it begins anew where what is there is not to be gone on from."""
+    anew = context.is_populated and (context.capture.broken or context.needs_reinit)
+    return Action.REINITIALIZE if anew and context.capture.frontier is not None else Action.FULL
+
+
 def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: int) -> Decision:
     """Choose what to do. A full refresh of a differential stream table always has a reason.
 

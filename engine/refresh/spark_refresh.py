@@ -14,7 +14,7 @@ from catalog.values import Action, Executor
 from engine.foreign_tables.lake_polling import LakeReader
 from engine.mirror.mirror import MirrorUnavailable
 from engine.refresh.executor_choice import NotOnSpark, SparkDelta, SparkJobError, SparkRows
-from engine.refresh.policy import FailurePolicy, RefreshSettings, insisted_on, settings_of
+from engine.refresh.policy import FailurePolicy, RefreshSettings, insisted_on, settings_of, whole_action
 from engine.session.pool import DatabasePool
 from engine.session.roles import run_as_owner
 from engine.session.transactions import set_role
@@ -36,8 +36,9 @@ WAITING_SECONDS = 3600.0
 ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""
 
-# Text in byte order: the C collations of the C library and of PostgreSQL itself.
-_BINARY_ORDER = """
+# Shows that the refresh is on Spark, and asks whether text is in byte order: by the C collations, those of the C library
+# and of PostgreSQL itself.
+_BEGIN_JOB = """
 SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
                            WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
                            ELSE false END, pgtrickle._note_progress($1::bigint, 3, $2::text)
@@ -162,8 +163,8 @@ class DatabaseOnSpark:
         # What PostgreSQL can do does not wait until a Spark that was lost has been started again.
         tries = 2 if settings.spark_failure_policy == FailurePolicy.RETRY and _insisted(context, settings) else 1
         seconds = (settings.spark_timeout + WAITING_SECONDS) * tries if settings.spark_timeout else ANY_JOB_SECONDS
-        action = Action.DIFFERENTIAL if kind == "differential" else Action.FULL
-        ((binary_order, _),) = await session.fetch(_BINARY_ORDER, context.pgt_id, action.value)
+        action = Action.DIFFERENTIAL if kind == "differential" else whole_action(context)
+        ((binary_order, _),) = await session.fetch(_BEGIN_JOB, context.pgt_id, action.value)
         return {
             "database": self._pool.database,
             "connect": self._pool.connect,
