@@ -47,10 +47,9 @@ async def capture_ahead(wanted: dict[str, Any]) -> None:
 
     55P03 if a lock cannot be had soon, 40001 if the client's transaction is too old to see the capture.
     """
-    sessions = _sessions.get()
-    if sessions is None:
-        raise SqlError("55000", "changes cannot be captured here for a role that may not lock the table")
-    async with sessions() as own:
+    async with own_session() as own:
+        if own is None:
+            raise SqlError("55000", "changes cannot be captured here for a role that may not lock the table")
         ((text,),) = await own.fetch("SELECT pgtrickle._capture_ahead($1::text::jsonb)::text", json.dumps(wanted))
     answer = json.loads(text)
     if "locked" in answer:

@@ -155,12 +155,11 @@ async def _add_ahead(context: RefreshContext, columns: Layout) -> bool:
 
 async def _locked_out(session: SqlSession, context: RefreshContext) -> bool:
     """Lock the table for a change of its columns; false if it was read all the time."""
-    lock = f"LOCK TABLE ONLY {context.storage} IN ACCESS EXCLUSIVE MODE"
 
     async def locked() -> bool:
         try:
             async with savepoint(session), local_setting(session, "lock_timeout", SOON):
-                await execute_as_owner(session, context.owner, [lock])
+                await execute_as_owner(session, context.owner, [_lock(context)])
         except SqlError as error:
             if error.sqlstate != LOCK_NOT_AVAILABLE:
                 raise
@@ -180,5 +179,8 @@ async def _locked_out(session: SqlSession, context: RefreshContext) -> bool:
 async def _lock_out(session: SqlSession, context: RefreshContext) -> None:
     """The same; one that is read all the time is waited for in the end, as any ALTER TABLE does."""
     if not await _locked_out(session, context):
-        lock = f"LOCK TABLE ONLY {context.storage} IN ACCESS EXCLUSIVE MODE"
-        await execute_as_owner(session, context.owner, [lock], current=context.caller)
+        await execute_as_owner(session, context.owner, [_lock(context)], current=context.caller)
+
+
+def _lock(context: RefreshContext) -> str:
+    return f"LOCK TABLE ONLY {context.storage} IN ACCESS EXCLUSIVE MODE"

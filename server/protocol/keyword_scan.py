@@ -71,6 +71,9 @@ class _Form(NamedTuple):
 
 
 SCHEMA = b"pgtrickle"
+RELATIONS = frozenset(("settings", "stream_tables_info", "pg_stat_stream_tables", "quick_health"))
+"""Relations of that schema that begin with none of `PREFIXES`."""
+PREFIXES = ("_", "pgt_")
 _CHANGES = (b"create", b"alter", b"drop")
 _EXTENSIONS = (b"pg_trickle", b"pgque", b"pg_accumulator")
 _ON_STREAM_TABLES = tuple(
@@ -84,8 +87,9 @@ _SETS, _SETTING = re.compile(rb"\b(?:set|reset|show)\b"), re.compile(rb"\bpg_tri
 _OF_OURS = re.compile(rb"\b(?:pg_trickle|pgque|pg_accumulator)\b")
 # A name in the schema of the functions that is none of its relations' and no function's.
 _IN_SCHEMA = re.compile(
-    rb'\bpgtrickle"?\s{0,64}+\.\s{0,64}+"?(?!_|pgt_|settings\b|stream_tables_info\b|pg_stat_stream_tables\b|quick_health\b)'
-    rb'(?:[a-z0-9_$ \x80-\xff]{1,63}+"|[a-z0-9_$\x80-\xff]{1,63}+)\s{0,64}+(?!\()'
+    rb'\bpgtrickle"?\s{0,64}+\.\s{0,64}+"?(?!%b|(?:%b)\b)'
+    % tuple("|".join(sorted(each)).encode() for each in (PREFIXES, RELATIONS))
+    + rb'(?:[a-z0-9_$ \x80-\xff]{1,63}+"|[a-z0-9_$\x80-\xff]{1,63}+)\s{0,64}+(?!\()'
 )
 # Two words behind one another, or the first one in front of a comment or of much white space.
 _SOURCE = re.compile(rb"\b(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from server.protocol.keyword_scan import NOTHING, mentions
-from server.protocol.statements.stream_table_names import RELATIONS, as_request
+from server.protocol.keyword_scan import NOTHING, RELATIONS, mentions
+from server.protocol.statements.stream_table_names import as_request
 from tests.catalog.conftest import Connect
 
 

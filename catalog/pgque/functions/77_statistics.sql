@@ -53,6 +53,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 #variable_conflict use_column
 DECLARE
     clock CONSTANT text := pgque._clock_state();
+    stands CONSTANT boolean := clock IN ('missing', 'stopped', 'not running');
 BEGIN
     RETURN QUERY
     SELECT s.queue_name, c.check_name, c.status, c.detail
@@ -64,10 +65,10 @@ BEGIN
                           CASE WHEN s.ticker_paused THEN 'warning' ELSE 'ok' END
                      WHEN s.last_tick_time IS NULL OR s.last_tick_time < now() - 5 * q.queue_ticker_idle_period THEN 'critical'
                      WHEN s.last_tick_time < now() - 2 * q.queue_ticker_idle_period
-                          OR clock IN ('missing', 'stopped', 'not running') THEN 'warning'
+                          OR stands THEN 'warning'
                      ELSE 'ok' END,
                 CASE WHEN s.ticker_paused THEN 'ticker is paused'
-                     WHEN NOT q.queue_external_ticker AND clock IN ('missing', 'stopped', 'not running')
+                     WHEN NOT q.queue_external_ticker AND stands
                      THEN format('the clock is %s, %s', clock, coalesce(format('last tick %s ago', now() - s.last_tick_time), 'never ticked'))
                      ELSE coalesce(format('last tick %s ago', now() - s.last_tick_time), 'never ticked') END),
                ('rotation',

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from server.protocol.keyword_scan import PREFIXES, RELATIONS, SCHEMA
 from server.protocol.lexer import Token, TooManyTokens, tokens
 
-SCHEMA = "pgtrickle"
-RELATIONS = frozenset(("settings", "stream_tables_info", "pg_stat_stream_tables", "quick_health"))
-"""Relations of the schema that begin neither with ``pgt_`` nor with ``_``."""
-
+_NAME = SCHEMA.decode()
 _READS = frozenset(
     (
         "SELECT",
@@ -50,7 +48,7 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
     >>> as_request(b"CREATE VIEW pgtrickle.v AS SELECT * FROM pgtrickle.a")
     b'CREATE VIEW pgtrickle.v AS SELECT * FROM public   .a'
     """
-    if SCHEMA.encode() not in text.lower():
+    if SCHEMA not in text.lower():
         return None
     with suppress(TooManyTokens):
         found = list(tokens(text, backslashes=backslashes, encoding=encoding))
@@ -65,7 +63,7 @@ def as_request(text: bytes, *, backslashes: bool = False, encoding: str = "UTF8"
 def _to_change(found: list[Token]) -> list[Token]:
     """The tokens that name the schema of what it does not have; none where the word may also be an alias."""
     kind = _kind([token.word for token in found])
-    places = [at for at, token in enumerate(found) if _identifier(token) == SCHEMA] if kind else []
+    places = [at for at, token in enumerate(found) if _identifier(token) == _NAME] if kind else []
     words = ["", "", *(token.word for token in found), ""]  # those from two before a place are words[at:]
     if any(words[at + 1] == "." or words[at + 3] != "." for at in places):
         return []
@@ -79,7 +77,7 @@ def _to_change(found: list[Token]) -> list[Token]:
 def _is_elsewhere(following: list[Token]) -> bool:
     """Whether the first of these tokens names no relation and no function of the schema's own."""
     name = _identifier(following[0]) if following else ""
-    if not name or name in RELATIONS or name.startswith(("pgt_", "_")):
+    if not name or name in RELATIONS or name.startswith(PREFIXES):
         return False
     return [token.word for token in following[1:]] != ["("]
 

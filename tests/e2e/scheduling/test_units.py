@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.reliability.test_crash_recovery import connected, kill
 from tests.e2e.scheduling.loading import seen_while, skips
+from tests.e2e.stream_tables.test_scheduler import GATE
 
 Eventually = Callable[..., Any]
 TORN = "SELECT count(*) FROM st_d WHERE b <> c"
@@ -162,17 +163,6 @@ def test_slowest_and_fastest(live_db: Database, eventually: Eventually) -> None:
     db.run("SELECT pgtrickle.create_or_replace_stream_table('st_d', %s, '1s')", query)
     state = db.state("st_d")
     assert (state["diamond_consistency"], state["diamond_schedule_policy"]) == ("none", "fastest")
-
-
-GATE = """
-CREATE FUNCTION gate(v int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$
-BEGIN
-    WHILE v = 1000 AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(1) LOOP
-        PERFORM pg_catalog.pg_sleep(0.02);
-    END LOOP;
-    RETURN v;
-END $$
-"""
 
 
 def test_jobs_that_are_running_and_queued(live_db: Database, eventually: Eventually) -> None:
