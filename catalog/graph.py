@@ -15,18 +15,19 @@ class DependencyGraph:
 
     def __init__(self, tables: Iterable[StreamTable]):
         self._tables = {table.pgt_id: table for table in tables}
-        self._by_storage = by_storage = {table.relid: table.pgt_id for table in self._tables.values()}
+        self._by_storage = {table.relid: table.pgt_id for table in self._tables.values()}
         self._graph: nx.DiGraph[int] = nx.DiGraph()
         self._graph.add_nodes_from(self._tables)
         self._graph.add_edges_from(
-            (by_storage[source], table.pgt_id)
+            (self._by_storage[source], table.pgt_id)
             for table in self._tables.values()
             for source in table.sources
-            if source in by_storage
+            if source in self._by_storage and source != table.relid
         )
         # Owners can write down what their stream tables read. Those of a cycle have no order among themselves.
         for component in list(nx.strongly_connected_components(self._graph)):
-            self._graph.remove_edges_from(list(self._graph.subgraph(component).edges))
+            if len(component) > 1:
+                self._graph.remove_edges_from(list(self._graph.subgraph(component).edges))
 
     def generations(self) -> list[list[StreamTable]]:
         """The stream tables in the order to refresh them; those of one generation do not depend on each other."""
@@ -89,15 +90,16 @@ class DependencyGraph:
 
         None if there would be none.
         """
-        by_storage = {table.relid: table.pgt_id for table in self._tables.values()}
-        target = by_storage.get(storage)
+        target = self._by_storage.get(storage)
         for source in sources:
             if source == storage and target is not None:
                 return [self._title(target)]
-            if target is None or source not in by_storage:
+            if target is None or source not in self._by_storage:
                 continue
-            if nx.has_path(self._graph, target, by_storage[source]):
-                return [self._title(pgt_id) for pgt_id in nx.shortest_path(self._graph, target, by_storage[source])]
+            if nx.has_path(self._graph, target, self._by_storage[source]):
+                return [
+                    self._title(pgt_id) for pgt_id in nx.shortest_path(self._graph, target, self._by_storage[source])
+                ]
         return None
 
     def effective_schedules(self) -> dict[int, float]:
