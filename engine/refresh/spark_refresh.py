@@ -36,8 +36,8 @@ WAITING_SECONDS = 3600.0
 ANY_JOB_SECONDS = 86400.0
 """How long it lasts where a job's time has no limit."""
 
-# Shows that the refresh is on Spark, and asks whether text is in byte order: by the C collations, those of the C library
-# and of PostgreSQL itself.
+# Shows that the refresh is on Spark, and asks whether text is in byte order: in the C collations, those of the C
+# library and those of PostgreSQL itself.
 _BEGIN_JOB = """
 SELECT CASE datlocprovider WHEN 'c' THEN datcollate IN ('C', 'POSIX')
                            WHEN 'b' THEN coalesce(pg_catalog.to_jsonb(d) ->> 'datlocale', '') IN ('C', 'C.UTF-8')
