@@ -204,6 +204,7 @@ async def _drop(session: RequestSession, asked: _Asked) -> None:
             f'extension "{system.extension}" cannot be dropped while the server is running',
             hint=f'Drop the stream tables; stop the server, then DROP SCHEMA "{system.schema}" CASCADE.',
         )
+    _check_owner(asked)
     if not asked.cascade:
         schemas = (present, *system.beside)
         parameters = ", ".join(f"${number + 1}::pg_catalog.text" for number in range(len(schemas)))

@@ -84,7 +84,7 @@ def test_dependents_are_dropped_with_cascade_only(db: Database) -> None:
 
 def test_dropping_needs_the_rights_of_an_owner(db: Database, role: Callable[..., psycopg.Connection[Any]]) -> None:
     alice = role("alice")
-    with pytest.raises(errors.InsufficientPrivilege):
+    with pytest.raises(errors.InsufficientPrivilege, match="must be owner of extension pgque"):
         alice.execute("DROP EXTENSION pgque CASCADE")
     assert tag(alice, "CREATE EXTENSION pgque")[0] == "CREATE EXTENSION"
     db.run("DROP EXTENSION pgque")
