@@ -42,12 +42,16 @@ def test_refresh_is_seen_while_it_is_under_way(
         thread.start()
         return thread, pid
 
+    def seen_to_be(expected: list[Any], look: Callable[[], list[Any]]) -> None:
+        eventually(lambda: look() == expected, what=f"{expected} is what is seen")
+
     told: list[str] = []
     held = locked()
     creation = "SELECT pgtrickle.create_stream_table('slow', 'SELECT wait(id) AS id FROM src', refresh_mode => 'FULL')"
     creating, _ = in_background(creation)
-    seen = eventually(lambda: [row for row in alice.execute(PROGRESS) if row[2] == "storing"], what="it is populated")
-    assert [row[:4] + row[5:] for row in seen] == [("slow", "FULL", "storing", True, True, "relation", 5, True)]
+    # It is storing a moment before its session waits for the lock.
+    populated = [("slow", "FULL", "storing", True, True, "relation", 5, True)]
+    seen_to_be(populated, lambda: [row[:4] + row[5:] for row in alice.execute(PROGRESS)])
     status = db.server.status()
     assert "Refreshes under way" in status
     assert "storing (initial population)" in status
@@ -60,13 +64,11 @@ def test_refresh_is_seen_while_it_is_under_way(
     alice.execute(f"GRANT SELECT ON slow TO {bob.info.user}".encode())
     held = locked()
     first, first_pid = in_background("SELECT pgtrickle.refresh_stream_table('slow')")
-    eventually(lambda: [row for row in db.rows(PROGRESS) if row[2] == "storing"], what="it is refreshed")
+    refreshed = ("slow", "FULL", "storing", False, first_pid)
+    seen_to_be([refreshed], lambda: [row[:5] for row in db.rows(PROGRESS)])
     second, second_pid = in_background("SELECT pgtrickle.refresh_stream_table('slow')")
-    eventually(lambda: len(db.rows(PROGRESS)) == 2, what="another one waits")
-    assert [row[:5] for row in db.rows(PROGRESS)] == [
-        ("slow", "FULL", "storing", False, first_pid),
-        ("slow", None, WAITING, False, second_pid),
-    ]
+    waits = ("slow", None, WAITING, False, second_pid)
+    seen_to_be([refreshed, waits], lambda: [row[:5] for row in db.rows(PROGRESS)])
     # Who may read the table sees that, but not what others' sessions do.
     assert [(*row[:4], *row[5:7]) for row in bob.execute(PROGRESS.encode())] == [
         ("slow", "FULL", "storing", False, False, None),

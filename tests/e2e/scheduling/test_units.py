@@ -142,7 +142,7 @@ def test_all_diamonds_of_a_database_and_jobs(live_db: Database, eventually: Even
         f" FROM pgtrickle.pgt_scheduler_jobs WHERE enqueued_at > '{since}'"
     )
     assert (times, scheduler, worker) == (True, 1, True) and found >= 1 and ms > 0
-    assert db.rows("SELECT FROM pgtrickle.parallel_job_status(0)") == []
+    eventually(lambda: db.rows("SELECT FROM pgtrickle.parallel_job_status(0)") == [], what="nothing is under way")
 
 
 def test_slowest_and_fastest(live_db: Database, eventually: Eventually) -> None:
