@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -161,14 +162,14 @@ async def install(
     """
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
-    present, superuser, role = await _present_state(session, place)
+    (present,), superuser, role = await _present_states(session, [place])
     warnings = _without_superuser(system, role) if not superuser else ()
     damaged: list[Damage] = []
-    if _is_current(present, scripts, superuser) and not await untrusted(session, system, place):
-        damaged = await _damage(session, scripts, system, place)
+    if _is_current(present, scripts, superuser) and not await untrusted(session, {system: place}):
+        damaged = await _damage(session, {system: place}, scripts)
         warnings += _lost(system, damaged)
         if not any(one.can_be_repaired for one in damaged):
-            await register(session, system, place, quoted(place), superuser=superuser)
+            await register(session, {system: place}, superuser=superuser)
             return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     try:
         changed = await _install_and_commit(session, scripts, system, schema)
@@ -178,10 +179,30 @@ async def install(
         # What is left of it works as well as before.
         warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
         return InstallResult(present, changed=False, warnings=warnings)
-    await register(session, system, place, quoted(place), superuser=superuser)
+    await register(session, {system: place}, superuser=superuser)
     repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
     warnings += await _missing(session, system)
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
+
+
+async def in_order(session: SqlSession) -> dict[System, InstallResult]:
+    """What `install` would find of each system, if there is nothing to do for any of them; otherwise nothing.
+
+    Costs as many queries for all of them as `install` takes for one. Raises SqlError.
+    """
+    places = {system: await _place(session, system) for system in SYSTEMS}
+    states, superuser, role = await _present_states(session, places.values())
+    present = dict(zip(places, states, strict=True))
+    if not all(_is_current(present[system], bundled_scripts(system), superuser) for system in SYSTEMS):
+        return {}
+    if await untrusted(session, places) or await _damage(session, places):
+        return {}
+    await register(session, places, superuser=superuser)
+    warnings = {
+        system: (() if superuser else _without_superuser(system, role)) + await _missing(session, system)
+        for system in SYSTEMS
+    }
+    return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in SYSTEMS}
 
 
 async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[Damage] | None:
@@ -191,10 +212,10 @@ async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[D
     """
     scripts = bundled_scripts(system)
     place = await _place(session, system)
-    present, superuser, _ = await _present_state(session, place)
-    if not _is_current(present, scripts, superuser) or await untrusted(session, system, place):
+    (present,), superuser, _ = await _present_states(session, [place])
+    if not _is_current(present, scripts, superuser) or await untrusted(session, {system: place}):
         return None
-    return await _damage(session, scripts, system, place)
+    return await _damage(session, {system: place})
 
 
 @lru_cache(16)
@@ -210,9 +231,18 @@ def _names(scripts: Scripts, system: System, place: str) -> tuple[str, ...]:
     return tuple(name.replace("@extschema@", place) for name in again + generated + tables)
 
 
-async def _damage(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage]:
-    schemas = [place, *system.beside]
-    return await damage(session, f"{quoted(place)}.{system.versions}", list(_names(scripts, system, place)), schemas)
+async def _damage(session: SqlSession, places: Mapping[System, str], scripts: Scripts | None = None) -> list[Damage]:
+    """What is not as the scripts made it, of systems in these schemas; `scripts` are those of a single one."""
+    return await damage(
+        session,
+        [f"{quoted(place)}.{system.versions}" for system, place in places.items()],
+        [
+            name
+            for system, place in places.items()
+            for name in _names(scripts or bundled_scripts(system), system, place)
+        ],
+        [schema for system, place in places.items() for schema in (place, *system.beside)],
+    )
 
 
 def _without_superuser(system: System, role: str) -> tuple[str, ...]:
@@ -250,14 +280,15 @@ def _is_current(present: str, scripts: Scripts, superuser: bool) -> bool:
     return present in {scripts.state(superuser=superuser), scripts.state(superuser=True)}
 
 
-async def _present_state(session: SqlSession, schema: str) -> tuple[str, bool, str]:
+async def _present_states(session: SqlSession, schemas: Iterable[str]) -> tuple[list[str], bool, str]:
+    """The comments of schemas, and whether the session's role is a superuser, and its name."""
     rows = await session.fetch(
-        "SELECT coalesce(obj_description(to_regnamespace($1::text)::oid, 'pg_namespace'), ''), r.rolsuper, "
-        "r.rolname::text FROM pg_catalog.pg_roles r WHERE r.rolname = current_user",
-        quoted(schema),
+        "SELECT coalesce(obj_description(to_regnamespace(s.name)::oid, 'pg_namespace'), ''), r.rolsuper, "
+        "r.rolname::text FROM unnest($1::text[]) WITH ORDINALITY AS s(name, number), pg_catalog.pg_roles r "
+        "WHERE r.rolname = current_user ORDER BY s.number",
+        [quoted(schema) for schema in schemas],
     )
-    present, superuser, role = rows[0]
-    return str(present), bool(superuser), str(role)
+    return [str(row[0]) for row in rows], bool(rows[0][1]), str(rows[0][2])
 
 
 async def install_in_transaction(
@@ -276,9 +307,9 @@ async def install_in_transaction(
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
-    present, superuser, _ = await _present_state(session, place)
+    (present,), superuser, _ = await _present_states(session, [place])
     repairing = _is_current(present, scripts, superuser)
-    damaged = await _damage(session, scripts, system, place) if repairing else []
+    damaged = await _damage(session, {system: place}, scripts) if repairing else []
     if repairing and not any(one.can_be_repaired for one in damaged):
         return False  # another server was faster
     await clear_way(session, damaged)

@@ -13,7 +13,7 @@ accidents: a function that somebody's script has dropped, a dump restored withou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from catalog.session import SqlError, SqlSession
@@ -86,10 +86,9 @@ _FUNCTION = """(SELECT n.nspname || '.' || f.proname
 
 _PRESENT = f"""
 WITH made AS (
-    SELECT m[1] AS kind, m[2] AS name
-    FROM unnest($1::text[]) AS n(made) CROSS JOIN regexp_match(n.made, '^([a-z ]+):(.*)$') AS m
+    SELECT m.kind, m.name FROM unnest($1::text[], $2::text[]) AS m(kind, name)
 ), schemas AS (
-    SELECT n.oid, n.nspname FROM pg_namespace n WHERE n.nspname = ANY ($2::text[])
+    SELECT n.oid, n.nspname FROM pg_namespace n WHERE n.nspname = ANY ($3::text[])
 )
 SELECT 'function',
        format('%I.%I(%s)', s.nspname, p.proname, (
@@ -125,7 +124,7 @@ FROM schemas s JOIN pg_class c ON c.relnamespace = s.oid
 WHERE c.relkind IN ('r', 'p')
   AND s.nspname || '.' || c.relname IN (SELECT name FROM made WHERE kind = 'table')
 """
-"""What there is of what the scripts name ($1), in the system's schemas ($2): kind, name, digest, what everybody may.
+"""What there is of what the scripts name ($1, $2), in the schemas ($3): kind, name, digest, what everybody may.
 
 A view's digest is that of its query tree, since what it looks like as text depends on the search path.
 """
@@ -138,9 +137,9 @@ WHERE v.version = 'functions'
 """
 
 
-def _with_both(versions: str, rest: str) -> str:
+def _with_both(versions: Iterable[str], rest: str) -> str:
     """A query over what is present and what was noted."""
-    noted = _NOTED.format(versions=versions)
+    noted = " UNION ALL ".join(_NOTED.format(versions=each) for each in versions)
     return f"WITH present(kind, name, digest, everybody) AS MATERIALIZED ({_PRESENT}), noted AS ({noted}) {rest}"
 
 
@@ -151,12 +150,22 @@ async def note(session: SqlSession, versions: str, names: list[str], schemas: li
     """
     await session.execute(f"ALTER TABLE {versions} ADD COLUMN IF NOT EXISTS objects jsonb")
     query = _with_both(
-        versions,
+        [versions],
         f"UPDATE {versions} SET objects = (SELECT jsonb_agg(to_jsonb(o)) FROM (SELECT * FROM present UNION ALL "
         "SELECT * FROM noted n WHERE n.kind = 'table' AND NOT EXISTS ("
         "SELECT FROM present p WHERE p.kind = n.kind AND p.name = n.name)) AS o) WHERE version = 'functions'",
     )
-    await session.execute(query, names, schemas)
+    await session.execute(query, *_split(names), schemas)
+
+
+def _split(names: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The kinds and the names of what `names_made` gives.
+
+    >>> _split(["function:a.f", "event trigger:e"])
+    (['function', 'event trigger'], ['a.f', 'e'])
+    """
+    pairs = [name.split(":", 1) for name in names]
+    return [kind for kind, _ in pairs], [name for _, name in pairs]
 
 
 _COMPARED = """
@@ -168,18 +177,20 @@ ORDER BY kind, name
 """
 
 
-async def damage(session: SqlSession, versions: str, names: list[str], schemas: list[str]) -> list[Damage]:
-    """What is not as it was noted. Costs one query, of some milliseconds. Raises SqlError.
+async def damage(
+    session: SqlSession, versions: Sequence[str], names: Iterable[str], schemas: list[str]
+) -> list[Damage]:
+    """What is not as it was noted, of one system or several. Costs one query, of some milliseconds. Raises SqlError.
 
-    The session's search path is to be PostgreSQL's own.
+    `versions`, `names` and `schemas` are those of `note`. The session's search path is to be PostgreSQL's own.
     Where nothing was noted all that there is counts as changed, since nothing can be said of it.
     """
     try:
-        rows = await session.fetch(_with_both(versions, _COMPARED), names, schemas)
+        rows = await session.fetch(_with_both(versions, _COMPARED), *_split(names), schemas)
     except SqlError as error:
         if error.sqlstate != UNDEFINED_TABLE:
             raise
-        return [Damage("table", versions, "missing")]
+        return [Damage("table", " or ".join(versions), "missing")]
     return [Damage(str(kind), str(name), str(what)) for kind, name, what in rows]
 
 

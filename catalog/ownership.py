@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from catalog.session import SqlError, SqlSession
 from catalog.systems import System
@@ -48,11 +48,12 @@ _OBJECTS = {
 
 
 def _untrusted_query() -> str:
+    versions = "SELECT v.place, v.name FROM unnest($3::text[], $4::text[]) AS v(place, name)"
     objects = " UNION ALL ".join(
         f"SELECT 'pg_catalog.{catalog}'::pg_catalog.regclass, o.oid, o.{owner}"
         f" FROM pg_catalog.{catalog} o JOIN pg_catalog.pg_namespace n ON n.oid = o.{schema}"
         f" WHERE {condition} AND (n.nspname = ANY ($2::text[])"
-        + (" OR n.nspname = $3::text AND o.relname = $4::text)" if catalog == "pg_class" else ")")
+        + (f" OR (n.nspname, o.relname) IN ({versions}))" if catalog == "pg_class" else ")")
         for catalog, (owner, schema, condition) in _OBJECTS.items()
     )
     return f"""
@@ -68,15 +69,21 @@ ORDER BY f.classid = 'pg_catalog.pg_namespace'::pg_catalog.regclass DESC, 1 LIMI
 _UNTRUSTED = _untrusted_query()
 
 
-async def untrusted(session: SqlSession, system: System, place: str) -> list[tuple[str, str]]:
-    """What others own of a system that is, or shall be, in the schema `place`: descriptions, and the owners' names."""
-    rows = await session.fetch(_UNTRUSTED, [place, *system.beside], list(system.exclusive), place, system.versions)
+async def untrusted(session: SqlSession, places: Mapping[System, str]) -> list[tuple[str, str]]:
+    """What others own of systems that are, or shall be, in these schemas: descriptions, and the owners' names."""
+    rows = await session.fetch(
+        _UNTRUSTED,
+        [schema for system, place in places.items() for schema in (place, *system.beside)],
+        [schema for system in places for schema in system.exclusive],
+        list(places.values()),
+        [system.versions for system in places],
+    )
     return [(str(what), str(owner)) for what, owner in rows]
 
 
 async def check_owners(session: SqlSession, system: System, place: str) -> None:
     """Raise UntrustedSchema, which shows what there is, if others own anything that the server would run."""
-    found = await untrusted(session, system, place)
+    found = await untrusted(session, {system: place})
     if not found:
         return
     owners = ", ".join(f'"{owner}"' for owner in dict.fromkeys(owner for _, owner in found))

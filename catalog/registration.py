@@ -10,6 +10,8 @@ name may be there in their place, and is left alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import structlog
 
 from catalog.session import SqlError, SqlSession
@@ -22,8 +24,9 @@ HAS_MEMBERS = """EXISTS (SELECT FROM pg_catalog.pg_depend d WHERE d.refobjid = e
 """Of an extension `e`: whether it is a real one."""
 
 _ENTRY = """
-SELECT e.extversion, n.nspname::text
-FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = $1::text
+SELECT e.extname::text, e.extversion, n.nspname::text
+FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+WHERE e.extname = ANY ($1::text[])
 """
 
 _AVAILABLE = """
@@ -33,8 +36,8 @@ SELECT EXISTS (
 """
 
 
-async def register(session: SqlSession, system: System, place: str, quoted: str, *, superuser: bool) -> None:
-    """See to it that a system has its entry; `place` is the schema where it is installed, `quoted` its identifier.
+async def register(session: SqlSession, places: Mapping[System, str], *, superuser: bool) -> None:
+    """See to it that systems have their entries; `places` are the schemas where they are installed.
 
     Only a superuser's session can do that. It is outside a transaction. Costs one small query where there is nothing to
     do, and another one that reads PostgreSQL's control files where there are none of ours. What goes wrong is logged:
@@ -42,20 +45,28 @@ async def register(session: SqlSession, system: System, place: str, quoted: str,
     """
     if not superuser:
         return
-    try:
-        entry = await session.fetch(_ENTRY, system.extension)
-        if entry and (str(entry[0][0]), str(entry[0][1])) == (VERSION, place):
-            return
-        ((available,),) = await session.fetch(_AVAILABLE, system.extension, VERSION, MADE_BY)
-        if not available:
-            return
-        if entry and str(entry[0][1]) == place:
-            await session.execute(f"ALTER EXTENSION {system.extension} UPDATE TO '{VERSION}'")
-        else:
-            await session.execute(
-                f"CREATE EXTENSION IF NOT EXISTS {system.extension} SCHEMA {quoted} VERSION '{VERSION}'"
-            )
-    except SqlError as error:
-        if error.is_of_connection:
-            raise
-        log.warning("extension not registered", extension=system.extension, error=error.message)
+    rows = await session.fetch(_ENTRY, [system.extension for system in places])
+    entries = {str(name): (str(version), str(schema)) for name, version, schema in rows}
+    for system, place in places.items():
+        try:
+            await _enter(session, system, place, entries.get(system.extension))
+        except SqlError as error:
+            if error.is_of_connection:
+                raise
+            log.warning("extension not registered", extension=system.extension, error=error.message)
+
+
+async def _enter(session: SqlSession, system: System, place: str, entry: tuple[str, str] | None) -> None:
+    """Make, or bring up to date, a system's entry; `entry` is the version and the schema that it has, if any."""
+    if entry == (VERSION, place):
+        return
+    ((available,),) = await session.fetch(_AVAILABLE, system.extension, VERSION, MADE_BY)
+    if not available:
+        return
+    if entry is not None and entry[1] == place:
+        await session.execute(f"ALTER EXTENSION {system.extension} UPDATE TO '{VERSION}'")
+    else:
+        # A schema whose name has a quote in it is none of ours.
+        await session.execute(
+            f"CREATE EXTENSION IF NOT EXISTS {system.extension} SCHEMA \"{place}\" VERSION '{VERSION}'"
+        )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import InstallResult, install
+from catalog.install import InstallResult, in_order, install
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
@@ -144,8 +145,12 @@ class Engine:
             pool = DatabasePool(database, self.connect_arguments, max_size=MOST_WORKERS + OTHER_CONNECTIONS)
             try:
                 async with pool.session() as session:
-                    result = await install(session)
-                    absent = [await self._install_beside(session, database, system) for system in (QUEUES, REGISTERS)]
+                    found = await in_order(session)
+                    result = found.get(STREAM_TABLES) or await install(session)
+                    absent = [
+                        await self._install_beside(session, database, system, found.get(system))
+                        for system in (QUEUES, REGISTERS)
+                    ]
                     callers = Callers(pool, await has_callers(session))
             except SqlError as error:
                 await pool.close()
@@ -182,10 +187,15 @@ class Engine:
         except SqlError as error:
             logger.warning("functions that make requests not looked for", database=database, error=error.message)
 
-    async def _install_beside(self, session: PooledSession, database: str, system: System) -> str | None:
-        """Install or upgrade what stream tables do not need. Returns a warning if it could not be."""
+    async def _install_beside(
+        self, session: PooledSession, database: str, system: System, found: InstallResult | None
+    ) -> str | None:
+        """Install or upgrade what stream tables do not need, unless it was `found` in order.
+
+        Returns a warning if it could not be.
+        """
         try:
-            result = await install(session, system=system)
+            result = found or await install(session, system=system)
         except SqlError as error:
             logger.warning(f"{system.title} not installed", database=database, error=error.message, hint=error.hint)
             hint = f" ({error.hint})" if error.hint else ""
@@ -242,36 +252,45 @@ class Engine:
 
     async def _return_to(self, database: str, mirrors: Maintenance | None) -> None:
         await asyncio.sleep(RELEASE_SECONDS)
-        if database not in self._databases and await self._has_catalog(database):
-            await self.database_ready(database)
-        elif mirrors is not None and not await self._exists(database):
+        if database in self._databases:
+            return
+        if await self._exists(database):
+            if await self._has_catalog(database):
+                await self.database_ready(database)
+        elif mirrors is not None:
             await mirrors.forget()
 
     async def _may_take(self, database: str, role: str) -> bool:
         """Whether a role, or one that it is a member of, may drop, rename or copy a database."""
-        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
         try:
-            async with pool.session() as session:
+            async with self._maintenance_session() as session:
                 ((found,),) = await session.fetch(_MAY_TAKE, database, role)
             return bool(found)
         except SqlError as error:
             logger.warning("database not released", database=database, error=error.message)
             return False
-        finally:
-            await pool.close()
 
     async def _exists(self, database: str) -> bool:
         """Whether there is such a database; True if that cannot be found out."""
-        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
         try:
-            async with pool.session() as session:
+            async with self._maintenance_session() as session:
                 query = "SELECT EXISTS (SELECT FROM pg_catalog.pg_database WHERE datname = $1::text)"
                 ((found,),) = await session.fetch(query, database)
             return bool(found)
         except SqlError:
             return True
+
+    @asynccontextmanager
+    async def _maintenance_session(self) -> AsyncIterator[PooledSession]:
+        """A session in the maintenance database: of its pool where it is served, else of its own. Raises SqlError."""
+        entry = self._databases.get(self.maintenance_database)
+        pool = entry.pool if entry else DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
+        try:
+            async with pool.session() as session:
+                yield session
         finally:
-            await pool.close()
+            if entry is None:
+                await pool.close()
 
     def _opened(self, database: str) -> asyncio.Lock:
         """Held while connections to a database are opened for the first time, or all closed."""
@@ -386,15 +405,11 @@ class Engine:
 
     async def _discover(self) -> None:
         """Find databases with stream tables that no client of this server has touched since it started."""
-        pool = DatabasePool(self.maintenance_database, self.connect_arguments, max_size=1)
-        try:
-            async with pool.session() as session:
-                rows = await session.fetch(
-                    "SELECT datname::text FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate"
-                    " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
-                )
-        finally:
-            await pool.close()
+        async with self._maintenance_session() as session:
+            rows = await session.fetch(
+                "SELECT datname::text FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate"
+                " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
+            )
         for (name,) in rows:
             if name not in self._databases and await self._has_catalog(name):
                 await self.database_ready(name)
