@@ -28,7 +28,7 @@ from cronsim import CronSimError
 
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
-from catalog.stream_tables import StreamTable, acting_roles, stream_tables
+from catalog.stream_tables import StreamTable, acting_roles, stream_tables, version_of_stream_tables
 from catalog.values import Status
 from engine.refresh.record import Job
 from engine.scheduling.announcements import Announcements
@@ -276,8 +276,10 @@ class Scheduler:
     """What the session is called."""
     _changes: frozenset[int] = frozenset()
     """The stream tables that a captured change may wait for."""
-    _asked_position: int | None = None
-    """Up to which changes were looked for."""
+    _asked_position: int = -1
+    """Up to which changes were looked for, when all of them were there to be seen."""
+    _resting: tuple[int | None, str | None] | None = None
+    """Position and version at which all stream tables were found to rest: while it is that there is nothing to do."""
     _eager: bool = True
     """Whether a commit can bring about a refresh before a schedule has gone by."""
     _budget: Budget = field(default_factory=Budget)
@@ -301,7 +303,7 @@ class Scheduler:
             self.leading = True
             self._paces.clear()
             self._positions.clear()
-            self._changes, self._asked_position = frozenset(), None
+            self._changes, self._asked_position, self._resting = frozenset(), -1, None
             self._noted, self._pending = "", None
             self._workers = Workers()
             session = PooledSession(connection)
@@ -342,6 +344,7 @@ class Scheduler:
         if not await self._enabled(enabled):
             self._keep(())
             self._positions.clear()
+            self._resting = None
             self._announcements.compare(await stream_tables(session))
             await self._note(session, TITLE)  # nothing that changes is refreshed
             await self._note_jobs(session)
@@ -351,26 +354,42 @@ class Scheduler:
             "SELECT change_position, settled FROM pgtrickle._change_position()"
         )
         self._position = position if settled else None
+        if position < self._asked_position:  # what is counted was made anew
+            self._asked_position, self._changes = -1, frozenset()
         await self._note(session, f"{TITLE} {self._settled(position)} {self._workers.waiting}")
         if self.clock() - self._gaps_at >= GAP_INTERVAL:
             self._gaps_at = self.clock()
             await session.fetch("SELECT pgtrickle._mark_gaps()")
-        changed = await self._changed(session)
-        tables = await stream_tables(session)
-        acting = await acting_roles(session, tables) if is_declared(tables) else frozenset()
-        self._next_look = self._find_due(tables, self._position, changed, acting)
-        self._announcements.compare(tables)
+        version = await version_of_stream_tables(session)
+        if self._resting is not None and self._resting == (self._position, version):
+            self._next_look = self.clock() + self._interval
+        else:
+            await self._look_through(session, version)
         await self._note_jobs(session)
         self._tidy()
         return max(0.0, self._next_look - self.clock())
 
+    async def _look_through(self, session: SqlSession, version: str | None) -> None:
+        """Look at all stream tables; `version` is theirs, read before them."""
+        changed = await self._changed(session)
+        tables = await stream_tables(session)
+        acting = await acting_roles(session, tables) if is_declared(tables) else frozenset()
+        self._next_look = self._find_due(tables, self._position, changed, acting)
+        rest = version is not None and self._position is not None and not self._due
+        self._resting = (self._position, version) if rest and all(map(self._rests, tables)) else None
+        self._announcements.compare(tables)
+
+    def _rests(self, table: StreamTable) -> bool:
+        """Whether a stream table is not due, and time alone does not make it so."""
+        return table.cron is None and (table.status == Status.SUSPENDED or self._is_idle(table, self._position))
+
     async def _changed(self, session: SqlSession) -> frozenset[int]:
         """The stream tables that a captured change may wait for. Not asked again while nothing can have changed."""
         if self._position is None or self._position != self._asked_position or self._changes:
-            self._changes = frozenset(
-                pgt_id for (pgt_id,) in await session.fetch("SELECT * FROM pgtrickle._changed_stream_tables()")
-            )
-            self._asked_position = self._position  # read before the changes were looked for
+            rows = await session.fetch(_CHANGED, self._asked_position, sorted(self._changes))
+            self._changes = frozenset(pgt_id for (pgt_id,) in rows)
+            if self._position is not None:  # it was read before the changes were looked for
+                self._asked_position = self._position
         return self._changes
 
     def _settled(self, position: int) -> int:
@@ -430,7 +449,8 @@ class Scheduler:
         schedules = graph.effective_schedules()
         found = units(tables, graph, acting, self._refuse)
         self._paces = {table.pgt_id: self._paces.get(table.pgt_id, _Pace()) for table in tables}
-        self._keep({unit.key for unit in found if unit.blocked is None and not unit.suspended})
+        if self._due:
+            self._keep({unit.key for unit in found if unit.blocked is None and not unit.suspended})
         nearest: dict[int, set[int]] = {}
         """What those have to wait for that read a stream table: its unit, or else what is due upstream of it."""
         for unit in found:
@@ -698,6 +718,8 @@ class Scheduler:
         except (SqlError, OSError) as error:
             logger.warning("cleanup failed", database=self.pool.database, error=str(error))
 
+
+_CHANGED = "SELECT * FROM pgtrickle._changed_stream_tables($1::bigint, $2::bigint[])"
 
 _SETTINGS = """
 SELECT pgtrickle._setting('pg_trickle.enabled', 'on') = 'on',

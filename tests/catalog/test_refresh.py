@@ -372,3 +372,26 @@ def test_changed_stream_tables(table: Engine, writer: Connection) -> None:
     writer.rollback()
     table.connection.execute("UPDATE pgtrickle.pgt_dependencies SET capture_generation = gen_random_uuid()")
     assert table.value(changed) == [1]
+
+
+def test_changed_stream_tables_since_they_were_looked_for(table: Engine, writer: Connection) -> None:
+    """What was found then is looked at again; of the rest only what has changed since then."""
+    again = "SELECT array_agg(c) FROM pgtrickle._changed_stream_tables(%s, %s::bigint[]) AS c"
+    frontier = (
+        "UPDATE pgtrickle.pgt_stream_tables SET frontier = jsonb_build_object('snapshot', pg_current_snapshot()::text)"
+    )
+    position = "SELECT change_position FROM pgtrickle._change_position()"
+    table.connection.execute(frontier)
+    before = table.value(position)
+    assert table.value(again, before, []) is None
+    table.connection.execute("INSERT INTO t VALUES (1, 'a')")
+    assert table.value(again, before, []) == [1]
+    after = table.value(position)
+    assert table.value(again, after, []) is None
+    assert table.value(again, after, [1]) == [1]
+    table.connection.execute(frontier)
+    assert table.value(again, after, [1]) is None
+    writer.execute("INSERT INTO t VALUES (2, 'b')")
+    assert table.value(again, after, []) is None  # not committed
+    writer.commit()
+    assert table.value(again, after, []) == [1]

@@ -68,11 +68,17 @@ END $$;
 
 
 -- The stream tables that a committed change may wait for: one in the buffer of what they read that their frontier has not seen, or it
--- is not known. One statement for each buffer that is not empty. A buffer that is locked counts as changed. For the engine.
-CREATE OR REPLACE FUNCTION pgtrickle._changed_stream_tables() RETURNS SETOF bigint
+-- is not known. A buffer that is locked counts as changed. For the engine.
+--
+-- Who asks again says up to which number of captured statements all had ended when it asked before (_change_position), and what the
+-- answer was: buffers with nothing since then are not looked at, unless what was found then reads them.
+DROP FUNCTION IF EXISTS pgtrickle._changed_stream_tables();  -- of earlier versions
+CREATE OR REPLACE FUNCTION pgtrickle._changed_stream_tables(since bigint DEFAULT -1, former bigint[] DEFAULT '{}')
+RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET lock_timeout = '1ms' AS $$
 DECLARE
     source oid;
+    looked_at boolean;
 BEGIN
     -- What rests on no capture, or on another one than there is: only a refresh can tell.
     RETURN QUERY
@@ -82,9 +88,18 @@ BEGIN
     LEFT JOIN pgtrickle.pgt_captures c USING (source_relid)
     WHERE d.cdc_mode IS NOT NULL
       AND (c.source_relid IS NULL OR d.capture_generation IS DISTINCT FROM c.generation OR s.frontier->>'snapshot' IS NULL);
-    FOR source IN SELECT c.source_relid FROM pgtrickle.pgt_captures c LOOP
+    FOR source, looked_at IN
+        SELECT c.source_relid, since < 0 OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
+                                                    WHERE d.pgt_id = ANY (former) AND d.source_relid = c.source_relid)
+        FROM pgtrickle.pgt_captures c
+    LOOP
         BEGIN
             CONTINUE WHEN pg_relation_size(to_regclass(format('pgtrickle_changes.%I', 'changes_' || source))) = 0;
+            IF NOT looked_at THEN
+                EXECUTE format('SELECT EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE c.__pgt_change_id > $1)', 'changes_' || source)
+                INTO looked_at USING since;
+                CONTINUE WHEN NOT looked_at;
+            END IF;
             RETURN QUERY EXECUTE format(
                 'SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)'
                 ' WHERE d.source_relid = $1 AND EXISTS (SELECT FROM pgtrickle_changes.%I c WHERE %s)',
@@ -97,7 +112,7 @@ BEGIN
         END;
     END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._changed_stream_tables() FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._changed_stream_tables(bigint, bigint[]) FROM PUBLIC;
 
 
 -- Remove changes that every stream table, subscription and mirror has seen; returns how many buffers lost rows. Nothing is removed from a

@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
-from catalog.session import SqlError
+import pytest
+
+from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable
 from catalog.values import RefreshMode, Status
 from engine.refresh.record import Job
@@ -201,3 +203,87 @@ async def test_unit_that_fails_is_tried_again_as_a_whole() -> None:
     await lab.look(*tables)
     await lab.look(*tables, position=2)
     assert [job.attempt for job in lab.jobs if job.unit == "a:2,3,4"] == [1, 2]
+
+
+class Catalog:
+    """A session that answers what a look asks; counts how often all stream tables are read."""
+
+    def __init__(self, *tables: StreamTable) -> None:
+        self.tables = tables
+        self.changed: list[int] = []
+        self.position, self.settled, self.version = 1, True, "1"
+        self.read = 0
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def fetch(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
+        if "_out_of_band_requesters" in query:
+            return [(True, True, 4, 0, [], 1.0)]
+        if "_change_position" in query:
+            return [(self.position, self.settled)]
+        if "_changed_stream_tables" in query:
+            self.asked.append(args)
+            return [(each,) for each in self.changed]
+        if "hashint8extended" in query:
+            return [(self.version,)]
+        if "default_seconds" in query:
+            self.read += 1
+            return [astuple(table) for table in self.tables]
+        return []
+
+
+async def test_all_stream_tables_are_read_again_only_where_they_or_what_was_captured_have_changed() -> None:
+    lab, catalog = Laboratory(), Catalog(stream_table(1, BASE), stream_table(2, 1))
+
+    async def look() -> tuple[int, list[int]]:
+        lab.now += 10.0
+        catalog.read, refreshed = 0, len(lab.refreshed)
+        await lab.scheduler._look(cast(SqlSession, catalog))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return catalog.read, lab.refreshed[refreshed:]
+
+    assert await look() == (1, [1, 2])
+    assert await look() == (1, [])  # what was found to be at rest
+    assert [await look() for _ in range(3)] == [(0, [])] * 3
+    catalog.position, catalog.changed = 2, [1]
+    assert await look() == (1, [1, 2])
+    catalog.changed = []
+    await look()
+    assert await look() == (0, [])
+    catalog.version = "2"
+    assert await look() == (1, [])
+    assert await look() == (0, [])
+    catalog.tables = (stream_table(1, BASE, needs_reinit=True), stream_table(2, 1))
+    catalog.version = "3"
+    assert await look() == (1, [1, 2])
+    catalog.position, catalog.settled = 3, False  # somebody has not committed yet what is counted
+    assert [(await look())[0] for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        stream_table(1, BASE, cron="0 0 * * *", schedule_seconds=None),
+        stream_table(1, BASE, untracked=True),
+    ],
+)
+async def test_what_time_alone_makes_due_is_read_each_time(table: StreamTable) -> None:
+    lab, catalog = Laboratory(), Catalog(table)
+    for _ in range(4):
+        lab.now += 10.0
+        await lab.scheduler._look(cast(SqlSession, catalog))
+        for _ in range(20):
+            await asyncio.sleep(0)
+    assert catalog.read == 4
+
+
+async def test_only_what_was_captured_since_is_looked_for_once_all_of_it_was_there_to_be_seen() -> None:
+    lab, catalog = Laboratory(), Catalog(stream_table(1, BASE, schedule_seconds=3600.0))
+    for catalog.position, catalog.settled, catalog.changed in (
+        (5, True, [1]),
+        (6, False, [1]),
+        (7, True, []),
+        (2, True, []),  # it was made anew
+    ):
+        await lab.scheduler._look(cast(SqlSession, catalog))
+    assert catalog.asked == [(-1, []), (5, [1]), (5, [1]), (-1, [])]
