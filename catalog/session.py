@@ -102,8 +102,8 @@ class RequestSession(SqlSession, Protocol):
         """True if the transaction is this one statement (the relay opened it), so that `restart` is allowed."""
         ...
 
-    async def restart(self) -> None:
-        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ. Only where `autocommit`."""
+    async def restart(self, isolation: str = "REPEATABLE READ") -> None:
+        """COMMIT what has been done and BEGIN ISOLATION LEVEL `isolation`. Only where `autocommit`."""
         ...
 
     async def abandon(self) -> None:

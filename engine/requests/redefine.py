@@ -49,7 +49,7 @@ async def redefine(
             "25001",
             f'the query of stream table "{context.name}" cannot be changed in a transaction with one snapshot',
             detail="The transaction may not see changes that were committed before they were captured.",
-            hint="Use a READ COMMITTED transaction, or no transaction block.",
+            hint="Use a READ COMMITTED transaction, or a SELECT of its own outside a transaction block.",
         )
     old = await load_plan(session, context)
     defined = await _defined(session, context, query, search_path, requested)

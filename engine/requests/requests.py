@@ -62,6 +62,14 @@ class Request:
             arguments = {}
         return cls(int(request_id), RequestKind(kind), arguments, str(search_path), str(requested_by), *session)
 
+    @property
+    def may_redefine(self) -> bool:
+        """Whether it may give a stream table another query."""
+        arguments = self.arguments
+        return arguments.get("query") is not None and (
+            self.kind == RequestKind.ALTER or bool(arguments.get("or_replace"))
+        )
+
     def checked(self) -> RequestHandling:
         """Its kind. Raises SqlError 22023 for a row that none of our functions has written: anybody may insert one."""
         kind = KINDS[self.kind]
@@ -447,6 +455,7 @@ async def carry_out_all(
     for request in requests:
         check_session(request)
     kinds = [request.checked() for request in requests]
+    await _see_what_commits(session, requests)
     two_steps = (
         session.autocommit
         and any(
@@ -465,6 +474,18 @@ async def carry_out_all(
         if kind.expects:
             expect()
     return created if two_steps else []
+
+
+async def _see_what_commits(session: RequestSession, requests: list[Request]) -> None:
+    """Where a query may change, go on in a READ COMMITTED transaction, whatever isolation the client has by default.
+
+    What is computed must contain what was committed before its sources are captured.
+    """
+    if not (session.autocommit and any(request.may_redefine for request in requests)):
+        return
+    ((isolation,),) = await session.fetch("SELECT pg_catalog.current_setting('transaction_isolation')")
+    if isolation in ("repeatable read", "serializable"):
+        await session.restart("READ COMMITTED")
 
 
 async def _statement(session: RequestSession, request: Request, _: Means) -> None:

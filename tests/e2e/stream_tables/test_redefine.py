@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.e2e.conftest import Database
 
@@ -207,6 +208,32 @@ def test_a_rollback_takes_it_back(db: Database) -> None:
     with pytest.raises(psycopg.Error) as failure:
         client.execute("SELECT pgtrickle.alter_stream_table('st', query => %s)", [QUERIES["joined"]])
     assert failure.value.sqlstate == "25001"
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_under_a_default_isolation_above_read_committed(db: Database, isolation: str) -> None:
+    db.create("st", TOTALS)
+    db.run("CREATE TABLE prices (id int PRIMARY KEY, price int); INSERT INTO prices VALUES (1, 10), (2, 20)")
+    database = sql.Identifier(str(db.value("SELECT current_database()")))
+    with db.connect() as administrator:
+        administrator.execute(
+            sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}").format(database, isolation)
+        )
+    client = db.connect()
+    assert client.execute("SHOW default_transaction_isolation").fetchone() == (isolation,)
+    for query in (QUERIES["joined"], "SELECT id, price FROM prices", TOTALS, QUERIES["one more"]):
+        client.execute("SELECT pgtrickle.alter_stream_table('st', query => %s)", [query])
+        db.assert_current("st")
+        client.execute("SELECT pgtrickle.create_or_replace_stream_table('st', %s)", [f"{query} ORDER BY 1 LIMIT 3"])
+        db.assert_current("st")
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        client.execute("SELECT pgtrickle.alter_stream_table('st', query => 'SELECT id / 0 AS id FROM prices')")
+    client.execute("SELECT pgtrickle.create_or_replace_stream_table('created', 'SELECT id FROM prices')")
+    assert client.execute("SHOW transaction_isolation").fetchone() == (isolation,)
+    db.run("INSERT INTO prices VALUES (3, 30)")
+    for name in ("st", "created"):
+        db.refresh(name)
+        db.assert_current(name)
 
 
 def test_suspended_stream_table_gets_another_query_and_stays_suspended(db: Database) -> None:
