@@ -59,6 +59,8 @@ class Interceptor:
         """Whether the batch is one SELECT that names its request: its transaction may be restarted."""
         self.held: bytes | None = None
         """The last CommandComplete, which the client must not see before the commit."""
+        self.asked = b""
+        """The statement that PostgreSQL got last of those that may be explained."""
         self.changed = False
         self.committing = False
         self._cancelled = False
@@ -93,6 +95,11 @@ class Interceptor:
         return sent is text or sent == stream_table_names.as_request(
             text, backslashes=self.backslashes, encoding=encoding
         )
+
+    def written_elsewhere(self, text: bytes) -> str | None:
+        """What a statement changes by a name in the schema `pgtrickle`, which that schema does not have."""
+        encoding = self.dialogue.client_encoding
+        return stream_table_names.written_elsewhere(text, backslashes=self.backslashes, encoding=encoding)
 
     def completion_of(self, text: bytes, completion: bytes) -> bytes:
         """The CommandComplete of a statement, by that of what PostgreSQL got in its place."""
@@ -141,7 +148,12 @@ class Interceptor:
         """PostgreSQL's error as the client gets it."""
         if m.sqlstate_of(response[5:]) == m.REQUEST_LEFT:
             return TOO_LATE
-        return explained(response, in_our_transaction=self.own, requested=self.dialogue.requested)
+        return explained(
+            response,
+            in_our_transaction=self.own,
+            requested=self.dialogue.requested,
+            elsewhere=lambda: self.written_elsewhere(self.asked),
+        )
 
     async def ready(self, status: int, *, oldest: bool = False) -> None:
         """End the batch: tell the client, and let go of what was noted about it. `oldest`: others come behind it."""

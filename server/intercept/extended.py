@@ -132,8 +132,10 @@ class ExtendedInterceptor(Interceptor):
         if await self._is_prepared_already(kind, data):
             return
         self.dialogue.swallow = self._warned = None
-        if kind == m.EXECUTE and not await self._may_execute(data):
-            return
+        if kind == m.EXECUTE:
+            self.asked = self.text_of(data)
+            if not await self._may_execute(data):
+                return
         await self._send_whole(data)
         await self.send(m.FLUSH_MESSAGE)
         await self._answer(kind)
@@ -244,10 +246,12 @@ class ExtendedInterceptor(Interceptor):
         if statement is None or Keyword.LOAD not in statement.mention:
             return parse
         self.warn_of(statement.text)
+        self.asked = statement.text
         sent = self.as_sent(statement.text)
         if not self.is_the_same(statement.text, sent):
             return m.parse(name, sent)
-        self.traffic.keep_statement(name, statement.mention & ~Keyword.LOAD, sent)
+        if self.written_elsewhere(sent) is None:  # else what PostgreSQL says when it is executed is explained
+            self.traffic.keep_statement(name, statement.mention & ~Keyword.LOAD, sent)
         begin = 5 + len(name) + 1
         return parse[:begin] + sent + parse[begin + len(sent) :]  # its parameters keep their types
 

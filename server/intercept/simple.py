@@ -44,7 +44,9 @@ class Survey:
     subscribing: bool = False
     """Whether a statement is one of SUBSCRIBE's."""
     ours: bool = False
-    """Whether PostgreSQL gets another statement in the place of one."""
+    """Whether PostgreSQL gets another statement in the place of one, or what it says of one is to be explained."""
+    renamed: bytearray | None = None
+    """The string with the schemas of stream tables in the place of ours, where it differs in nothing else."""
     copying: bool = False
     """Whether a statement is a COPY."""
 
@@ -88,7 +90,7 @@ class SimpleInterceptor(Interceptor):
             return
         self.subscribing = found.subscribing
         if self._passes_whole(text, found, attention):
-            await self.pass_one(m.QUERY, message)
+            await self.pass_one(m.QUERY, message if found.renamed is None else m.query(bytes(found.renamed)))
             return
         joins = self._joins()
         self.alone = not self.subscribing and not found.several and found.begins_with("SELECT") and not joins
@@ -144,10 +146,20 @@ class SimpleInterceptor(Interceptor):
                 found.subscribing = self.subscriptions.look(part) is not None
             found.copying |= statement.words[0] == "COPY"
             if _may_be_ours(statement, part):
-                found.ours = found.ours or self.as_sent(part) is not part
+                self._survey_ours(found, statement, text)
                 self.warn_of(part)
             await self.release_databases_of(text, statement)
         return found
+
+    def _survey_ours(self, found: Survey, statement: Statement, text: bytes) -> None:
+        """Look at a statement in the place of which PostgreSQL may get another one."""
+        part = text[statement.start : statement.end]
+        sent = self.as_sent(part)
+        if sent is not part and self.is_the_same(part, sent):
+            found.renamed = bytearray(text) if found.renamed is None else found.renamed
+            found.renamed[statement.start : statement.end] = sent
+        elif sent is not part or self.written_elsewhere(part) is not None:
+            found.ours = True
 
     async def run_statements(self, text: bytes, *, alone: bool, joins: bool = False) -> None:
         """Run all statements and end the batch. ``alone``: there is but one.
@@ -229,6 +241,7 @@ class SimpleInterceptor(Interceptor):
 
         ``warned``: how PostgreSQL is asked to warn that there was no transaction, where the statement ends one of ours.
         """
+        self.asked = part
         await self.send(m.query(part))
         going = True
         failure = b""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from server.protocol import messages as m
+from sql.base.text import quote
 
 _TERMINATION = "2D000"
 _NO_ENDING = (
@@ -13,6 +16,10 @@ _NOT_FOUND = (b"42P01", b"42704")
 _NOT_YET = (
     "What a function or block asks the engine for is done when its statement has been answered. Make the stream table"
     " in a statement of its own, and wait for its result, before what reads it."
+)
+_ELSEWHERE = (
+    'Stream tables are not in the schema "pgtrickle" but where they were created, in "public" unless a schema was said:'
+    " write public.{}."
 )
 _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
@@ -25,10 +32,17 @@ _SCHEMAS = (
 _OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
 
 
-def explained(response: bytes, *, in_our_transaction: bool, requested: bool = False) -> bytes:
+def explained(
+    response: bytes,
+    *,
+    in_our_transaction: bool,
+    requested: bool = False,
+    elsewhere: Callable[[], str | None] = lambda: None,
+) -> bytes:
     """An ErrorResponse of a statement of the client's, which may run in a transaction that it does not know of.
 
     `requested`: the statement had asked the engine for something, which it may then not have found.
+    `elsewhere` gives the name in the schema `pgtrickle` by which it changes what is not there, if it does.
     A context of nothing but functions of the catalog goes: to its users these are one function, as if written in C.
     """
     fields = m.report_fields(response[5:])
@@ -37,6 +51,8 @@ def explained(response: bytes, *, in_our_transaction: bool, requested: bool = Fa
         fields.setdefault("H", _NO_ENDING.encode())
     if requested and fields.get("C") in _NOT_FOUND:
         fields.setdefault("H", _NOT_YET.encode())
+    if fields.get("C") in _NOT_FOUND and (name := elsewhere()) is not None and name.isascii():
+        fields.setdefault("H", _ELSEWHERE.format(quote(name)).encode())
     if "W" in fields and _is_ours(fields["W"]):
         del fields["W"]
     return response if fields == before else m.rebuild_report(m.ERROR, fields)

@@ -85,11 +85,15 @@ _FROM, _URI = re.compile(rb"\bfrom\b"), re.compile(rb"'[a-z0-9]{1,16}://")
 _EXTENSION = re.compile(rb"\bextension\b")
 _SETS, _SETTING = re.compile(rb"\b(?:set|reset|show)\b"), re.compile(rb"\bpg_trickle\"?\s{0,64}+\.")
 _OF_OURS = re.compile(rb"\b(?:pg_trickle|pgque|pg_accumulator)\b")
-# A name in the schema of the functions that is none of its relations' and no function's.
-_IN_SCHEMA = re.compile(
+# A name in the schema of the functions that is none of its relations' and no function's. Behind one of these words it
+# is a relation's, even if a list of columns follows.
+_NAME = (
     rb'\bpgtrickle"?\s{0,64}+\.\s{0,64}+"?(?!%b|(?:%b)\b)'
     % tuple("|".join(sorted(each)).encode() for each in (PREFIXES, RELATIONS))
-    + rb'(?:[a-z0-9_$ \x80-\xff]{1,63}+"|[a-z0-9_$\x80-\xff]{1,63}+)\s{0,64}+(?!\()'
+    + rb'(?:[a-z0-9_$ \x80-\xff]{1,63}+"|[a-z0-9_$\x80-\xff]{1,63}+)'
+)
+_IN_SCHEMA = re.compile(
+    rb'\b(?:on|only|copy|into|view|analy[sz]e|vacuum)\s{1,64}+"?' + _NAME + rb"|" + _NAME + rb"\s{0,64}+(?!\()"
 )
 # Two words behind one another, or the first one in front of a comment or of much white space.
 _SOURCE = re.compile(rb"\b(?:create|drop)\b\s{0,64}+(?:source\b|/\*|--|\s)")
@@ -158,6 +162,8 @@ def mentions(text: bytes) -> Keyword:
     (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
     >>> mentions(b"select pgtrickle.get_staleness ('x')"), mentions(b'TABLE "pgtrickle" . "Odd one"')
     (<Keyword.NOTHING: 0>, <Keyword.LOAD: 4>)
+    >>> mentions(b"CREATE INDEX ON pgtrickle.totals (n)"), mentions(b"SELECT pgtrickle.quick_health (n)")
+    (<Keyword.LOAD: 4>, <Keyword.NOTHING: 0>)
     >>> mentions(b"COPY t FROM STDIN"), mentions(b"copy t to stdout")
     (<Keyword.COPY_IN: 32>, <Keyword.NOTHING: 0>)
     >>> mentions(b"declare c cursor for subscribe t"), mentions(b"SELECT subscribe FROM users")

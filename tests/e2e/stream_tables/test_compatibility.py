@@ -332,12 +332,33 @@ def test_statements_may_name_stream_tables_by_the_schema_of_the_functions(made: 
     db.run("ALTER TABLE pgtrickle.order_totals ENABLE ROW LEVEL SECURITY")
     db.run("CREATE POLICY tenant_isolation ON pgtrickle.order_totals USING (customer_id = 2)")
     assert db.value("SELECT count(*) FROM pg_policies WHERE tablename = 'order_totals'") == 1
+    # What is said of how it is read, in both protocols; some of it cannot run in a transaction.
+    for statement in ("CREATE INDEX CONCURRENTLY ON pgtrickle.order_totals (total)",
+                      "CREATE STATISTICS ON customer_id, total FROM pgtrickle.order_totals",
+                      "GRANT SELECT (total), REFERENCES ON TABLE pgtrickle.order_totals TO PUBLIC",
+                      "REVOKE SELECT (total) ON pgtrickle.order_totals FROM PUBLIC", "ANALYZE pgtrickle.order_totals",
+                      "VACUUM (ANALYZE) pgtrickle.order_totals",
+                      "COMMENT ON COLUMN pgtrickle.order_totals.total IS 'in euros'"):  # fmt: skip
+        for extended in (False, True):
+            db.connection.execute(statement, prepare=extended)  # type: ignore[call-overload]
+    db.run("BEGIN; LOCK pgtrickle.order_totals; COMMIT")
+    assert db.value("SELECT col_description('order_totals'::regclass, 3)") == "in euros"
+    assert (
+        db.value("SELECT count(*) FROM pg_indexes WHERE indexdef LIKE '%% public.order_totals USING btree (total)'")
+        == 2
+    )
+    with db.connect() as client, client.cursor().copy("COPY pgtrickle.order_totals (total) TO STDOUT") as copied:
+        assert f"{expected}\n".encode() in b"".join(map(bytes, copied))
     # Nothing is written or dropped under a name that it does not have, and an alias stays one.
     for statement in ("DELETE FROM pgtrickle.orders", "DROP TABLE pgtrickle.orders", "TRUNCATE pgtrickle.orders",
                       "WITH gone AS (DELETE FROM pgtrickle.orders) SELECT 1", "UPDATE pgtrickle.orders SET id = 0",
-                      "ALTER TABLE pgtrickle.orders RENAME TO others"):  # fmt: skip
-        with pytest.raises(psycopg.errors.UndefinedTable, match="orders"):
-            db.run(statement)
+                      "ALTER TABLE pgtrickle.orders RENAME TO others", "DROP VIEW pgtrickle.orders",
+                      "COPY pgtrickle.orders (id) FROM STDIN",
+                      "INSERT INTO pgtrickle.orders (id) VALUES (1)"):  # fmt: skip
+        for extended in (False, True):
+            with pytest.raises(psycopg.errors.UndefinedTable, match="orders") as caught:
+                db.connection.execute(statement, prepare=extended)  # type: ignore[call-overload]
+            assert (caught.value.diag.message_hint or "").endswith('write public."orders".'), statement
     assert db.rows("SELECT pgtrickle.id FROM orders AS pgtrickle WHERE pgtrickle.id = 3") == [(3,)]
     assert db.rows("SELECT name FROM pgtrickle.pgt_status()") == [("public.order_totals",)]
     assert db.value("SELECT count(*) FROM pgtrickle.stream_tables_info") == 1
