@@ -159,7 +159,8 @@ END $$;
 
 
 -- The stream table of a name, qualified or not. An unqualified name is looked up along the given search_path (default:
--- the session's), then in "public". Raises 42P01 if there is none, NULL if missing_ok.
+-- the session's), then in "public"; so is one in the schema pgtrickle, where pg_trickle's examples have them and there are none.
+-- Raises 42P01 if there is none, NULL if missing_ok.
 CREATE OR REPLACE FUNCTION pgtrickle._resolve(name text, path text, missing_ok boolean DEFAULT false) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -168,6 +169,9 @@ DECLARE
 BEGIN
     PERFORM pgtrickle._check_name(name);
     parts := parse_ident(name);
+    IF cardinality(parts) = 2 AND parts[1] = 'pgtrickle' THEN
+        parts := parts[2:2];
+    END IF;
     IF cardinality(parts) = 2 THEN
         SELECT s.pgt_id INTO found_id
         FROM pgtrickle.pgt_stream_tables s

@@ -359,6 +359,10 @@ def test_statements_may_name_stream_tables_by_the_schema_of_the_functions(made: 
             with pytest.raises(psycopg.errors.UndefinedTable, match="orders") as caught:
                 db.connection.execute(statement, prepare=extended)  # type: ignore[call-overload]
             assert (caught.value.diag.message_hint or "").endswith('write public."orders".'), statement
+    db.run("SELECT pgtrickle.refresh_stream_table('pgtrickle.order_totals')")
+    assert db.value("""SELECT count(*) FROM pgtrickle.list_sources('"pgtrickle".order_totals')""") == 1
+    with pytest.raises(psycopg.errors.UndefinedTable, match=r"pgtrickle\.nothing"):
+        db.run("SELECT pgtrickle.explain_st('pgtrickle.nothing')")
     assert db.rows("SELECT pgtrickle.id FROM orders AS pgtrickle WHERE pgtrickle.id = 3") == [(3,)]
     assert db.rows("SELECT name FROM pgtrickle.pgt_status()") == [("public.order_totals",)]
     assert db.value("SELECT count(*) FROM pgtrickle.stream_tables_info") == 1
