@@ -33,6 +33,7 @@ from engine.stream_tables.plan_inputs import (
     PlanInputs,
     captured_columns,
     compiled,
+    expanded,
     opaque,
     plan,
 )
@@ -111,7 +112,7 @@ class Defined:
     definition: Definition
     """The query as it is maintained: over copies of the foreign tables that are polled."""
     shown: str
-    """The canonical query over the foreign tables themselves."""
+    """The query over the foreign tables themselves, and what its views stand for."""
     copies: tuple[Copy, ...]
     inputs: PlanInputs
     requested: RefreshMode
@@ -150,7 +151,7 @@ async def define_stream_table(
     """
     definition = await define(session, query, search_path)
     _refuse_in_every_mode(definition)
-    shown = definition.canonical
+    shown = await expanded(session, definition)
     definition, copies = await _over_copies(session, definition, requested, owner)
     inputs, fallback = await _plan(session, definition, requested)
     whole = fallback is not None or requested == RefreshMode.FULL

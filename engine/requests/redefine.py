@@ -19,7 +19,7 @@ from engine.requests.repair import refuse_cycle, warn_of
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
-from engine.stream_tables.plan_inputs import captured_columns
+from engine.stream_tables.plan_inputs import captured_columns, expanded
 from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext, lock
 from engine.stream_tables.storage_columns import ColumnChanges, column_changes
@@ -112,10 +112,12 @@ async def _defined(
 
 
 async def is_query(session: SqlSession, context: RefreshContext, query: str, search_path: str, present: str) -> bool:
-    """Whether a query is the `present` one of a stream table, as PostgreSQL writes it. Raises SqlError."""
+    """Whether a query is the `present` one of a stream table, as its `defining_query` says it. Raises SqlError."""
     work_on_behalf_of(context.owner)
     async with set_role(session, context.owner, current=context.caller):
-        return (await define(session, query, search_path)).canonical == present
+        definition = await define(session, query, search_path)
+        # Earlier versions kept the names of views.
+        return present in (definition.canonical, await expanded(session, definition))
 
 
 _READERS = """

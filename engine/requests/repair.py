@@ -24,7 +24,7 @@ from engine.stream_tables.analysis import (
     define,
     function_hashes,
 )
-from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, opaque, plan
+from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, expanded, opaque, plan
 from engine.stream_tables.plan_store import load_plan, set_state, track
 from engine.stream_tables.refresh_state import RefreshContext
 from engine.stream_tables.storage_columns import ColumnChanges, change_columns, column_changes
@@ -89,6 +89,8 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
     polls = await begin_polls(session, context)
     canonical, dropped = await _in_names_of_now(session, context)
     definition = await _defined(session, context, canonical, dropped)
+    async with set_role(session, context.owner):
+        shown = {} if polls else {"defining_query": await expanded(session, definition)}
     await refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
     _refuse_other_names(context, old.output, definition.output)
     inputs, fallback = opaque(definition), {}
@@ -118,7 +120,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
         session,
         context.pgt_id,
         canonical_query=definition.canonical,
-        **({"defining_query": definition.canonical} if canonical != context.canonical_query else {}),
+        **shown,
         functions_used=sorted({use.name for use in definition.functions}),
         function_hashes=function_hashes(definition.functions),
         explain=explained,

@@ -224,6 +224,24 @@ async def guard(session: SqlSession, canonical: str) -> None:
         )
 
 
+async def expanded(session: SqlSession, definition: Definition) -> str:
+    """The canonical query with its views replaced by what they stand for, as `defining_query` shows it.
+
+    They keep their names where one is read with its owner's rights, or the compiler cannot write the text.
+    """
+    views = [d.view for d in definition.dependencies if d.view is not None]
+    if not views or any(d.denied is not None for d in definition.dependencies):
+        return definition.canonical
+    try:
+        for canonical in (definition.canonical, *(view.text for view in views)):
+            await guard(session, canonical)
+        text = await compilers().run(jobs.without_views, definition.canonical, views)
+    except NotDifferentiable:
+        return definition.canonical
+    found = await analysed(session, text, ("definition",), errors_told=True)
+    return str(found.get("definition", definition.canonical))
+
+
 def _first_difference(expected: str, found: str) -> str:
     for left, right in zip(expected.splitlines(), found.splitlines(), strict=False):
         if left != right:

@@ -37,11 +37,11 @@ def inline_views(query: exp.Query, views: Sequence[View]) -> exp.Query:
         if view is None:
             return node
         body = inline_views(parse(view.text), views)
-        alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(view.name))
+        alias = node.args.get("alias") or exp.TableAlias(this=exp.to_identifier(view.name, quoted=True))
         renamed = [column.name for column in alias.columns]
         names = renamed + list(view.columns[len(renamed) :])
         if names != body.named_selects:
-            alias.set("columns", [exp.to_identifier(name) for name in names])
+            alias.set("columns", [exp.to_identifier(name, quoted=True) for name in names])
         joins = [join.transform(inlined) for join in node.args.get("joins") or ()]
         return exp.Subquery(this=body, alias=alias, joins=joins or None)
 
@@ -56,6 +56,6 @@ def inlined(canonical: str, views: Sequence[View]) -> str:
     """A canonical query as text, with its views replaced. Raises NotDifferentiable as `inline_views`.
 
     >>> inlined("SELECT v.a FROM public.v", [View("public", "v", ("a",), " SELECT t.x AS a FROM public.t;")])
-    'SELECT v.a FROM (SELECT t.x AS a FROM public.t) AS v'
+    'SELECT v.a FROM (SELECT t.x AS a FROM public.t) AS "v"'
     """
     return generate(inline_views(parse(canonical), views))

@@ -404,6 +404,7 @@ def test_view_with_its_own_rights_is_read_as_a_whole(db: Any, alice: psycopg.Con
     create(alice, "asked", "SELECT visible FROM window_on", "FULL")
     create(alice, "joined", "SELECT m.v, w.visible FROM mine m JOIN window_on w USING (id)")
     assert len(told) == 2
+    assert "FROM public.window_on" in db.state("asked")["defining_query"]  # of what is below she reads nothing
     db.run("INSERT INTO secret VALUES (6, 'z', 'z'); UPDATE secret SET visible = 'changed' WHERE id = 1")
     alice.execute("UPDATE mine SET v = 11 WHERE id = 1")
     for name in ("seen", "asked", "joined"):

@@ -52,10 +52,27 @@ def test_nested_views_with_renamed_columns(db: Any) -> None:
     ] == ["TABLE", "TABLE", "VIEW", "VIEW"]
 
 
+def test_the_defining_query_says_what_views_stand_for(db: Any) -> None:
+    """As the reference has it; `original_query` is what the user wrote."""
+    query = 'SELECT "where", count(*) AS n FROM "Buyers" AS b (a, "where") JOIN customer c ON c.name = b.a GROUP BY 1'
+    db.create("regions", query)
+    state = db.state("regions")
+    assert state["original_query"] == query
+    assert {"paid", "Buyers"}.isdisjoint(state["defining_query"].replace("purchase.paid", "").split())
+    assert "FROM public.purchase" in state["defining_query"]
+    db.assert_current("regions")
+    assert ("Defining Query", state["defining_query"]) in db.rows("SELECT * FROM pgtrickle.explain_st('regions')")
+    reworded = query.replace("count(*)", "COUNT( * )")
+    db.run("SELECT pgtrickle.create_or_replace_stream_table('regions', %s)", reworded)
+    assert [row["action"] for row in db.history("regions")] == ["FULL"]  # it is the same query
+
+
 def test_replaced_view_is_followed(db: Any) -> None:
     db.create("total", "SELECT buyer, sum(price) AS s FROM paid GROUP BY buyer")
+    assert "purchase.paid" in db.state("total")["defining_query"]
     db.run("CREATE OR REPLACE VIEW paid (number, buyer, price) AS SELECT id, customer, amount FROM purchase")
     db.assert_refreshed("total")
+    assert "purchase.paid" not in db.state("total")["defining_query"]
     db.run("UPDATE purchase SET amount = amount + 1")
     db.assert_refreshed("total")
     assert db.last("total")[0] == "DIFFERENTIAL"
