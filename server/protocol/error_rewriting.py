@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from server.protocol import messages as m
@@ -24,12 +25,26 @@ _ELSEWHERE = (
 _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
 _FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
+_IN_SQL = re.compile(rb'SQL function "([^"]*+)"')
+"""PostgreSQL does not say its schema."""
+SQL_FUNCTIONS = frozenset(
+    (
+        *("bootstrap_gate_status", "change_buffer_sizes", "dependency_tree", "diamond_groups"),
+        *("engine_tables", "explain_st", "get_refresh_history", "get_staleness"),
+        *("list_sources", "parallel_job_status", "parse_duration_seconds", "pg_trickle_hash", "pg_trickle_hash_multi"),
+        *("pgt_scc_status", "pgt_status", "refresh_groups", "refresh_timeline"),
+        *("slot_health", "source_gates", "source_status", "st_refresh_stats", "subscription_status"),
+        *("trigger_inventory", "version", "watermark_groups", "watermark_status"),
+        *("watermarks", "worker_pool_status", "xmin_holders"),
+    )
+)
+"""Functions of the schema `pgtrickle` that are written in SQL, but for those that begin with an underscore."""
 _EVENT_TRIGGER = b"\0REventTriggerInvoke\0"
 _SCHEMAS = (
     *(b" pgtrickle.", b" pgtrickle_changes.", b" pgtrickle_roles.", b" pgque."),
     *(b" accum.", b" accum_internal.", b" accum_roles."),
 )
-_OURS = tuple(kind + schema for kind in _FUNCTION for schema in (b"pgtrickle.", b'"pgtrickle".'))
+_OURS = (b"PL/pgSQL function pgtrickle.", b'PL/pgSQL function "pgtrickle".')
 
 
 def explained(
@@ -43,7 +58,6 @@ def explained(
 
     `requested`: the statement had asked the engine for something, which it may then not have found.
     `elsewhere` gives the name in the schema `pgtrickle` by which it changes what is not there, if it does.
-    A context of nothing but functions of the catalog goes: to its users these are one function, as if written in C.
     """
     fields = m.report_fields(response[5:])
     before = dict(fields)
@@ -53,9 +67,21 @@ def explained(
         fields.setdefault("H", _NOT_YET.encode())
     if fields.get("C") in _NOT_FOUND and (name := elsewhere()) is not None and name.isascii():
         fields.setdefault("H", _ELSEWHERE.format(quote(name)).encode())
-    if "W" in fields and _is_ours(fields["W"]):
-        del fields["W"]
-    return response if fields == before else m.rebuild_report(m.ERROR, fields)
+    return without_own_context(response if fields == before else m.rebuild_report(m.ERROR, fields))
+
+
+def without_own_context(response: bytes) -> bytes:
+    """An ErrorResponse without its context, where that tells of nothing but functions of the catalog.
+
+    To its users these are one function, as if written in C.
+    """
+    if b"\0WPL/pgSQL function " not in response and b"\0WSQL function " not in response:
+        return response
+    fields = m.report_fields(response[5:])
+    if not _is_ours(fields.get("W", b"")):
+        return response
+    del fields["W"]
+    return m.rebuild_report(m.ERROR, fields)
 
 
 def is_own_debugging(body: bytes) -> bool:
@@ -87,6 +113,8 @@ def _is_ours(context: bytes) -> bool:
     >>> inner = b'PL/pgSQL function pgtrickle._f(text) line 1 at RAISE\\nSQL statement "SELECT pgtrickle._f(x)"\\n'
     >>> _is_ours(inner + b"PL/pgSQL function pgtrickle.g(text) line 3 at PERFORM")
     True
+    >>> _is_ours(inner + b'SQL function "list_sources" statement 1'), _is_ours(inner + b'SQL function "f" statement 1')
+    (True, False)
     >>> _is_ours(inner + b"PL/pgSQL function inline_code_block line 1 at PERFORM"), _is_ours(b"COPY t, line 1")
     (False, False)
     """
@@ -94,4 +122,12 @@ def _is_ours(context: bytes) -> bool:
         return False
     lines = context.split(b"\n")
     called = [line for line in lines if line.startswith(_FUNCTION)]
-    return bool(called) and all(line.startswith(_OURS) for line in called) and lines[-1] is called[-1]
+    return bool(called) and all(map(_tells_of_ours, called)) and lines[-1] is called[-1]
+
+
+def _tells_of_ours(line: bytes) -> bool:
+    """Whether a line of a context tells of a function of the catalog."""
+    found = _IN_SQL.match(line)
+    if found is None:
+        return line.startswith(_OURS)
+    return found[1].startswith(b"_") or found[1].decode("latin-1") in SQL_FUNCTIONS

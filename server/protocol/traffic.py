@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from server.protocol import messages as m
 from server.protocol.client_messages import MOST_MESSAGES, ClientMessages
-from server.protocol.error_rewriting import is_own_debugging
+from server.protocol.error_rewriting import is_own_debugging, without_own_context
 from server.protocol.framing import AUTHENTICATION_LENGTHS, BACKEND_LENGTHS, FRONTEND_LENGTHS, WHOLE, Framer, check
 from server.protocol.header_cache import HeaderCache, Rows
 from server.protocol.statement_registry import Attention, HiddenRequests
@@ -206,8 +206,11 @@ class Traffic(ClientMessages):
             self._requested = False
             return data, following
         if not self.read(kind, data[position + 5 : following]):
-            return data, following
-        instead = TOO_LATE if kind == m.ERROR else b""
+            if kind != m.ERROR or not self.trusted or following > len(data):
+                return data, following
+            instead = without_own_context(data[position:following])
+        else:
+            instead = TOO_LATE if kind == m.ERROR else b""
         return data[:position] + instead + data[following:], position + len(instead)
 
     def read(self, kind: int, body: bytes) -> bool:

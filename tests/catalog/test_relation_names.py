@@ -1,7 +1,8 @@
-"""Names of relations of the schema pgtrickle, by which stream tables in other schemas are told from them."""
+"""Names of relations and functions of the schema pgtrickle, as the relay knows them."""
 
 from __future__ import annotations
 
+from server.protocol.error_rewriting import SQL_FUNCTIONS
 from server.protocol.keyword_scan import NOTHING, RELATIONS, mentions
 from server.protocol.statements.stream_table_names import as_request
 from tests.catalog.conftest import Connect
@@ -16,3 +17,11 @@ def test_none_of_them_is_taken_for_a_stream_table(connect: Connect) -> None:
     for name in names:
         statement = f"SELECT * FROM pgtrickle.{name}".encode()
         assert (mentions(statement), as_request(statement)) == (NOTHING, None), name
+
+
+def test_functions_in_sql_are_known_by_their_names(connect: Connect) -> None:
+    rows = connect().execute(
+        "SELECT DISTINCT proname FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang"
+        " WHERE pronamespace = 'pgtrickle'::regnamespace AND lanname = 'sql' AND proname !~ '^_'"
+    )
+    assert {str(name) for (name,) in rows.fetchall()} == SQL_FUNCTIONS

@@ -206,6 +206,32 @@ def test_unknown_value_of_an_option(db: Any, argument: str, value: str, sqlstate
     assert db.traces() == before
 
 
+@pytest.mark.parametrize(
+    ("statement", "sqlstate"),
+    [
+        ("SELECT pgtrickle.gate_source('nothing')", "42P01"),
+        ("SELECT pgtrickle.ungate_source(NULL)", "22004"),
+        ("SELECT pgtrickle.advance_watermark('t', 'infinity')", "22023"),
+        ("SELECT pgtrickle.create_watermark_group('g', ARRAY['t'])", "22023"),
+        ("SELECT pgtrickle.drop_watermark_group('nothing')", "42704"),
+        ("SELECT pgtrickle.create_refresh_group('g', NULL)", "22004"),
+        ("SELECT pgtrickle.create_refresh_group('g', ARRAY['nothing', 't'])", "42P01"),
+        ("SELECT pgtrickle.drop_refresh_group('nothing')", "42704"),
+        ("SELECT pgtrickle.get_staleness('nothing')", "42P01"),
+        ("SELECT * FROM pgtrickle.explain_st('nothing')", "42P01"),
+    ],
+)
+def test_errors_of_functions_tell_nothing_of_what_they_are_made_of(db: Any, statement: str, sqlstate: str) -> None:
+    for prepare in (False, True):
+        with pytest.raises(psycopg.Error) as caught:
+            db.connection.execute(statement, prepare=prepare)
+        assert (caught.value.sqlstate, caught.value.diag.context) == (sqlstate, None)
+    with pytest.raises(psycopg.Error) as caught:
+        db.run("DO $$ BEGIN PERFORM pgtrickle.gate_source('nothing'); END $$")
+    assert "inline_code_block" in (caught.value.diag.context or "")
+    assert db.value("SELECT 1") == 1
+
+
 def test_error_within_functions_of_the_users_own_tells_where(db: Any) -> None:
     with pytest.raises(psycopg.Error) as caught:
         db.run("DO $$ BEGIN PERFORM pgtrickle.create_stream_table('', 'SELECT 1'); END $$")
