@@ -43,6 +43,8 @@ class MessageStream:
         self.pinned = False
         """Whether injected work has its own parameters in force, of which the client must not learn."""
         self.backend_gone = False
+        self.told: list[bytes] = []
+        """Bodies of notices that the client has got from a first run of the batch."""
         self.suppress = 0
         """Answers that the client already has from a first run of the batch."""
         self.swallow: str | None = None
@@ -173,7 +175,7 @@ class MessageStream:
             if sqlstate == m.REQUEST_MADE:
                 self.requested = True
             elif sqlstate != self.swallow and not self._is_own_debugging(data[5:]):
-                self._client.write(self.for_client(data))
+                self._tell(data)
         elif kind == m.NOTIFICATION:
             self._client.write(data)
         elif kind == m.PARAMETER_STATUS:
@@ -184,6 +186,15 @@ class MessageStream:
         else:
             return False
         return True
+
+    def _tell(self, notice: bytes) -> None:
+        """Let the client have a notice, unless it has it already of a first run."""
+        body = notice[5:]
+        if body in self.told:
+            self.told.remove(body)
+        else:
+            self._traffic.note_told(body)
+            self._client.write(self.for_client(notice))
 
     def _is_own_debugging(self, body: bytes) -> bool:
         return (self.pinned and m.is_debugging(body)) or (self._traffic.trusted and is_own_debugging(body))

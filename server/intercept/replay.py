@@ -214,6 +214,7 @@ class ReplayInterceptor(ExtendedInterceptor):
             await self._refuse_left(rest, _TOO_LATE)
             return
         self.dialogue.suppress = rest.seen
+        self.dialogue.told = self.traffic.take_told()
         if rest.batch.simple:
             again = SimpleInterceptor(self.session, self.dialogue)
             self.session.interceptor = again

@@ -25,7 +25,7 @@ _ELSEWHERE = (
 _LONGEST = 1 << 16
 """Bytes of a context that is looked at: ours have a few lines."""
 _FUNCTION = (b"PL/pgSQL function ", b"SQL function ")
-_IN_SQL = re.compile(rb'SQL function "([^"]*+)"')
+_IN_SQL = re.compile(rb'SQL function "([^"]{0,63})"')
 """PostgreSQL does not say its schema."""
 SQL_FUNCTIONS = frozenset(
     (

@@ -35,6 +35,10 @@ _COUNTS = [int(kind != m.NOTIFICATION) for kind in range(256)]
 
 _COPY_ENDS = (m.COMMAND_COMPLETE, m.ERROR, m.READY)
 
+MOST_TOLD = 1000
+LONG_NOTICE = 1 << 12
+"""Bytes of a notice that is not kept."""
+
 _CHANGES = re.compile(rb"(?:INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|DO|CALL)\b")
 _CONTROLS = re.compile(rb"(?:BEGIN|START TRANSACTION|COMMIT|ROLLBACK|PREPARE TRANSACTION)\b")
 
@@ -80,6 +84,8 @@ class Traffic(ClientMessages):
         """Whether a row has been passed on."""
         self.controls: list[bytes] = []
         """Tags of transaction control."""
+        self.told: list[bytes] = []
+        """Bodies of the notices that the client has got, `MOST_TOLD` at most."""
         self.ended = 0
         """Completions up to the last that ended a transaction."""
         self._requested = False
@@ -227,14 +233,7 @@ class Traffic(ClientMessages):
         elif kind == m.READY:
             self.note_ready(body[0])
         elif kind == m.NOTICE:
-            if self.trusted and m.sqlstate_of(body) == m.REQUEST_MADE:
-                self.hidden.expect()
-                if self.copying:  # the client must go on; what ends the COPY needs attention
-                    self._requested = True
-                else:
-                    self.attention = Attention.REQUEST_MADE
-                return True
-            return self.trusted and is_own_debugging(body)
+            return self._read_notice(body)
         elif kind == m.ERROR:
             self.seen += 1
             self.failed = True
@@ -249,6 +248,30 @@ class Traffic(ClientMessages):
             self.seen += 1
             self.begin_copy()
         return False
+
+    def _read_notice(self, body: bytes) -> bool:
+        """The same of a notice."""
+        if self.trusted and m.sqlstate_of(body) == m.REQUEST_MADE:
+            self.hidden.expect()
+            if self.copying:  # the client must go on; what ends the COPY needs attention
+                self._requested = True
+            else:
+                self.attention = Attention.REQUEST_MADE
+            return True
+        if self.trusted and is_own_debugging(body):
+            return True
+        self.note_told(body)
+        return False
+
+    def take_told(self) -> list[bytes]:
+        """What the client has been told by notices so far, which does not count any more: it will be told again."""
+        told, self.told = self.told, []
+        return told
+
+    def note_told(self, body: bytes) -> None:
+        """Take note of a notice that the client gets: the statement may be run again."""
+        if len(self.told) < MOST_TOLD and len(body) < LONG_NOTICE:
+            self.told.append(body)
 
     def note_tag(self, tag: bytes) -> None:
         """Take note of a CommandComplete's tag."""
@@ -270,6 +293,8 @@ class Traffic(ClientMessages):
             self.parsed(failed=False)
         self._received = self.seen = 0
         self.rows = False
+        if self.told:
+            self.told = []
         if self.outstanding:
             self.outstanding.popleft()
         elif self.skipping:  # a Sync that was taken for ignored has come behind an error

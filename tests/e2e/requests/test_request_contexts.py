@@ -46,6 +46,33 @@ def test_error_through_psql_has_message_and_hint(db: Any) -> None:
     assert "HINT:" in done.stderr
 
 
+def test_notices_of_a_block_come_once(db: Any) -> None:
+    """It is run again, since its requests are noticed when it has ended; what it says otherwise then is passed."""
+    told: list[str] = []
+    db.connection.add_notice_handler(lambda notice: told.append(str(notice.message_primary)))
+    db.run("CREATE SEQUENCE runs; CREATE TABLE u (id int PRIMARY KEY)")
+    block = """
+        DECLARE name text; BEGIN
+            FOREACH name IN ARRAY ARRAY['t', 'u'] LOOP
+                RAISE NOTICE 'same'; RAISE WARNING 'for %', name;
+                PERFORM pgtrickle.create_stream_table('copy_' || name, 'SELECT id FROM ' || name);
+            END LOOP;
+            RAISE NOTICE 'run %', nextval('public.runs');
+            RETURN{};
+        END"""
+    expected = ["same", "for t", "same", "for u", "run 1", "run 2"]
+    db.run(f"DO $${block.format('')}$$")
+    assert told == expected
+    db.assert_current("copy_t", "copy_u")
+    db.run(f"CREATE FUNCTION make() RETURNS int LANGUAGE plpgsql AS $${block.format(' 7')}$$")
+    for prepare in (False, True):
+        db.run("SELECT pgtrickle.drop_stream_table('copy_t'), pgtrickle.drop_stream_table('copy_u')")
+        db.run("ALTER SEQUENCE runs RESTART")
+        told.clear()
+        assert db.connection.execute("SELECT make()", prepare=prepare).fetchone() == (7,)
+        assert told == expected
+
+
 def test_call_in_from_clause(db: Any) -> None:
     db.run("SELECT * FROM pgtrickle.create_stream_table('copy', 'SELECT id, v FROM t')")
     db.assert_current("copy")
