@@ -34,29 +34,16 @@ MOST_ROWS = 1000
 """Of the history, that one transaction tells of."""
 
 _FIRST = "SELECT coalesce(pg_catalog.max(refresh_id), 0) FROM pgtrickle.pgt_refresh_history"
-_ANNOUNCE = "SELECT found, oldest, next FROM pgtrickle._announce($1::bigint, $2::bigint[], $3::text[])"
+_ANNOUNCE = "SELECT found, oldest, next FROM pgtrickle._announce($1::bigint, $2::bigint[], $3::text[], $4::bigint)"
 _STALE = """
-WITH RECURSIVE suspect AS (
-    SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_definitions s
-    WHERE s.needs_reinit OR s.status <> 'ACTIVE'
-       OR s.pgt_id IN (SELECT * FROM pgtrickle._changed_stream_tables())
-       OR s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d
-                       WHERE d.cdc_mode IS NULL AND d.source_type <> 'VIEW')
-    UNION
-    SELECT s.pgt_id, s.pgt_relid
-    FROM suspect u
-    JOIN pgtrickle.pgt_dependencies d ON d.source_relid = u.pgt_relid
-    JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
-)
 SELECT s.pgt_id, pg_catalog.json_build_object(
     'event', 'stale_data', 'pgt_schema', s.pgt_schema, 'pgt_name', s.pgt_name,
     'staleness_seconds',
     pg_catalog.round(extract(epoch FROM pg_catalog.clock_timestamp() - s.data_timestamp)::numeric, 3),
     'schedule_seconds', pgtrickle._effective_seconds(s.pgt_id))::text
-FROM suspect JOIN pgtrickle.pgt_definitions s USING (pgt_id)
-WHERE pgtrickle._is_stale(pgt_id)
+FROM pgtrickle._may_be_stale() AS m (pgt_id) JOIN pgtrickle.pgt_definitions s USING (pgt_id)
+WHERE pgtrickle._is_stale(m.pgt_id)
 """
-"""Of the many that rest it is not asked one by one."""
 
 
 @dataclass(slots=True)
@@ -143,7 +130,9 @@ class Announcements:
         await self._look_for_stale(session)
         while True:
             alerts = list(self._alerts)
-            ((found, oldest, next_),) = await session.fetch(_ANNOUNCE, self._gaps.after, self._gaps.missing, alerts)
+            ((found, oldest, next_),) = await session.fetch(
+                _ANNOUNCE, self._gaps.after, self._gaps.missing, alerts, MOST_ROWS
+            )
             del self._alerts[: len(alerts)]
             self._gaps.note(found, int(oldest), int(next_))
             if len(found) < MOST_ROWS:

@@ -51,6 +51,17 @@ BEGIN
 END $$;
 
 
+-- A value that a setting can have, in lower case, a truth value as "on" or "off"; its default tells whether it is one.
+CREATE OR REPLACE FUNCTION pgtrickle._plain_setting(value text, boot_val text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF boot_val IN ('on', 'off') AND value ~* '^(true|false|yes|no|1|0|on|off)$' THEN
+        RETURN CASE WHEN value::boolean THEN 'on' ELSE 'off' END;
+    END IF;
+    RETURN lower(btrim(value));
+END $$;
+
+
 -- A setting as it is in force: what has been given (_given_setting), or the given default. In place of a value that it cannot
 -- have, which came past the server, the default holds, with a warning. A setting pg_trickle.* is in lower case, a truth value
 -- "on" or "off": whoever reads it need not check it again.
@@ -68,10 +79,7 @@ BEGIN
         RAISE WARNING '%', fault USING HINT = format('Its default, %s, is used instead.', fallback);
         RETURN fallback;
     END IF;
-    IF fallback IN ('on', 'off') AND given ~* '^(true|false|yes|no|1|0|on|off)$' THEN
-        RETURN CASE WHEN given::boolean THEN 'on' ELSE 'off' END;
-    END IF;
-    RETURN lower(btrim(given));
+    RETURN pgtrickle._plain_setting(given, fallback);
 END $$;
 
 
@@ -92,8 +100,9 @@ END $$;
 -- All settings, with columns as pg_settings has them. A source is "default", "global" (ALTER ROLE ALL), "database" or "session",
 -- which is also what a role's settings and the cluster's configuration have given it.
 CREATE OR REPLACE VIEW pgtrickle.settings AS
-SELECT k.name, pgtrickle._setting(k.name, k.boot_val) AS setting, k.unit, k.short_desc, k.vartype,
-       CASE WHEN g.source IS NULL OR pgtrickle._setting_fault(k.name, g.value) IS NOT NULL THEN 'default' ELSE g.source END AS source,
-       k.min_val, k.max_val, k.enumvals, k.boot_val, pgtrickle._setting_fault(k.name, g.value) AS error
-FROM pgtrickle._known_settings() k CROSS JOIN LATERAL pgtrickle._given_setting(k.name) g;
+SELECT k.name, CASE WHEN g.source IS NULL OR f.fault IS NOT NULL THEN k.boot_val ELSE pgtrickle._plain_setting(g.value, k.boot_val) END AS setting,
+       k.unit, k.short_desc, k.vartype, CASE WHEN f.fault IS NULL THEN coalesce(g.source, 'default') ELSE 'default' END AS source,
+       k.min_val, k.max_val, k.enumvals, k.boot_val, f.fault AS error
+FROM pgtrickle._known_settings() k CROSS JOIN LATERAL pgtrickle._given_setting(k.name) g
+CROSS JOIN LATERAL (SELECT pgtrickle._setting_fault(k.name, g.value) AS fault OFFSET 0) f;
 GRANT SELECT ON pgtrickle.settings TO PUBLIC;

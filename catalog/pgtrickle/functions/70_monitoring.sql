@@ -193,6 +193,26 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- The stream tables that may be stale: all others rest, and are not, so that _is_stale need not be asked of each. Which these are tells of
+-- what changes; who has not the rights of pg_monitor gets all.
+CREATE OR REPLACE FUNCTION pgtrickle._may_be_stale() RETURNS SETOF bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE suspect AS (
+        SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_definitions s
+        WHERE NOT pg_has_role(pgtrickle._caller(), 'pg_monitor', 'USAGE')
+           OR s.needs_reinit OR s.status <> 'ACTIVE'
+           OR s.pgt_id IN (SELECT * FROM pgtrickle._changed_stream_tables())
+           OR s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.cdc_mode IS NULL AND d.source_type <> 'VIEW')
+        UNION
+        SELECT s.pgt_id, s.pgt_relid
+        FROM suspect u
+        JOIN pgtrickle.pgt_dependencies d ON d.source_relid = u.pgt_relid
+        JOIN pgtrickle.pgt_definitions s ON s.pgt_id = d.pgt_id
+    )
+    SELECT u.pgt_id FROM suspect u
+$$;
+
+
 -- As of when, at the latest, what a stream table reads can be said to be: NULL where that is now, since none of the stream tables among
 -- it lacks changes. Else it is as of when the rows are of the one that is furthest behind, through however many others it is read.
 -- To be asked before the sources are read: they only become newer. What is captured from the write-ahead log, or is not the
@@ -455,7 +475,7 @@ SELECT total_stream_tables, error_tables, stale_tables, scheduler_running,
             ELSE 'OK' END AS status
 FROM (SELECT count(*) AS total_stream_tables,
              count(*) FILTER (WHERE s.status = 'ERROR' OR s.consecutive_errors > 0) AS error_tables,
-             count(*) FILTER (WHERE pgtrickle._is_stale(s.pgt_id)) AS stale_tables,
+             (SELECT count(*) FROM pgtrickle._may_be_stale() AS m(pgt_id) WHERE pgtrickle._is_stale(m.pgt_id)) AS stale_tables,
              -- One that pg_trickle.enabled = off keeps from its work notes no position.
              coalesce((SELECT e.looks AND e.settled_position IS NOT NULL FROM pgtrickle._scheduler() e), false) AS scheduler_running,
              count(*) FILTER (WHERE s.status = 'SUSPENDED') AS suspended

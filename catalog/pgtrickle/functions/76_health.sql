@@ -73,7 +73,8 @@ BEGIN
 
     check_name := 'stale_tables';
     SELECT string_agg(format('%s.%s%s', s.pgt_schema, s.pgt_name, ' (' || h.reason || ')'), ', ' ORDER BY s.pgt_schema, s.pgt_name) INTO names
-    FROM pgtrickle.pgt_stream_tables s LEFT JOIN pgtrickle._held_back() h USING (pgt_id) WHERE pgtrickle._is_stale(s.pgt_id);
+    FROM pgtrickle._may_be_stale() AS m(pgt_id) JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    LEFT JOIN pgtrickle._held_back() h USING (pgt_id) WHERE pgtrickle._is_stale(m.pgt_id);
     severity := CASE WHEN names IS NULL THEN 'OK' ELSE 'WARN' END;
     detail := coalesce('older than their schedule: ' || names, 'no stream table lacks changes for longer than its schedule');
     RETURN NEXT;

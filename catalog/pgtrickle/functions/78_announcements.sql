@@ -3,12 +3,13 @@
 
 -- Tell of the refreshes that the history has since row `after`, and of those of its rows among `gaps`, on pgtrickle_refresh (and under
 -- the name pg_trickle_refresh); and send `alerts` on pg_trickle_alert, which is also told what has failed or was computed anew.
--- Returns the rows that were found, 1000 at most, and the transactions that the statement saw under way: others have ended.
+-- Returns the rows that were found, as many as `most`, and the transactions that the statement saw under way: others have ended.
 --
 -- NOTIFY has commits wait for one another, in the whole cluster: that of a refresh never executes it. The scheduler calls this after
 -- them, in a transaction that commits nothing else. No payload holds a value of a source, since anybody can listen.
+DROP FUNCTION IF EXISTS pgtrickle._announce(bigint, bigint[], text[]);  -- of earlier versions
 CREATE OR REPLACE FUNCTION pgtrickle._announce(
-    after bigint, gaps bigint[], alerts text[], OUT found bigint[], OUT oldest bigint, OUT next bigint
+    after bigint, gaps bigint[], alerts text[], most bigint, OUT found bigint[], OUT oldest bigint, OUT next bigint
 )
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     WITH refreshed AS MATERIALIZED (
@@ -22,7 +23,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
                    'sqlstate', CASE WHEN h.status = 'FAILED' THEN split_part(h.error_message, ':', 1) END)) AS payload
         FROM pgtrickle.pgt_refresh_history h JOIN pgtrickle.pgt_definitions s USING (pgt_id)
         WHERE h.refresh_id > _announce.after OR h.refresh_id = ANY (_announce.gaps)
-        ORDER BY h.refresh_id LIMIT 1000
+        ORDER BY h.refresh_id LIMIT _announce.most
     ), message(place, channel, payload) AS (
         SELECT 0, 'pg_trickle_alert', a FROM unnest(_announce.alerts) AS a
         UNION ALL
@@ -41,4 +42,4 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
            pg_snapshot_xmax(pg_current_snapshot())::text::bigint
     WHERE (SELECT count(*) FROM sent) IS NOT NULL
 $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._announce(bigint, bigint[], text[]) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._announce(bigint, bigint[], text[], bigint) FROM PUBLIC;
