@@ -27,7 +27,7 @@ DECLARE
     state text;
 BEGIN
     IF EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE k.source_relid = source AND k.mode = 'WAL') THEN
-        RETURN pgtrickle._wal_state(source);
+        RETURN pgtrickle._wal_state(relations);
     END IF;
     SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled), ',' ORDER BY t.oid), ''))
     INTO state
@@ -276,6 +276,16 @@ BEGIN
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_capture_triggers(oid, oid) FROM PUBLIC;
+
+
+-- Put the triggers of a source, which is just locked, on all its relations.
+CREATE OR REPLACE FUNCTION pgtrickle._place_capture_triggers(source oid, relations oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._witness(source, relations);
+    PERFORM pgtrickle._write_capture_triggers(source, relation) FROM unnest(relations) AS relation;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._place_capture_triggers(oid, oid[]) FROM PUBLIC;
 
 
 -- Never runs: the function of the trigger that pins captured columns.

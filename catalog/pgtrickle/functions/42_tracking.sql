@@ -31,10 +31,10 @@ DECLARE
     covered boolean;
     obstacle text;
     missing text;
-    relation oid;
     may_lock boolean := pgtrickle._may_lock(source);
     by_wal boolean;
     fits boolean;
+    written boolean := false;  -- what this transaction has written is not decoded before it ends
 BEGIN
     columns := ARRAY(SELECT DISTINCT name FROM unnest(coalesce(columns, '{}')) AS name ORDER BY name);
     obstacle := pgtrickle._capture_obstacle(source);
@@ -71,6 +71,7 @@ BEGIN
         covered := intact AND fits AND capture.captured_columns @> needed
                    AND capture.fingerprint = pgtrickle._fingerprint(source, capture.captured_columns);
         EXIT WHEN covered OR attempt = 2 OR NOT may_lock;
+        written := by_wal AND pgtrickle._has_written(relations);
         -- Only now is a lock needed. What was found without it is looked at again.
         EXECUTE format('LOCK TABLE %s IN %s MODE', pgtrickle._qualified(source),
                        CASE WHEN by_wal AND NOT (intact AND fits) THEN 'ACCESS EXCLUSIVE' ELSE 'SHARE ROW EXCLUSIVE' END);
@@ -97,7 +98,7 @@ BEGIN
             EXECUTE format('TRUNCATE pgtrickle_changes.%I', 'changes_' || source);
         END IF;
         IF by_wal AND NOT (intact AND fits) THEN
-            intact := pgtrickle._end_wal(source, intact);
+            intact := pgtrickle._end_wal(source, intact AND NOT written);
         END IF;
         PERFORM pgtrickle._write_buffer(source, all_columns);
         IF NOT by_wal OR NOT (intact AND fits) THEN
@@ -105,10 +106,7 @@ BEGIN
             PERFORM pgtrickle._pin_columns(source, all_columns);
         END IF;
         IF NOT (intact AND fits) THEN
-            PERFORM pgtrickle._witness(source, relations);
-            FOREACH relation IN ARRAY relations LOOP
-                PERFORM pgtrickle._write_capture_triggers(source, relation);
-            END LOOP;
+            PERFORM pgtrickle._place_capture_triggers(source, relations);
             -- Partitions that have left since.
             PERFORM pgtrickle._drop_capture_triggers(source, gone)
             FROM unnest(capture.relations) AS gone WHERE NOT gone = ANY (relations);
@@ -320,8 +318,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text;
 BEGIN
-    PERFORM pgtrickle._end_wal(source, false) FROM pgtrickle.pgt_captures c
-    WHERE c.source_relid = source AND c.mode = 'WAL' AND pgtrickle._qualified(source) IS NOT NULL;
+    PERFORM pgtrickle._end_wal(source, false) FROM pgtrickle.pgt_captures c WHERE c.source_relid = source AND c.mode = 'WAL';
     PERFORM pgtrickle._drop_capture_triggers(source, relid)
     FROM pgtrickle.pgt_captures c, unnest(c.relations) AS relid
     WHERE c.source_relid = source;

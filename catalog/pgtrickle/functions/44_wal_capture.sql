@@ -70,37 +70,95 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Why the log does not tell of a table, a partition or a child; NULL if it does. A publication holds logged tables, and to put
+-- one into it takes its owner's rights.
+CREATE OR REPLACE FUNCTION pgtrickle._wal_relation_obstacle(relation oid) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r pg_class;
+    title text := pgtrickle._qualified(relation);
+BEGIN
+    SELECT * INTO r FROM pg_class c WHERE c.oid = relation;
+    RETURN CASE
+        WHEN r.oid IS NULL THEN format('relation with OID %s does not exist', relation)
+        WHEN r.relkind NOT IN ('r', 'p') THEN format('"%s" is no table', title)
+        WHEN r.relpersistence <> 'p' THEN format('"%s" is not logged', title)
+        WHEN r.relnamespace = 'pgtrickle_changes'::regnamespace
+             OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = relation)
+            THEN format('"%s" is written by the server itself', title)
+        WHEN NOT pg_has_role(current_user, r.relowner, 'USAGE')
+            THEN format('the server''s role "%s" is no member of "%s", who owns "%s"', current_user, pg_get_userbyid(r.relowner), title)
+    END;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._wal_relation_obstacle(oid) FROM PUBLIC;
+
+
+-- Why PostgreSQL would refuse UPDATE and DELETE of some relations once they are published with REPLICA IDENTITY FULL, or NULL:
+-- virtual generated columns are never published, and stored ones must be by all publications (from PostgreSQL 18 on); nor
+-- may a publication hold some columns only.
+CREATE OR REPLACE FUNCTION pgtrickle._wal_identity_obstacle(relations oid[]) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    culprit record;
+    checked CONSTANT boolean := current_setting('server_version_num')::int >= 180000;
+BEGIN
+    SELECT a.attrelid, a.attname INTO culprit FROM pg_attribute a
+    WHERE a.attrelid = ANY (relations) AND a.attgenerated = 'v' AND NOT a.attisdropped ORDER BY a.attrelid, a.attnum LIMIT 1;
+    IF FOUND THEN
+        RETURN format('column "%s" of "%s" is generated and virtual, which PostgreSQL does not publish',
+                      culprit.attname, pgtrickle._qualified(culprit.attrelid));
+    END IF;
+    SELECT p.pubname, r.prrelid INTO culprit FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+    WHERE r.prrelid = ANY (relations) AND r.prattrs IS NOT NULL AND (p.pubupdate OR p.pubdelete)
+      AND p.pubname <> 'pgtrickle_cdc'
+    ORDER BY p.oid LIMIT 1;
+    IF FOUND THEN
+        RETURN format('publication "%s" holds some columns of "%s" only, which does not go with REPLICA IDENTITY FULL',
+                      culprit.pubname, pgtrickle._qualified(culprit.prrelid));
+    END IF;
+    SELECT p.pubname, c.oid INTO culprit FROM pg_publication p, pg_class c
+    WHERE checked AND c.oid = ANY (relations)
+      AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated = 's' AND NOT a.attisdropped)
+      AND to_jsonb(p)->>'pubgencols' <> 's' AND (p.pubupdate OR p.pubdelete) AND p.pubname <> 'pgtrickle_cdc'
+      AND (p.puballtables
+           OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = ANY (relations))
+           OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid AND n.pnnspid = c.relnamespace))
+    ORDER BY p.oid, c.oid LIMIT 1;
+    IF FOUND THEN
+        RETURN format('publication "%s" leaves out the generated columns of "%s", which does not go with REPLICA IDENTITY FULL',
+                      culprit.pubname, pgtrickle._qualified(culprit.oid));
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._wal_identity_obstacle(oid[]) FROM PUBLIC;
+
+
 -- Why changes of these columns of a source cannot be captured from the log, or NULL if they can.
 CREATE OR REPLACE FUNCTION pgtrickle._wal_obstacle(source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r pg_class;
+    relations CONSTANT oid[] := pgtrickle._relations(source);
     title text := pgtrickle._qualified(source);
+    reason text;
     culprit record;
 BEGIN
-    SELECT * INTO r FROM pg_class c WHERE c.oid = source;
-    IF r.oid IS NULL THEN
-        RETURN format('relation with OID %s does not exist', source);
-    ELSIF r.relkind = 'p' OR EXISTS (SELECT FROM pg_inherits h WHERE h.inhparent = source) THEN
-        RETURN format('"%s" is partitioned or has children', title);
-    ELSIF r.relpersistence <> 'p' THEN
-        RETURN format('"%s" is not logged', title);
-    ELSIF r.relnamespace = 'pgtrickle_changes'::regnamespace
-          OR EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_relid = source) THEN
-        RETURN format('"%s" is written by the server itself', title);
-    ELSIF NOT pg_has_role(current_user, r.relowner, 'USAGE') THEN
-        RETURN format('the server''s role "%s" is no member of "%s", who owns "%s"', current_user, pg_get_userbyid(r.relowner), title);
+    SELECT o.reason INTO reason
+    FROM unnest(relations) AS r(oid), pgtrickle._wal_relation_obstacle(r.oid) AS o(reason)
+    WHERE o.reason IS NOT NULL ORDER BY r.oid <> source, r.oid LIMIT 1;
+    IF FOUND THEN
+        RETURN reason;
     END IF;
     SELECT a.attname, a.attgenerated, pgtrickle._wal_type_obstacle(a.atttypid) AS kind INTO culprit
     FROM pg_attribute a
     WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY (columns)
-      AND (a.attgenerated <> '' OR pgtrickle._wal_type_obstacle(a.atttypid) IS NOT NULL)
+      AND (a.attgenerated = 's' AND current_setting('server_version_num')::int < 180000
+           OR pgtrickle._wal_type_obstacle(a.atttypid) IS NOT NULL)
     ORDER BY a.attnum LIMIT 1;
     IF FOUND THEN
-        RETURN format('column "%s" of "%s" %s', culprit.attname, title,
-                      CASE WHEN culprit.attgenerated <> '' THEN 'is generated' ELSE 'is of ' || culprit.kind END);
+        RETURN format('column "%s" of "%s" %s', culprit.attname, title, coalesce(
+            'is of ' || culprit.kind, 'is generated, which PostgreSQL publishes from version 18 on'));
     END IF;
-    RETURN NULL;
+    RETURN pgtrickle._wal_identity_obstacle(relations);
 END $$;
 
 REVOKE EXECUTE ON FUNCTION pgtrickle._wal_obstacle(oid, text[]) FROM PUBLIC;
@@ -135,41 +193,63 @@ BEGIN
 END $$;
 
 
+-- The publication that the slot reads, if it is as it is to be: its OID and row version. Partitions are published as themselves:
+-- under the name of their root PostgreSQL leaves out TRUNCATE of a partition, and does not say that the old row of one whose
+-- REPLICA IDENTITY is not FULL has its key only.
+CREATE OR REPLACE FUNCTION pgtrickle._wal_publication() RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT concat_ws(' ', p.oid, p.xmin) FROM pg_publication p
+    WHERE p.pubname = 'pgtrickle_cdc' AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate AND NOT p.pubviaroot
+      AND coalesce(to_jsonb(p)->>'pubgencols', 's') = 's'  -- from PostgreSQL 18 on
+$$;
+
+
+-- Those of some relations that have rows of their own: partitions, not what is partitioned.
+CREATE OR REPLACE FUNCTION pgtrickle._with_rows(relations oid[]) RETURNS SETOF oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.oid FROM pg_class c WHERE c.oid = ANY (relations) AND c.relkind <> 'p' ORDER BY c.oid
+$$;
+
+
 -- Identity of what captures a source from the log, as _trigger_state is of its triggers: another one as soon as anything may
 -- have been missed. It begins with "wal:".
-CREATE OR REPLACE FUNCTION pgtrickle._wal_state(source oid) RETURNS text
+DROP FUNCTION IF EXISTS pgtrickle._wal_state(oid);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._wal_state(relations oid[]) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT 'wal:' || coalesce((
-        SELECT md5(concat_ws(' ', p.oid, p.xmin, r.oid, r.xmin, c.relreplident, w.slot_id))
-        FROM pg_publication p
-        JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = source
-        JOIN pg_class c ON c.oid = source AND c.relreplident = 'f'
-        CROSS JOIN pgtrickle.pgt_wal_progress w
-        WHERE p.pubname = 'pgtrickle_cdc' AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate
-          AND r.prqual IS NULL AND r.prattrs IS NULL
+        SELECT md5(concat_ws(' ', pgtrickle._wal_publication(), w.slot_id, string_agg(concat_ws(' ', r.oid, r.xmin), ',' ORDER BY t.relid)))
+        FROM pgtrickle.pgt_wal_progress w
+        CROSS JOIN pgtrickle._with_rows(relations) AS t(relid)
+        LEFT JOIN pg_class c ON c.oid = t.relid AND c.relreplident = 'f'
+        LEFT JOIN (pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = 'pgtrickle_cdc')
+            ON r.prrelid = t.relid AND r.prqual IS NULL AND r.prattrs IS NULL
+        WHERE pgtrickle._wal_publication() IS NOT NULL
           AND EXISTS (SELECT FROM pg_get_replication_slots() s
-                      WHERE s.slot_name = pgtrickle._wal_slot() AND s.plugin = 'pgoutput' AND s.wal_status <> 'lost')),
+                      WHERE s.slot_name = pgtrickle._wal_slot() AND s.plugin = 'pgoutput' AND s.wal_status <> 'lost')
+        GROUP BY w.slot_id
+        HAVING bool_and(c.oid IS NOT NULL AND r.oid IS NOT NULL)),
         'nothing')
 $$;
 
 
--- Whether this transaction may have written to a relation: it has a lock as for that.
-CREATE OR REPLACE FUNCTION pgtrickle._has_written(relation oid) RETURNS boolean
+-- Whether this transaction may have written to any of some relations: it has a lock as for that.
+DROP FUNCTION IF EXISTS pgtrickle._has_written(oid);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._has_written(relations oid[]) RETURNS boolean
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT EXISTS (SELECT FROM pg_locks l
-                   WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted AND l.relation = _has_written.relation
+                   WHERE l.locktype = 'relation' AND l.pid = pg_backend_pid() AND l.granted AND l.relation = ANY (relations)
                      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                      AND l.mode IN ('RowExclusiveLock', 'AccessExclusiveLock'))
 $$;
 
-REVOKE EXECUTE ON FUNCTION pgtrickle._has_written(oid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._has_written(oid[]) FROM PUBLIC;
 
 
 -- Raises 55006 where this transaction has written to a source that is captured from the log, which says so after the commit only.
 CREATE OR REPLACE FUNCTION pgtrickle._refuse_own_changes(source oid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF pgtrickle._has_written(source) THEN
+    IF pgtrickle._has_written(pgtrickle._relations(source)) THEN
         PERFORM pgtrickle._raise('55006', format('table "%s" has been changed by this transaction, which is captured when it has committed',
                                                  pgtrickle._qualified(source)),
                                  NULL, 'Commit first. Or use cdc_mode => ''trigger''.');
@@ -183,8 +263,8 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_own_changes(oid) FROM PUBLIC;
 -- taken before the call are: a commit is in the log before anybody sees it. Raises 55P03 if that takes longer than so many
 -- seconds, or nobody decodes.
 --
--- Where the log is not on disk yet, which PostgreSQL decodes from there, it is put there (from PostgreSQL 17 on; up to 16 its
--- walwriter does so within wal_writer_delay, 0.2 s).
+-- Where the log is not on disk yet, which PostgreSQL decodes from there, it is put there (from PostgreSQL 17 on; up to 16 the
+-- pump does so every 0.2 s).
 CREATE OR REPLACE FUNCTION pgtrickle._await_wal(seconds double precision DEFAULT 30) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -227,7 +307,8 @@ END $$;
 
 -- What a buffer (the table of the model's type) has got after the `known` delivery, of transactions that a snapshot sees. For
 -- statements at READ COMMITTED: as a volatile function it reads with a snapshot of its own, which is later than that of the
--- statement; `awaited` has it called after _await_wal. It has the caller's rights: columns that he may not read are NULL.
+-- statement; `awaited` has it called after _await_wal. It has the caller's rights: columns that he may not read are NULL. Raises
+-- 40001 where what was decoded meanwhile has ended the capture (_interrupt_wal): it does not tell all then.
 CREATE OR REPLACE FUNCTION pgtrickle._late(model anyelement, known bigint, snapshot pg_snapshot, awaited boolean)
 RETURNS SETOF anyelement
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -237,6 +318,10 @@ DECLARE
 BEGIN
     IF known IS NULL OR awaited IS NOT TRUE THEN
         RETURN;
+    ELSIF EXISTS (SELECT FROM pgtrickle.pgt_captures k
+                  WHERE 'changes_' || k.source_relid = (SELECT b.relname FROM pg_class b WHERE b.oid = buffer)
+                    AND k.trigger_state = 'wal:interrupted') THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('capture into %s was interrupted', buffer::regclass);
     END IF;
     SELECT string_agg(CASE WHEN has_column_privilege(current_user, buffer, a.attnum, 'SELECT') THEN format('c.%I', a.attname)
                            ELSE format('NULL::%s', format_type(a.atttypid, a.atttypmod)) END, ', ' ORDER BY a.attnum)
@@ -310,11 +395,13 @@ DECLARE
     owner oid := (SELECT p.pubowner FROM pg_publication p WHERE p.pubname = 'pgtrickle_cdc');
 BEGIN
     IF owner IS NULL THEN
-        CREATE PUBLICATION pgtrickle_cdc WITH (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
+        CREATE PUBLICATION pgtrickle_cdc;
     ELSIF owner <> to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._raise('42501', 'publication "pgtrickle_cdc" belongs to another role', NULL, 'Drop it, or give it another name.');
-    ELSE
-        ALTER PUBLICATION pgtrickle_cdc SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = true);
+    END IF;
+    ALTER PUBLICATION pgtrickle_cdc SET (publish = 'insert, update, delete, truncate', publish_via_partition_root = false);
+    IF current_setting('server_version_num')::int >= 180000 THEN
+        ALTER PUBLICATION pgtrickle_cdc SET (publish_generated_columns = stored);
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._make_publication() FROM PUBLIC;
@@ -399,6 +486,79 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._forget_transitions() FROM PUBLIC;
 
 
+-- Have the log tell of a table with its old rows. Returns what its REPLICA IDENTITY was, as ALTER TABLE takes it. The caller has it
+-- locked; it knows it by its name, which can become another's: the state is NULL then (_wal_state).
+CREATE OR REPLACE FUNCTION pgtrickle._publish(relation oid) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(relation);
+    former text;
+BEGIN
+    SELECT CASE c.relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'i' THEN
+               coalesce('USING INDEX ' || (SELECT quote_ident(x.relname) FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
+                                           WHERE i.indrelid = c.oid AND i.indisreplident), 'NOTHING') ELSE 'FULL' END
+    INTO former FROM pg_class c WHERE c.oid = relation;
+    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', target);
+    IF NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+                   WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = relation) THEN
+        EXECUTE format('ALTER PUBLICATION pgtrickle_cdc ADD TABLE ONLY %s', target);
+    END IF;
+    RETURN former;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._publish(oid) FROM PUBLIC;
+
+
+-- Have the log tell of a table no longer, and its REPLICA IDENTITY be what it was. Nobody who writes to it is left behind, whose
+-- changes would be decoded after this.
+CREATE OR REPLACE FUNCTION pgtrickle._unpublish(relation oid, former text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(relation);
+BEGIN
+    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', target);
+    IF EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+               WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = relation) THEN
+        EXECUTE format('ALTER PUBLICATION pgtrickle_cdc DROP TABLE ONLY %s', target);
+    END IF;
+    IF former <> 'FULL' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = relation AND c.relreplident = 'f') THEN
+        BEGIN
+            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', target, former);
+        EXCEPTION WHEN undefined_object OR wrong_object_type OR object_not_in_prerequisite_state THEN
+            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', target);  -- the index has gone
+        END;
+    END IF;
+    -- Both knew it by its name, which can have become another's.
+    IF EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+               WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = relation)
+       OR former <> 'FULL' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = relation AND c.relreplident = 'f') THEN
+        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('relation with OID %s was renamed meanwhile', relation);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._unpublish(oid, text) FROM PUBLIC;
+
+
+-- Why the triggers of a source, which is locked against everybody, cannot be exchanged for the log just now; NULL if they can.
+CREATE OR REPLACE FUNCTION pgtrickle._wal_hindrance(capture pgtrickle.pgt_captures) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    other oid;
+BEGIN
+    IF capture.source_relid IS NULL THEN
+        RETURN 'it is not captured by triggers';
+    ELSIF capture.system <> pgtrickle._system() THEN
+        RETURN 'the database was restored';  -- the refresh that follows captures it anew
+    END IF;
+    -- A table that has become a partition: its own capture ends first.
+    SELECT k.source_relid INTO other FROM pgtrickle.pgt_captures k
+    WHERE k.source_relid <> capture.source_relid AND k.relations && capture.relations LIMIT 1;
+    IF FOUND THEN
+        RETURN format('"%s" is still captured by itself', pgtrickle._qualified(other));
+    END IF;
+    RETURN pgtrickle._capture_gap(capture.source_relid, true, capture.relations, capture.trigger_state, true);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._wal_hindrance(pgtrickle.pgt_captures) FROM PUBLIC;
+
+
 -- Exchange the triggers of a source for the log, while nobody writes to it: so no transaction is captured by both, or by
 -- none. Refreshes of what reads it are kept out as well, since they have their statements made for either. Returns NULL, or
 -- why it cannot be done just now. For the engine, in a READ COMMITTED transaction of its own.
@@ -406,9 +566,8 @@ CREATE OR REPLACE FUNCTION pgtrickle._begin_wal(source oid) RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
     k pgtrickle.pgt_captures;
-    target text;
-    former text;
-    gap text;
+    hindrance text;
+    former jsonb;
 BEGIN
     IF NOT pgtrickle._own_source(source) THEN
         RETURN 'somebody is just starting to read its changes';
@@ -416,36 +575,25 @@ BEGIN
     PERFORM FROM pgtrickle.pgt_stream_tables s
     WHERE s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source)
     ORDER BY s.pgt_id FOR UPDATE;
-    target := pgtrickle._qualified(source);
-    IF target IS NULL THEN
+    IF pgtrickle._qualified(source) IS NULL THEN
         RETURN 'it was dropped';
     END IF;
-    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', target);
+    -- With its partitions, or children.
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(source));
     SELECT * INTO k FROM pgtrickle.pgt_captures c WHERE c.source_relid = source AND c.mode = 'TRIGGER';
-    IF NOT FOUND THEN
-        RETURN 'it is not captured by triggers';
+    hindrance := pgtrickle._wal_hindrance(k);
+    IF hindrance IS NOT NULL THEN
+        RETURN hindrance;
     END IF;
-    gap := pgtrickle._capture_gap(source, true, k.relations, k.trigger_state, false);
-    IF gap IS NOT NULL OR k.system <> pgtrickle._system() THEN
-        RETURN coalesce(gap, 'the database was restored');  -- the refresh that follows captures it anew
-    END IF;
-    SELECT CASE c.relreplident WHEN 'd' THEN 'DEFAULT' WHEN 'n' THEN 'NOTHING' WHEN 'i' THEN
-               coalesce('USING INDEX ' || (SELECT quote_ident(x.relname) FROM pg_index i JOIN pg_class x ON x.oid = i.indexrelid
-                                           WHERE i.indrelid = c.oid AND i.indisreplident), 'NOTHING') ELSE 'FULL' END
-    INTO former FROM pg_class c WHERE c.oid = source;
-    PERFORM pgtrickle._drop_capture_triggers(source, source);
-    EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY FULL', target);
-    IF NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-                   WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = source) THEN
-        EXECUTE format('ALTER PUBLICATION pgtrickle_cdc ADD TABLE ONLY %s', target);
-    END IF;
+    PERFORM pgtrickle._drop_capture_triggers(source, relation) FROM unnest(k.relations) AS relation;
+    SELECT jsonb_object_agg(relation, pgtrickle._publish(relation)) INTO former FROM pgtrickle._with_rows(k.relations) AS relation;
     -- Deliveries from now on have greater numbers than what triggers have left.
     UPDATE pgtrickle.pgt_wal_progress w SET change_id = nextval('pgtrickle_changes.change_id_seq');
     UPDATE pgtrickle.pgt_captures c
-    SET mode = 'WAL', switched = c.switched + 1, slot_name = pgtrickle._wal_slot(), former_identity = former,
-        trigger_state = pgtrickle._wal_state(source), wal_started_at = NULL, wal_failure = NULL, wal_retry_at = NULL
+    SET mode = 'WAL', switched = c.switched + 1, slot_name = pgtrickle._wal_slot(), former_identities = coalesce(former, '{}'),
+        trigger_state = pgtrickle._wal_state(k.relations), wal_started_at = NULL, wal_failure = NULL, wal_retry_at = NULL
     WHERE c.source_relid = source;
-    IF pgtrickle._wal_state(source) = 'wal:nothing' THEN
+    IF pgtrickle._wal_state(k.relations) = 'wal:nothing' THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('relation with OID %s was renamed meanwhile', source);
     END IF;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = 'WAL', slot_name = pgtrickle._wal_slot(), transition_started_at = NULL
@@ -467,8 +615,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._begin_wal(oid) FROM PUBLIC;
 CREATE OR REPLACE FUNCTION pgtrickle._end_wal(source oid, intact boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target text := pgtrickle._qualified(source);
-    former text := (SELECT k.former_identity FROM pgtrickle.pgt_captures k WHERE k.source_relid = source);
+    former CONSTANT jsonb := (SELECT k.former_identities FROM pgtrickle.pgt_captures k WHERE k.source_relid = source);
 BEGIN
     IF intact THEN
         BEGIN
@@ -477,27 +624,13 @@ BEGIN
             intact := false;
         END;
     END IF;
-    IF EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-               WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = source) THEN
-        EXECUTE format('ALTER PUBLICATION pgtrickle_cdc DROP TABLE ONLY %s', target);
-    END IF;
-    IF former <> 'FULL' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = source AND c.relreplident = 'f') THEN
-        BEGIN
-            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY %s', target, former);
-        EXCEPTION WHEN undefined_object OR wrong_object_type OR object_not_in_prerequisite_state THEN
-            EXECUTE format('ALTER TABLE ONLY %s REPLICA IDENTITY DEFAULT', target);  -- the index has gone
-        END;
-    END IF;
-    -- Both knew it by its name, which can have become another's.
-    IF EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-               WHERE p.pubname = 'pgtrickle_cdc' AND r.prrelid = source)
-       OR former <> 'FULL' AND EXISTS (SELECT FROM pg_class c WHERE c.oid = source AND c.relreplident = 'f') THEN
-        RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('relation with OID %s was renamed meanwhile', source);
-    END IF;
     UPDATE pgtrickle.pgt_captures k
-    SET mode = 'TRIGGER', switched = k.switched + 1, slot_name = NULL, former_identity = NULL, trigger_state = '',
+    SET mode = 'TRIGGER', switched = k.switched + 1, slot_name = NULL, former_identities = NULL, trigger_state = '',
         wal_started_at = NULL
     WHERE k.source_relid = source;
+    -- Also of what has ceased to be a partition, or child.
+    PERFORM pgtrickle._unpublish(f.relation::oid, f.identity) FROM jsonb_each_text(former) AS f(relation, identity)
+    WHERE pgtrickle._qualified(f.relation::oid) IS NOT NULL;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = 'TRIGGER', slot_name = NULL, transition_started_at = NULL
     WHERE d.source_relid = source AND d.cdc_mode IS NOT NULL;
     PERFORM pgtrickle._tell_transition(source, 'WAL', 'TRIGGER');
@@ -517,10 +650,11 @@ BEGIN
     IF pgtrickle._qualified(source) IS NULL THEN
         RETURN 'it was dropped';
     END IF;
-    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(source));
+    EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(source));
     SELECT * INTO k FROM pgtrickle.pgt_captures c WHERE c.source_relid = source AND c.mode = 'WAL';
     IF FOUND THEN
-        PERFORM pgtrickle._capture_by_triggers(k, pgtrickle._end_wal(source, k.trigger_state = pgtrickle._wal_state(source)));
+        PERFORM pgtrickle._capture_by_triggers(k, pgtrickle._end_wal(
+            source, pgtrickle._capture_gap(source, true, k.relations, k.trigger_state, true) IS NULL));
     END IF;
     RETURN NULL;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
@@ -533,14 +667,16 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._back_to_triggers(oid) FROM PUBLIC;
 -- starts anew.
 CREATE OR REPLACE FUNCTION pgtrickle._capture_by_triggers(capture pgtrickle.pgt_captures, complete boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
 DECLARE
     source oid := capture.source_relid;
+    relations oid[] := pgtrickle._relations(source);
 BEGIN
     PERFORM pgtrickle._write_capture_functions(source, pgtrickle._capturable(source, capture.captured_columns));
     PERFORM pgtrickle._pin_columns(source, pgtrickle._capturable(source, capture.captured_columns));
-    PERFORM pgtrickle._write_capture_triggers(source, source);
+    PERFORM pgtrickle._place_capture_triggers(source, relations);
     UPDATE pgtrickle.pgt_captures c
-    SET relations = pgtrickle._relations(source), trigger_state = pgtrickle._trigger_state(source, pgtrickle._relations(source)),
+    SET relations = relations, trigger_state = pgtrickle._trigger_state(source, relations),
         generation = CASE WHEN complete THEN c.generation ELSE gen_random_uuid() END
     WHERE c.source_relid = source;
 END $$;
@@ -562,7 +698,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._interrupt_wal(oid, text) FROM PUBLIC;
 
 -- Begin a delivery: until its transaction ends nobody changes the buffers, and it alone numbers changes from the log. Raises
 -- 55000 unless the process holds the lease. Returns {"change_id", "next_xid", "delivered_lsn", "targets": [{"source",
--- "columns": [[name, OIDs of types that it may have in the log, type modifier (NULL: any)]]}]}.
+-- "relations" (OIDs of the tables that have its rows), "columns": [[name, OIDs of types that it may have in the log, type modifier (NULL: any)]]}]}.
 CREATE OR REPLACE FUNCTION pgtrickle._begin_delivery(holder int) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -587,7 +723,9 @@ BEGIN
         SELECT jsonb_build_object(
             'change_id', number, 'next_xid', pg_snapshot_xmax(pg_current_snapshot())::text,
             'delivered_lsn', (SELECT w.delivered_lsn::text FROM pgtrickle.pgt_wal_progress w),
-            'targets', coalesce(jsonb_agg(jsonb_build_object('source', k.source_relid::bigint, 'columns', c.columns)), '[]'))
+            'targets', coalesce(jsonb_agg(jsonb_build_object(
+                'source', k.source_relid::bigint, 'columns', c.columns,
+                'relations', ARRAY(SELECT r::bigint FROM unnest(k.relations) AS r))), '[]'))
         FROM pgtrickle.pgt_captures k
         CROSS JOIN LATERAL (
             SELECT jsonb_agg(jsonb_build_array(b.attname, CASE WHEN t.typid = b.atttypid

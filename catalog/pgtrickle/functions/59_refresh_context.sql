@@ -144,6 +144,7 @@ DECLARE
     denied text[] := '{}';
     ungranted jsonb := '[]';
     reason text;
+    gap text;
     d record;
     pending bigint;
     truncated boolean;
@@ -177,12 +178,19 @@ BEGIN
             CONTINUE;
         END IF;
         late := coalesce(starts_with(d.trigger_state, 'wal:'), false);
-        IF late AND d.intact THEN
+        gap := CASE WHEN d.cdc_mode IS NOT NULL AND d.intact IS NOT TRUE THEN
+            pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
+                                   d.relations, d.trigger_state, d.relhassubclass) END;
+        IF late AND gap IS NULL THEN
             PERFORM pgtrickle._refuse_own_changes(d.oid);
             IF current_setting('transaction_isolation') <> 'read committed' THEN
                 unseen := true;
-            ELSIF NOT awaited THEN
-                awaited := pgtrickle._await_wal();
+            ELSE
+                awaited := awaited OR pgtrickle._await_wal();
+                -- What was decoded just now may have ended the capture (_interrupt_wal).
+                SELECT pgtrickle._capture_gap(d.oid, k.generation IS NOT DISTINCT FROM d.capture_generation,
+                                              k.relations, k.trigger_state, d.relhassubclass) INTO gap
+                FROM pgtrickle.pgt_captures k WHERE k.source_relid = d.oid;
             END IF;
         END IF;
         SELECT c.pending, c.truncated INTO pending, truncated
@@ -212,15 +220,10 @@ BEGIN
         IF st.polled AND d.source_type = 'FOREIGN_TABLE' THEN
             CONTINUE;  -- It is read in its copy.
         END IF;
-        IF d.cdc_mode IS NOT NULL THEN
-            reason := CASE WHEN d.intact IS NOT TRUE THEN
-                pgtrickle._capture_gap(d.oid, d.generation IS NOT DISTINCT FROM d.capture_generation,
-                                       d.relations, d.trigger_state, d.relhassubclass) END;
-            IF reason IS NOT NULL THEN
-                broken := broken || reason;
-                pending := NULL;
-                truncated := false;
-            END IF;
+        IF gap IS NOT NULL THEN
+            broken := broken || gap;
+            pending := NULL;
+            truncated := false;
         END IF;
         fresh := fresh AND NOT coalesce(pending > 0, false) AND (d.cdc_mode IS NOT NULL OR d.source_type = 'VIEW')
                  AND NOT unseen;

@@ -47,6 +47,11 @@ BEGIN
             WHERE k.source_relid = capture.source_relid;
         END IF;
     END LOOP;
+    -- With a new generated column PostgreSQL would refuse UPDATE and DELETE of what is published with old rows. What this
+    -- transaction has written before is not decoded yet.
+    PERFORM pgtrickle._capture_by_triggers(k, pgtrickle._end_wal(k.source_relid, false))
+    FROM pgtrickle.pgt_captures k
+    WHERE k.mode = 'WAL' AND k.relations && altered AND pgtrickle._wal_identity_obstacle(k.relations) IS NOT NULL;
     IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
                WHERE e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
                   OR e.command_tag = 'ALTER TABLE'

@@ -40,8 +40,7 @@ STEADY_SECONDS = 10.0
 _SLOT = """
 SELECT s.wal_status, s.active, pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), s.restart_lsn)::bigint,
        pgtrickle._seconds('pg_trickle.slot_lag_warning_threshold_mb', 100),
-       EXISTS (SELECT FROM pg_catalog.pg_publication p WHERE p.pubname OPERATOR(pg_catalog.=) 'pgtrickle_cdc'
-                  AND p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate)
+       pgtrickle._wal_publication() IS NOT NULL
 FROM pg_catalog.pg_replication_slots s WHERE s.slot_name OPERATOR(pg_catalog.=) pgtrickle._wal_slot()
 """
 _SOURCES = "SELECT source::bigint, mode, wanted, obstacle, intact FROM pgtrickle._wal_sources()"

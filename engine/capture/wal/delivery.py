@@ -88,6 +88,7 @@ class Delivery:
     delivered: int
     """Transactions whose commit is before this position have been delivered already."""
     targets: Mapping[int, Target]
+    """By the tables that have rows of their source: itself, its partitions, its children."""
     xids: set[int] = field(default_factory=set)
     rows: int = 0
     size: int = 0
@@ -101,12 +102,10 @@ class Delivery:
         row = connection.execute("SELECT pgtrickle._begin_delivery(%s)", [holder]).fetchone()
         assert row is not None
         begun = row[0] if isinstance(row[0], dict) else json.loads(row[0])
-        targets = {
-            entry["source"]: Target(
-                entry["source"], tuple((name, frozenset(types), mod) for name, types, mod in entry["columns"] or ())
-            )
-            for entry in begun["targets"]
-        }
+        targets: dict[int, Target] = {}
+        for entry in begun["targets"]:
+            columns = tuple((name, frozenset(types), mod) for name, types, mod in entry["columns"] or ())
+            targets |= dict.fromkeys(entry["relations"], Target(entry["source"], columns))
         return cls(connection, begun["change_id"], int(begun["next_xid"]), position(begun["delivered_lsn"]), targets)
 
     def add(self, xid: int, change: Change, relation: Relation) -> None:
@@ -123,7 +122,7 @@ class Delivery:
             self._line(target, xid, 1, _completed(change, places))
 
     def truncated(self, xid: int, relation: int) -> None:
-        """A source was emptied."""
+        """A source was emptied, or a part of it."""
         target = self.targets.get(relation)
         if target is not None:
             self._line(target, xid, 0, [None] * len(target.columns))
