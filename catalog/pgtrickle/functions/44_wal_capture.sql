@@ -28,6 +28,7 @@ BEGIN
         hint := 'ALTER SYSTEM SET wal_level = logical, and restart PostgreSQL.';
     ELSIF pg_is_in_recovery() THEN
         reason := 'PostgreSQL is a standby';
+        hint := 'Connect to the primary.';
     ELSIF getdatabaseencoding() <> 'UTF8' THEN
         reason := format('the encoding of the database is %s', getdatabaseencoding());
         hint := 'It must be UTF8.';
@@ -44,14 +45,14 @@ BEGIN
 END $$;
 
 
--- Raises 55000 where the log cannot be read.
+-- Raises 55000 where the log cannot be read. A standby refuses all requests, and says so by itself (_request).
 CREATE OR REPLACE FUNCTION pgtrickle._check_wal_available() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     culprit record;
 BEGIN
     SELECT * INTO culprit FROM pgtrickle._wal_unavailable();
-    IF culprit.reason IS NOT NULL THEN
+    IF culprit.reason IS NOT NULL AND NOT pg_is_in_recovery() THEN
         PERFORM pgtrickle._raise('55000', 'changes cannot be captured from the write-ahead log: ' || culprit.reason, NULL,
                                  concat_ws(' ', culprit.hint, 'Or use cdc_mode => ''auto'', which goes on with triggers.'));
     END IF;
@@ -769,6 +770,7 @@ BEGIN
            k.slot_name, l.lag::bigint, s.confirmed_flush_lsn::text,
            CASE WHEN k.mode = 'TRIGGER' THEN coalesce('wal_not_possible: ' || w.obstacle, CASE WHEN
                         k.trigger_state <> pgtrickle._trigger_state(k.source_relid, k.relations) THEN 'capture_interrupted' END)
+                WHEN pg_is_in_recovery() THEN NULL  -- the slot is the primary's
                 WHEN s.slot_name IS NULL THEN 'replication_slot_missing'
                 WHEN s.wal_status = 'lost' THEN 'replication_slot_lost'
                 WHEN NOT w.intact THEN concat_ws(': ', 'capture_interrupted', k.wal_failure)
