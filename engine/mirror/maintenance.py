@@ -167,6 +167,9 @@ class MirrorMaintenance:
         except (WriteConflict, StorageFailed, DeltaError) as error:
             log.warning("mirror_not_written", source=source, error=storage_message(error))
             return False
+        except asyncpg.LockNotAvailableError as error:
+            log.info("mirror_waits", source=source, reason=str(error))
+            return False
         if place.uri not in self._compacting:
             frontiers = [Frontier.parse(dict(row)) for row in await connection.fetch(_FRONTIERS_SQL, source)]
             quiet = now - self._shipped[mirror] >= QUIET_SECONDS

@@ -32,6 +32,7 @@ from engine.mirror.source import (
     Connections,
     Snapshot,
     SourceNow,
+    await_log,
     has,
     hold,
     look,
@@ -251,16 +252,18 @@ class Mirror:
         In `writing`. What is known at the end need not have been stored if no change lies between. Raises StaleMirror,
         NotExpressible, WriteConflict, StorageFailed, asyncpg.PostgresError.
         """
-        await self._held(connection, source, state)
+        before = await self._held(connection, source, state)
         bottom = floor(frontier) if frontier else None
-        rows, to, since = await _lacking(connection, source, state, snapshot, bottom)
+        rows, to, since = await _lacking(connection, source, state, snapshot, bottom, late=before.late)
         if rows is None:
             await self._say_used(connection, state, snapshot is not None)
             return state
         # Only now is it known that nobody has touched the buffer's columns, or what it holds, while it was read.
         if connection.is_closed():
             raise StaleMirror("the connection was lost")
-        cleaned = await self._held(connection, source, state)
+        now = await self._held(connection, source, state)
+        if now.switched != before.switched:
+            raise WriteConflict("changes of the source began to be captured in another way")
         for xid in truncations(rows):
             if state.to.sees(xid):
                 raise NotExpressible("a table was truncated since the last refresh")
@@ -269,16 +272,16 @@ class Mirror:
             await self._say_used(connection, state, snapshot is not None)
             return replace(state, to=to, since=since)
         changes = changes_of(place)
-        metadata = changes_metadata(state.mirror, since, to, cleaned)
+        metadata = changes_metadata(state.mirror, since, to, now.cleaned)
         await asyncio.to_thread(changes.append, state.changes, rows.sort_by(XID), metadata)
         stored = await asyncio.to_thread(changes.committed)
         if stored is None or stored.metadata != metadata:
             raise WriteConflict("the log was written to at once by somebody else")
         await has(connection, state.mirror, to, stored.version, used=snapshot is not None)
-        return replace(state, changes=stored, to=to, since=since, cleaned=cleaned)
+        return replace(state, changes=stored, to=to, since=since, cleaned=now.cleaned)
 
-    async def _held(self, connection: asyncpg.Connection, source: int, state: MirrorState) -> str:
-        """See that the buffer has been kept for this mirror; returns the version of the capture's row.
+    async def _held(self, connection: asyncpg.Connection, source: int, state: MirrorState) -> SourceNow:
+        """See that the buffer has been kept for this mirror; returns what the source is.
 
         A mirror that was let go of is held again, where nothing has been removed since it was last written to.
         Raises StaleMirror.
@@ -291,7 +294,7 @@ class Mirror:
                 raise StaleMirror("its changes were not kept")
         elif now.log_version > state.changes.version:
             raise StaleMirror("it is older than it was")
-        return now.cleaned
+        return now
 
     async def _say_used(self, connection: asyncpg.Connection, state: MirrorState, used: bool) -> None:
         if used and time.monotonic() - self._said_used.get(state.mirror, -USE_SECONDS) >= USE_SECONDS:
@@ -333,10 +336,13 @@ async def _lacking(
     state: MirrorState,
     snapshot: Snapshot | None,
     bottom: PgSnapshot | None,
+    *,
+    late: bool,
 ) -> tuple[pa.Table | None, PgSnapshot, PgSnapshot]:
     """The changes that the log lacks, up to a snapshot and back to another; and what it reaches to and from with them.
 
-    None for the changes if it lacks none. Raises StaleMirror, asyncpg.PostgresError.
+    None for the changes if it lacks none. Those that come `late` are read by a later snapshot, which has all of them.
+    Raises StaleMirror, asyncpg.PostgresError.
     """
     try:
         async with snapshot_of(connection, snapshot) as here:
@@ -347,10 +353,15 @@ async def _lacking(
             if not forward and backward is None:
                 return None, state.to, state.since
             before = (backward, state.since) if backward is not None else None
-            rows = await read_changes(connection, source, state.columns, state.to, before)
-            if rows is None:
-                raise StaleMirror("too many changes")
-            return rows, here if forward else state.to, state.since if backward is None else backward
+            if not late:
+                rows = await read_changes(connection, source, state.columns, state.to, before)
+        if late:
+            await await_log(connection)
+            async with snapshot_of(connection, None):
+                rows = await read_changes(connection, source, state.columns, state.to, before, of=here)
+        if rows is None:
+            raise StaleMirror("too many changes")
+        return rows, here if forward else state.to, state.since if backward is None else backward
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
         raise StaleMirror(str(error)) from error
     except pa.ArrowInvalid as error:

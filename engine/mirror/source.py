@@ -73,13 +73,17 @@ class Snapshot:
 class SourceNow:
     """What a captured source is at the moment (`pgtrickle._mirrored_source`).
 
-    `log_version` is what the catalog knows of a mirror's log, None if the buffer is not kept for that mirror.
+    `log_version` is what the catalog knows of a mirror's log, None if the buffer is not kept for that mirror. Changes
+    that come `late`, from the write-ahead log, are in the buffer after the table shows them (`await_log`); `switched`
+    counts how often that has become so or otherwise.
     """
 
     identity: str
     columns: Mapping[str, str]
     cleaned: str
     log_version: int | None
+    switched: int
+    late: bool
 
 
 # Columns as name and type with a line end between, in order.
@@ -87,7 +91,7 @@ _LOOK_SQL = """
 SELECT s.identity,
        (SELECT pg_catalog.array_agg(c.key || E'\\n' || (c.value OPERATOR(pg_catalog.#>>) '{}') ORDER BY c.place)
         FROM pg_catalog.json_each(s.columns) WITH ORDINALITY AS c(key, value, place)),
-       s.cleaned, m.log_version
+       s.cleaned, m.log_version, s.switched, s.late
 FROM pgtrickle._mirrored_source($1::bigint::oid) s
 LEFT JOIN pgtrickle.pgt_mirrors m ON m.mirror = $2::text::uuid
 """
@@ -121,7 +125,7 @@ async def look(connection: asyncpg.Connection, source: int, mirror: str | None) 
     if row is None:
         return None
     columns = dict(item.rsplit("\n", 1) for item in row[1] or ())
-    return SourceNow(row[0], columns, row[2], row[3])
+    return SourceNow(row[0], columns, *row[2:])
 
 
 async def hold(connection: asyncpg.Connection, mirror: str, source: int, snapshot: PgSnapshot, cleaned: str) -> bool:
@@ -140,14 +144,24 @@ async def has(
     await connection.execute(_HAS_SQL, mirror, snapshot and str(snapshot), version, HOLD_SECONDS, used)
 
 
+async def await_log(connection: asyncpg.Connection) -> None:
+    """Wait until the buffers have all changes from the write-ahead log that have been committed by now.
+
+    Raises asyncpg.LockNotAvailableError where nobody decodes it.
+    """
+    await connection.execute("SELECT pgtrickle._await_wal()")
+
+
 async def read_changes(
     connection: asyncpg.Connection,
     source: int,
     columns: Mapping[str, str],
     after: PgSnapshot,
     before: tuple[PgSnapshot, PgSnapshot] | None = None,
+    *,
+    of: PgSnapshot | None = None,
 ) -> pa.Table | None:
-    """What the transaction sees in the buffer of a source and snapshot `after` does not.
+    """What the transaction sees in the buffer of a source and snapshot `after` does not; only what `of` sees, if given.
 
     With `before` also what the first snapshot of it does not see and the second does. None if there is too much.
     Raises pyarrow.ArrowInvalid, asyncpg.PostgresError.
@@ -159,6 +173,8 @@ async def read_changes(
     condition = _unseen(after)
     if before is not None:
         condition += f" OR ({_unseen(before[0])}) AND NOT ({_unseen(before[1])})"
+    if of is not None:
+        condition = f"({condition}) AND NOT ({_unseen(of)})"
     query = (
         f"SELECT {', '.join(items)} FROM {quote('pgtrickle_changes', f'changes_{source}')} AS c WHERE {condition}"
         f" LIMIT {MOST_CHANGES + 1}"

@@ -247,7 +247,6 @@ async def rows_from_spark(
     if choice.executor is Executor.POSTGRES:
         raise NotOnSpark(choice.reason)
     with _insisting(context, settings):
-        _refuse_late(context)
         rows = await spark.compute(session, context, plan)
     return replace(rows, detail=f"{choice.reason}; {rows.detail}")
 
@@ -264,16 +263,8 @@ async def delta_from_spark(
     if choice.executor is Executor.POSTGRES:
         raise NotOnSpark(choice.reason)
     with _insisting(context, settings):
-        _refuse_late(context)
         delta = await spark.compute_delta(session, context, plan)
     return replace(delta, detail=f"{choice.reason}; {delta.detail}")
-
-
-def _refuse_late(context: RefreshContext) -> None:
-    """Raises NotOnSpark where there can be no mirror of a source."""
-    late = [source.qualified for source in context.capture.sources if source.late]
-    if late:
-        raise NotOnSpark(f"changes of {late[0]} are captured from the write-ahead log, which mirrors do not follow")
 
 
 @contextmanager

@@ -173,13 +173,10 @@ DECLARE
     culprit record;
 BEGIN
     PERFORM pgtrickle._owner_of(pgt_id);
-    SELECT s.pgt_name, s.engine, s.requested_cdc_mode INTO st
+    SELECT s.requested_cdc_mode INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _check_wal_sources.pgt_id;
     IF st.requested_cdc_mode IS DISTINCT FROM 'wal' THEN
         RETURN;
-    ELSIF st.engine = 'spark' THEN
-        PERFORM pgtrickle._raise('0A000', format('stream table "%s" cannot use cdc_mode => ''wal''', st.pgt_name),
-                                 'Its engine is Spark, whose mirrors do not follow the write-ahead log.', 'Use ''auto'' or ''trigger''.');
     END IF;
     SELECT d.source_relid, pgtrickle._wal_obstacle(d.source_relid, k.captured_columns) AS obstacle INTO culprit
     FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_captures k USING (source_relid)
@@ -360,12 +357,11 @@ BEGIN
     RETURN QUERY
     SELECT f.source, f.mode, f.wanted,
            CASE WHEN f.wanted THEN coalesce(unavailable, pgtrickle._wal_obstacle(f.source, f.captured_columns),
-               CASE WHEN f.subscribed THEN 'a subscription or a history follows it' WHEN f.on_spark THEN 'a stream table over it is computed on Spark'
+               CASE WHEN f.subscribed THEN 'a subscription or a history follows it'
                     WHEN f.wal_retry_at > clock_timestamp() THEN f.wal_failure END) END,
            f.mode = 'WAL' AND f.trigger_state = pgtrickle._trigger_state(f.source, f.relations)
     FROM (SELECT k.source_relid AS source, k.mode, k.captured_columns, k.relations, k.trigger_state, k.wal_retry_at, k.wal_failure,
                  coalesce(bool_and(coalesce(s.requested_cdc_mode, usual) IN ('auto', 'wal')), false) AS wanted,
-                 coalesce(bool_or(s.engine = 'spark'), false) AS on_spark,
                  EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                          WHERE u.source_relid = k.source_relid AND u.capture_generation IS NOT NULL) AS subscribed
           FROM pgtrickle.pgt_captures k
@@ -602,7 +598,6 @@ BEGIN
     -- A transaction with an older snapshot cannot lock them any more.
     UPDATE pgtrickle.pgt_stream_tables s SET updated_at = clock_timestamp()
     WHERE s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source);
-    DELETE FROM pgtrickle.pgt_mirrors m WHERE m.source_relid = source;
     PERFORM pgtrickle._tell_transition(source, 'TRANSITIONING', 'WAL');
     RETURN NULL;
 EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN

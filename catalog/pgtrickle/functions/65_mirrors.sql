@@ -7,8 +7,12 @@
 --   "columns": {captured column: type}, in the table's order; of a domain the base type, of an enum text. Without generated
 --              columns, which COPY of the table leaves out.
 --   "cleaned": differs as soon as captured changes have been removed
-CREATE OR REPLACE FUNCTION pgtrickle._mirrored_source(source oid, OUT identity text, OUT columns json, OUT cleaned text)
-RETURNS SETOF record
+--   "switched": how often the log has taken the place of triggers or the other way round
+--   "late": the changes come from the write-ahead log, later than the table shows them (44_wal_capture.sql)
+DROP FUNCTION IF EXISTS pgtrickle._mirrored_source(oid);  -- of an earlier version, which told less
+CREATE OR REPLACE FUNCTION pgtrickle._mirrored_source(
+    source oid, OUT identity text, OUT columns json, OUT cleaned text, OUT switched bigint, OUT late boolean
+) RETURNS SETOF record
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
@@ -17,16 +21,15 @@ BEGIN
                'system', pgtrickle._system(), 'generation', c.generation, 'fingerprint', c.fingerprint,
                'files', (SELECT string_agg(coalesce(pg_relation_filenode(r::regclass), 0)::text, ',' ORDER BY r)
                          FROM unnest(c.relations) AS r),
-               'key', to_jsonb(pgtrickle._row_key(t.oid)))
-               || CASE WHEN c.switched = 0 THEN '{}' ELSE jsonb_build_object('switched', c.switched) END)::text,
+               'key', to_jsonb(pgtrickle._row_key(t.oid))))::text,
            (SELECT json_object_agg(a.attname, CASE k WHEN 'enum' THEN 'text'
                                               ELSE coalesce(k, format_type(a.atttypid, a.atttypmod)) END ORDER BY a.attnum)
             FROM pg_attribute a CROSS JOIN pgtrickle._carrier(a.atttypid) AS k
             WHERE a.attrelid = t.oid AND a.attname = ANY (c.captured_columns) AND a.attnum > 0 AND NOT a.attisdropped
               AND a.attgenerated = ''),
-           c.xmin::text || c.ctid::text
+           c.xmin::text || c.ctid::text, c.switched, c.mode = 'WAL'
     FROM pgtrickle.pgt_captures c JOIN pg_class t ON t.oid = c.source_relid
-    WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system() AND c.mode = 'TRIGGER'
+    WHERE c.source_relid = _mirrored_source.source AND c.system = pgtrickle._system()
       AND c.relations = pgtrickle._relations(c.source_relid)
       AND c.trigger_state = pgtrickle._trigger_state(c.source_relid, c.relations)
       AND c.fingerprint = pgtrickle._fingerprint(c.source_relid, c.captured_columns);

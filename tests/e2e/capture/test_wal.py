@@ -376,8 +376,6 @@ def test_what_cannot_be_captured_from_the_log(db: Database, eventually: Eventual
     eventually(from_log(db, "d"), PATIENCE)
     db.run("INSERT INTO d VALUES (3)")
     db.assert_differential("of_d")
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="cdc_mode => 'wal'"):
-        db.create("on_spark", "SELECT count(*) AS n FROM d", cdc_mode="wal", engine="spark")
 
 
 def test_stored_generated_columns(db: Database, eventually: Eventually) -> None:
