@@ -41,6 +41,24 @@ def in_front_of(
         server.stop()
 
 
+def test_log_without_logical_decoding_is_refused(tmp_path: Path) -> None:
+    with (
+        started_cluster(tmp_path / "cluster", {"wal_level": "replica"}) as cluster,
+        in_front_of(cluster, tmp_path / "server") as db,
+    ):
+        db.run("ALTER DATABASE postgres SET pg_trickle.enabled = off; CREATE TABLE t (id int PRIMARY KEY)")
+        with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as refused:
+            db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="wal")
+        assert refused.value.diag.message_primary == (
+            'changes cannot be captured from the write-ahead log: wal_level of PostgreSQL is "replica"'
+        )
+        assert "ALTER SYSTEM SET wal_level = logical" in (refused.value.diag.message_hint or "")
+        db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="auto")
+        assert modes(db)["t"] == ("TRIGGER", 'wal_not_possible: wal_level of PostgreSQL is "replica"')
+        db.run("INSERT INTO t VALUES (1)")
+        db.assert_differential("counted")
+
+
 def test_server_whose_role_is_no_superuser(tmp_path: Path, eventually: Eventually) -> None:
     with started_cluster(tmp_path / "cluster") as cluster, psycopg.connect(cluster.dsn(), autocommit=True) as admin:
         for role in ("headwater", "alice"):
@@ -74,7 +92,7 @@ def test_standby_refuses_and_goes_on_when_it_is_promoted(tmp_path: Path, eventua
     standby_data = tmp_path / "standby"
     with started_cluster(tmp_path / "primary") as primary:
         with in_front_of(primary, tmp_path / "first") as db:
-            db.run("CREATE TABLE t (id int PRIMARY KEY)")
+            db.run("ALTER DATABASE postgres SET pg_trickle.enabled = off; CREATE TABLE t (id int PRIMARY KEY)")
             db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="wal")
             eventually(from_log(db, "t"), PATIENCE)
             db.run("INSERT INTO t VALUES (1)")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.e2e.capture.test_wal import PATIENCE, db, from_log, modes, wal_db
+from tests.e2e.capture.test_wal import PATIENCE, Writers, db, from_log, modes, wal_db
 from tests.e2e.conftest import Database
 
 Eventually = Callable[..., Any]
@@ -191,6 +193,60 @@ def test_captured_table_becomes_a_partition(partitioned: Database, eventually: E
     db.assert_differential("copy")
     db.run("SELECT pgtrickle.drop_stream_table(x) FROM (VALUES ('copy'), ('counts'), ('alone')) AS s (x)")
     eventually(lambda: db.value("SELECT relreplident::text FROM pg_class WHERE relname = 'lone'") == "d")
+
+
+class PartitionWriters(Writers):
+    """The same for the partitioned table: rows that move, and statements on parts."""
+
+    @staticmethod
+    def _statement(chance: random.Random) -> str:
+        i, k, part = chance.randrange(60), chance.randrange(30), chance.choice(["p", "p", "p1", "p2", "p2b", "p3"])
+        return chance.choice(
+            [
+                f"INSERT INTO p VALUES ({i}, {k}, 'v{i % 4}') ON CONFLICT DO NOTHING",
+                f"DELETE FROM {part} WHERE id = {i}",
+                f"UPDATE {part} SET v = 'w' || id % 3 WHERE id > {i}",
+                f"UPDATE p SET k = {k} WHERE id = {i} AND NOT EXISTS (SELECT FROM p q WHERE q.id = {i} AND q.k = {k})",
+            ]
+        )
+
+
+@pytest.mark.parametrize("turns", [1, pytest.param(15, marks=pytest.mark.long)])
+def test_partitions_come_and_go_while_tables_are_written(
+    partitioned: Database, eventually: Eventually, turns: int
+) -> None:
+    db = partitioned
+    db.run("CREATE TABLE a (id int); CREATE TABLE k (id int); CREATE TABLE spare (LIKE p INCLUDING ALL)")
+    with PartitionWriters(lambda: psycopg.connect(db.server.direct_dsn(db.name)), seed=turns):
+        for turn in range(turns):
+            for change in (
+                f"CREATE TABLE p9_{turn} PARTITION OF p FOR VALUES FROM ({100 + turn}) TO ({101 + turn})",
+                "ALTER TABLE p ATTACH PARTITION spare FOR VALUES FROM (50) TO (60)",
+                "INSERT INTO p VALUES (1000, 55, 'spare')",
+                "ALTER TABLE p DETACH PARTITION spare; TRUNCATE spare",
+            ):
+                eventually(lambda change=change: _done(db, change))
+                eventually(lambda: _refreshed(db) and from_log(db, "p")(), PATIENCE)
+    db.assert_refreshed("copy", "counts")
+    assert set(identities(db)) - {name for name, identity in identities(db).items() if identity == "f"} == set()
+    assert db.value("SELECT relreplident::text FROM pg_class WHERE relname = 'spare'") == "d"
+
+
+def _done(db: Database, change: str) -> bool:
+    with suppress(psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):
+        db.run(change)
+        return True
+    return False
+
+
+def _refreshed(db: Database) -> bool:
+    with suppress(
+        psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable, psycopg.errors.SerializationFailure
+    ):
+        db.refresh("copy")
+        db.refresh("counts")
+        return True
+    return False
 
 
 def test_transaction_that_has_changed_a_partition_cannot_refresh(partitioned: Database) -> None:
