@@ -1,14 +1,15 @@
 -- What a source looks like: its columns, its parts, whether its changes can be captured.
 
 
--- A relation and all its partitions or inheritance children, to any depth.
+-- A relation and all its partitions or inheritance children, to any depth. Those that DETACH … CONCURRENTLY is just taking away are
+-- none any more: no new snapshot reads them.
 CREATE OR REPLACE FUNCTION pgtrickle._relations(source oid) RETURNS oid[]
 LANGUAGE plpgsql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (WITH RECURSIVE tree(relid) AS (
         SELECT source
         UNION
-        SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid
+        SELECT i.inhrelid FROM tree t JOIN pg_inherits i ON i.inhparent = t.relid AND NOT i.inhdetachpending
     )
     SELECT array_agg(relid ORDER BY relid) FROM tree);
 END $$;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -81,6 +82,22 @@ def test_detach_partition(p: Database) -> None:
     p.run("INSERT INTO p1 VALUES (500, 1, 1); ALTER TABLE p DETACH PARTITION p1")
     p.assert_refreshed("copy", "sums")
     p.run("INSERT INTO p1 VALUES (501, 2, 2); DELETE FROM p WHERE id = 11")
+    p.assert_refreshed("copy", "sums")
+
+
+def test_partition_that_is_being_detached_concurrently(p: Database, eventually: Callable[..., Any]) -> None:
+    """Nobody reads it any more while DETACH waits for an older transaction."""
+    with ThreadPoolExecutor() as pool, p.bypass(autocommit=False) as older:
+        older.execute("LOCK TABLE ONLY p IN ACCESS SHARE MODE")
+        detached = pool.submit(p.bypass().execute, "ALTER TABLE p DETACH PARTITION p1 CONCURRENTLY")
+        eventually(lambda: p.value("SELECT bool_or(inhdetachpending) FROM pg_inherits"))
+        p.assert_refreshed("copy", "sums")
+        assert p.value("SELECT count(*) FROM copy WHERE k < 10") == 0
+        p.run("INSERT INTO p1 VALUES (510, 1, 1); DELETE FROM p WHERE id = 11")
+        p.assert_refreshed("copy", "sums")
+        older.commit()
+        detached.result(60)
+    p.run("INSERT INTO p1 VALUES (511, 2, 2)")
     p.assert_refreshed("copy", "sums")
 
 
