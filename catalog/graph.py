@@ -24,15 +24,31 @@ class DependencyGraph:
             for source in table.sources
             if source in self._by_storage and source != table.relid
         )
-        # Owners can write down what their stream tables read. Those of a cycle have no order among themselves.
+        self._circular = False
         for component in list(nx.strongly_connected_components(self._graph)):
-            if len(component) > 1:
+            if len(component) == 1:
+                continue
+            numbers = {self._tables[pgt_id].circle for pgt_id in component}
+            if len(numbers) == 1 and None not in numbers:
+                self._circular = True
+            else:
+                # Owners can write down what their stream tables read. Those of such a cycle have no order.
                 self._graph.remove_edges_from(list(self._graph.subgraph(component).edges))
 
     def generations(self) -> list[list[StreamTable]]:
-        """The stream tables in the order to refresh them; those of one generation do not depend on each other."""
-        generations = nx.topological_generations(self._graph)
-        return [[self._tables[pgt_id] for pgt_id in sorted(generation)] for generation in generations]
+        """The stream tables in the order to refresh them; those of one generation do not depend on each other, unless
+        they are a circle.
+        """
+        if not self._circular:
+            generations = nx.topological_generations(self._graph)
+            return [[self._tables[pgt_id] for pgt_id in sorted(generation)] for generation in generations]
+        components = nx.condensation(self._graph)
+        members = components.nodes(data="members")
+        found = (
+            chain.from_iterable(members[each] for each in generation)
+            for generation in nx.topological_generations(components)
+        )
+        return [[self._tables[pgt_id] for pgt_id in sorted(generation)] for generation in found]
 
     def reads(self, pgt_id: int) -> list[int]:
         """The stream tables that one reads directly."""
@@ -67,13 +83,14 @@ class DependencyGraph:
         return frozenset(chain.from_iterable((table.relid, *table.sources) for table in through))
 
     def together(self, sets: Iterable[Iterable[int]]) -> list[tuple[StreamTable, ...]]:
-        """All stream tables in the order to refresh them, where those of each set are refreshed at once.
+        """All stream tables in the order to refresh them, where those of each set, and of each circle, are refreshed
+        at once.
 
         Sets that have a member in common are one, and what stands between members of one belongs to it, too.
         """
         ordered = list(chain.from_iterable(self.generations()))
         sets = list(sets)
-        if not sets:
+        if not sets and not self._circular:
             return [(table,) for table in ordered]
         order = {table.pgt_id: place for place, table in enumerate(ordered)}
         joined = self._graph.copy()
@@ -101,6 +118,20 @@ class DependencyGraph:
                     self._title(pgt_id) for pgt_id in nx.shortest_path(self._graph, target, self._by_storage[source])
                 ]
         return None
+
+    def circle(self, storage: int, sources: Iterable[int]) -> list[StreamTable]:
+        """The circle that a stream table with this storage is a member of if it reads these relations.
+
+        Empty if there is none, or if it only reads itself.
+        """
+        target = self._by_storage.get(storage)
+        if target is None:
+            return []
+        graph = self._graph.copy()
+        graph.remove_edges_from(list(graph.in_edges(target)))
+        graph.add_edges_from((self._by_storage[source], target) for source in sources if source in self._by_storage)
+        circle = next(members for members in nx.strongly_connected_components(graph) if target in members)
+        return [self._tables[pgt_id] for pgt_id in sorted(circle)] if len(circle) > 1 else []
 
     def effective_schedules(self) -> dict[int, float]:
         """Seconds between refreshes, by pgt_id.

@@ -317,7 +317,14 @@ SETTINGS = (
         "bool",
         "off",
         "Whether stream tables may read each other in a circle.",
-        fixed="Circular dependencies are not supported.",
+    ),
+    Setting(
+        "max_fixpoint_iterations",
+        "integer",
+        "100",
+        "Rounds after which stream tables that read each other in a circle are given up.",
+        1,
+        10000,
     ),
     Setting(
         "ivm_recursive_max_depth",

@@ -61,6 +61,8 @@ class StreamTable:
     """Whether all members of the group must see their sources as of one moment."""
     on_spark: bool = False
     """Whether nothing but Spark may compute it."""
+    circle: int | None = None
+    """The number of the circle that it is a member of: stream tables that read each other (`scc_id`)."""
 
 
 _STREAM_TABLES = """
@@ -75,7 +77,7 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason,
        s.diamond_consistency = 'atomic' OR g.all_atomic, g.all_atomic, s.diamond_schedule_policy = 'slowest',
        m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false),
-       coalesce(s.engine = 'spark', false)
+       coalesce(s.engine = 'spark', false), s.scc_id
 FROM (
     SELECT pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision AS default_seconds,
            pgtrickle._setting('TimeZone', 'UTC') AS time_zone,

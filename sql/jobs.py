@@ -24,6 +24,7 @@ from sql.canonical.views import View, inlined
 from sql.changes.change_query import Followed
 from sql.compile.compile import ParsedQuery, exchanges_filter, opaque_query, parse_query, regenerate
 from sql.compile.compiled import Compiled, Core
+from sql.compile.monotone import not_monotone
 from sql.errors import NotDifferentiable
 from sql.operators import Recursion
 from sql.operators.statement import StagedText
@@ -140,6 +141,8 @@ class Facts:
     two queries store a row that both give in the same way."""
     refiltered: bool
     """Whether it comes in the place of a query with another filter."""
+    not_monotone: str | None
+    """The construct for which more rows of its sources may take rows from its result; None if they cannot."""
 
 
 def facts(query: Query) -> Facts:
@@ -157,6 +160,7 @@ def facts(query: Query) -> Facts:
         isinstance(compiled.shape, KeyedRows),
         told_apart(compiled.shape),
         exchanges_filter(compiled.root),
+        None if compiled.root is None else not_monotone(compiled.root),
     )
 
 

@@ -92,6 +92,11 @@ class CompiledQuery:
         return self._facts.refiltered
 
     @property
+    def not_monotone(self) -> str | None:
+        """The construct for which more rows of its sources may take rows from its result; None if they cannot."""
+        return self._facts.not_monotone
+
+    @property
     def output(self) -> tuple[Column, ...]:
         """The user's columns."""
         return self._facts.output

@@ -83,6 +83,7 @@ def is_fresh(context: RefreshContext) -> bool:
         and context.capture.frontier is not None
         and not context.capture.broken
         and not context.needs_reinit
+        and context.computed_whole is None
         and not context.capture.pending
         and all(source.captured for source in context.capture.sources)
         and not (context.one_snapshot and context.capture.late)
@@ -106,6 +107,8 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
         return Decision(Action.REINITIALIZE, "; ".join(context.capture.broken), fallback=True)
     if context.needs_reinit:
         return Decision(Action.REINITIALIZE, "marked for reinitialisation", fallback=True)
+    if context.computed_whole is not None:
+        return Decision(Action.FULL, context.computed_whole, fallback=True)
     if is_fresh(context):
         return Decision(Action.NO_DATA, "no changes")
     if context.refresh_mode == RefreshMode.FULL:

@@ -101,6 +101,8 @@ class RefreshRecord:
     """``event`` and ``reason`` for those who listen on pg_trickle_alert."""
     job: dict[str, Any] | None = None
     """What it was to the scheduler (`Job.to_record`)."""
+    fixpoint_iteration: int | None = None
+    """In which round of its circle it was."""
 
     def to_json(self) -> str:
         """The keys that have a value, for a jsonb parameter."""

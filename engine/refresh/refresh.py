@@ -49,11 +49,12 @@ async def refresh(
     spark: Spark,
     alone: bool = False,
     job: Job | None = None,
+    iteration: int | None = None,
 ) -> RefreshOutcome:
     """Bring a stream table up to date and record it, in the session's transaction.
 
     Where the refresh is `alone` in the transaction and finds nothing, the commit does not wait for the disk. `job` is
-    what the scheduler has told a worker to do. Raises
+    what the scheduler has told a worker to do; `iteration` counts the rounds of a circle. Raises
     Unpopulated, before anything is done, and SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
     work_on_behalf_of(context.owner)
@@ -76,7 +77,7 @@ async def refresh(
             executor_costs=_learned_costs(context, settings, computed, applied, outcome, spark),
             auto_threshold=await _learned_threshold(session, context, applied, estimated_rows),
         )
-    record = replace(record, data_timestamp=context.read_as_of)
+    record = replace(record, data_timestamp=context.read_as_of, fixpoint_iteration=iteration)
     if job is not None:
         record = replace(record, job=job.to_record())
     await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
@@ -127,7 +128,9 @@ _UNPOPULATED = """
 SELECT pg_catalog.format('%I.%I', s.pgt_schema, s.pgt_name)
 FROM pgtrickle.pgt_dependencies d
 JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid OPERATOR(pg_catalog.=) d.source_relid
-WHERE d.pgt_id OPERATOR(pg_catalog.=) $1::bigint AND NOT s.is_populated ORDER BY 1
+WHERE d.pgt_id OPERATOR(pg_catalog.=) $1::bigint AND NOT s.is_populated
+  AND s.pgt_id OPERATOR(pg_catalog.<>) ALL ($2::bigint[])
+ORDER BY 1
 """
 
 
@@ -141,8 +144,9 @@ class Unpopulated(SqlError):
 
 
 async def _refuse_unpopulated(session: SqlSession, context: RefreshContext) -> None:
-    """Raises Unpopulated if it reads a stream table that has never been computed."""
-    for (source,) in await session.fetch(_UNPOPULATED, context.pgt_id):
+    """Raises Unpopulated if it reads a stream table that has never been computed, and is not computed with it."""
+    computed = context.circle if context.computed_whole is not None else ()
+    for (source,) in await session.fetch(_UNPOPULATED, context.pgt_id, list(computed)):
         raise Unpopulated(context.name, str(source))
 
 

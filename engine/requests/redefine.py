@@ -13,9 +13,10 @@ from engine.foreign_tables.polling import note_copies, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.refresh import exchange_query, refresh
 from engine.requests.beside import Beside, beside
+from engine.requests.circles import check_circle
 from engine.requests.create import Defined, announce, define_stream_table, explanation, rights_to_sources
 from engine.requests.exchange import AllDiffers, Exchange, exchange
-from engine.requests.repair import refuse_cycle, warn_of
+from engine.requests.repair import warn_of
 from engine.session.roles import execute_as_owner
 from engine.session.transactions import set_role
 from engine.stream_tables.analysis import define
@@ -107,7 +108,8 @@ async def _defined(
     work_on_behalf_of(context.owner)
     async with set_role(session, context.owner, current=context.caller):
         defined = await define_stream_table(session, query, search_path, requested, context.owner)
-    await refuse_cycle(session, context, [d.source.oid for d in defined.definition.dependencies])
+    sources = [d.source.oid for d in defined.definition.dependencies]
+    await check_circle(session, context, sources, defined.inputs, defined.mode)
     return defined
 
 

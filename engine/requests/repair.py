@@ -7,14 +7,13 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from catalog.graph import DependencyGraph
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
-from catalog.stream_tables import stream_tables
 from catalog.values import RefreshMode
 from engine.capture.lock_retry import LOCK_PATIENCE
 from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
+from engine.requests.circles import check_circle
 from engine.requests.create import explanation, notice
 from engine.session.transactions import savepoint, set_role
 from engine.stream_tables.analysis import (
@@ -91,7 +90,6 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
     definition = await _defined(session, context, canonical, dropped)
     async with set_role(session, context.owner):
         shown = {} if polls else {"defining_query": await expanded(session, definition)}
-    await refuse_cycle(session, context, [d.source.oid for d in definition.dependencies])
     _refuse_other_names(context, old.output, definition.output)
     inputs, fallback = opaque(definition), {}
     if old.differentiable:
@@ -100,6 +98,9 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
                 inputs = await plan(session, _as_before(definition, old))
         except NotDifferentiable as reason:
             fallback = await _full_from_now_on(session, context, reason.construct)
+    fallback = fallback or await _fall_back(session, context, definition)
+    mode = RefreshMode.FULL if fallback else context.refresh_mode
+    await check_circle(session, context, [d.source.oid for d in definition.dependencies], inputs, mode)
     await _follow_columns(session, context, old, inputs)
     await session.fetch(
         "SELECT pgtrickle._set_dependencies($1::bigint, $2::text::jsonb)",
@@ -109,9 +110,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
             + [{"relid": poll["relid"], "columns": poll["columns"]} for poll in polls]
         ),
     )
-    fallback = fallback or await _fall_back(session, context, definition)
     tracked = [d.source.oid for d in definition.dependencies if d.trackable]
-    mode = RefreshMode.FULL if fallback else context.refresh_mode
     columns = await captured_columns(inputs, tracked, mode, context.engine)
     explained = await explanation(inputs, definition, context.storage)
     # As late as possible: what is locked here stays so until the transaction ends.
@@ -285,14 +284,3 @@ async def warn_of(session: SqlSession, context: RefreshContext, changes: ColumnC
         names = ", ".join(f'"{name}"' for name in changes.moved)
         message = f'columns of stream table "{context.name}" have another place now: {names}'
         await notice(session, "WARNING", message, "What was defined on these columns, such as an index, is gone.")
-
-
-async def refuse_cycle(session: SqlSession, context: RefreshContext, sources: list[int]) -> None:
-    """A view in the query may read other tables by now. Raises SqlError 42P17 if one is computed from this one."""
-    cycle = DependencyGraph(await stream_tables(session)).would_cycle(context.relid, sources)
-    if cycle is not None:
-        raise SqlError(
-            "42P17",
-            f'stream table "{context.name}" would be computed from itself',
-            detail=f"The cycle is: {', '.join(cycle)}.",
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import Job, RefreshOutcome
 from engine.refresh.refresh import Unpopulated, refresh
+from engine.requests.circle_refresh import refresh_circle_now
 from engine.requests.create import create, creation_target, drop_storage, notice
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
@@ -194,10 +195,14 @@ async def refresh_now(
 async def refresh_locked(
     session: SqlSession, context: RefreshContext, initiator: Initiator, spark: Spark, *, alone: bool = False
 ) -> RefreshOutcome:
-    """The same of one that is locked.
+    """The same of one that is locked, and of all that read each other with it.
 
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
+    if context.circle:
+        outcome = await refresh_circle_now(session, context, initiator, spark)
+        if outcome is not None:
+            return outcome
     if must_be_repaired(context):
         context = await repair(session, context)
     context, changed = await polled(session, context, spark.lake)
@@ -214,45 +219,62 @@ class ComesLate(Exception):
     """A source is captured from the write-ahead log: a REPEATABLE READ transaction does not see all of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """How the scheduler has stream tables refreshed, each after what it has been found to need."""
+
+    on_schedule: bool = True
+    """Whether nobody has asked for it: then a gate holds it back."""
+    repaired: Container[int] = ()
+    """Those whose sources have been captured anew (`repair.prepare`), by id."""
+    polled: Container[int] = ()
+    """Those whose foreign tables have been polled (`poll_scheduled`)."""
+    whole: bool = False
+    """Whether what is captured from the write-ahead log is read as a whole in a REPEATABLE READ transaction."""
+    job: Job | None = None
+
+    async def ready(self, session: SqlSession, pgt_id: int) -> RefreshContext:
+        """Lock a stream table for a refresh, unless there is nothing to do.
+
+        Raises SqlError 55P03 at once if another refresh of it is running; HeldBack; CaptureBroken if its sources must
+        be captured anew first, and NotPolled if foreign tables must be polled, in a transaction before; ComesLate where
+        the transaction must be READ COMMITTED.
+        """
+        context = await begin(session, pgt_id, wait=False)
+        if is_fresh(context) and not context.capture.polled:
+            return context
+        if self.on_schedule and context.held_back is not None:
+            raise HeldBack(context.held_back)
+        if must_be_repaired(context) and pgt_id not in self.repaired:
+            raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
+        if context.capture.polled and pgt_id not in self.polled:
+            raise NotPolled
+        if context.one_snapshot and context.capture.late and not self.whole:
+            raise ComesLate
+        return context
+
+    async def check_gates(self, session: SqlSession, context: RefreshContext) -> None:
+        """After a refresh: its statement may have seen what was loaded after a gate that was not there when it began.
+
+        Raises HeldBack.
+        """
+        if self.on_schedule and not context.one_snapshot:
+            query = "SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint"
+            for (reason,) in await session.fetch(query, context.pgt_id):
+                raise HeldBack(str(reason))
+
+
 async def refresh_scheduled(
-    session: SqlSession,
-    pgt_id: int,
-    initiator: Initiator,
-    spark: Spark,
-    *,
-    repaired: bool = False,
-    after_poll: bool = False,
-    on_schedule: bool = True,
-    whole: bool = False,
-    job: Job | None = None,
+    session: SqlSession, context: RefreshContext, initiator: Initiator, spark: Spark, how: Scheduled
 ) -> RefreshOutcome | None:
-    """Refresh in a transaction of the scheduler's; nothing is recorded where there is nothing to do.
+    """Refresh one that is ready in a transaction of the scheduler's; nothing is recorded where there is nothing to do.
 
-    It is REPEATABLE READ, or ComesLate says that it must be READ COMMITTED; unless such a stream table is to be
-    computed as a `whole`.
-
-    `on_schedule` tells that nobody has asked for it: then HeldBack is raised where a gate is in the snapshot.
-    Raises SqlError 55P03 at once if another refresh of the stream table is running, CaptureBroken if its sources must
-    be captured anew first, in a transaction before (`repair.prepare`; then `repaired` is true), NotPolled if foreign
-    tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
+    Where foreign tables were polled the refresh is always recorded. Raises HeldBack, and as `refresh` does.
     """
-    context = await begin(session, pgt_id, wait=False)
     if is_fresh(context) and not context.capture.polled:
         return None
-    if on_schedule and context.held_back is not None:
-        raise HeldBack(context.held_back)
-    if must_be_repaired(context) and not repaired:
-        raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
-    if context.capture.polled and not after_poll:
-        raise NotPolled
-    if context.one_snapshot and context.capture.late and not whole:
-        raise ComesLate
-    outcome = await refresh(session, context, initiator=initiator, spark=spark, job=job)
-    if on_schedule and not context.one_snapshot:
-        # Its statement may have seen what was loaded after a gate that was not there when it began.
-        held = await session.fetch("SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint", pgt_id)
-        if held:
-            raise HeldBack(str(held[0][0]))
+    outcome = await refresh(session, context, initiator=initiator, spark=spark, job=how.job)
+    await how.check_gates(session, context)
     return outcome
 
 
@@ -363,7 +385,9 @@ async def _alter(
         await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
     if "query" in changes:
         await redefine(session, context, changes["query"], search_path, spark, requested)
+        await _close_circle(session, await lock(session, pgt_id), spark)
     elif "refresh_mode" in changes:
+        _refuse_mode_in_circle(context, requested)
         # AUTO that has fallen back to FULL may be asked to try again.
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
         if requested != context.requested_mode or fell_back:
@@ -375,6 +399,23 @@ async def _alter(
     await settle_diamond(session, pgt_id, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))
+
+
+async def _close_circle(session: SqlSession, context: RefreshContext, spark: Spark) -> None:
+    """Compute the circle of a stream table by its new query: what the others hold may rest on its former one."""
+    if context.circle:
+        reason = f'another query of "{context.name}", which is in a circle'
+        await refresh_circle_now(session, context, Initiator.MANUAL, spark, anew=reason)
+
+
+def _refuse_mode_in_circle(context: RefreshContext, requested: RefreshMode) -> None:
+    """Raises SqlError 0A000."""
+    if context.circle and requested == RefreshMode.FULL:
+        raise SqlError(
+            "0A000",
+            f'stream table "{context.name}" cannot be in a circle in FULL mode',
+            hint="Give it, or another one of the circle, a query that does not close it.",
+        )
 
 
 async def _settle_append_only(session: SqlSession, context: RefreshContext, changes: dict[str, Any]) -> None:

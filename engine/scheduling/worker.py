@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,19 +15,21 @@ from catalog.session import SqlError
 from catalog.values import Action, Initiator
 from engine.capture.ahead import capturing_in
 from engine.foreign_tables.polling import NotPolled
+from engine.refresh.circle import Conduct, refresh_circle
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.failures import PERMANENT, attempting, record_failure
 from engine.refresh.policy import is_fresh
-from engine.refresh.record import Job, finish
+from engine.refresh.record import Job, RefreshOutcome, finish
 from engine.requests import requests
+from engine.requests.circle_refresh import TOGETHER
 from engine.requests.create import undo_creation
 from engine.requests.repair import CaptureBroken, prepare
-from engine.requests.requests import ComesLate, HeldBack, Request
+from engine.requests.requests import ComesLate, HeldBack, Request, Scheduled, refresh_scheduled
 from engine.scheduling.scheduler import Turn
 from engine.scheduling.waiting import skipped
 from engine.session.pool import DatabasePool, PooledSession
 from engine.session.transactions import set_role
-from engine.stream_tables.refresh_state import begin
+from engine.stream_tables.refresh_state import RefreshContext, begin
 
 logger = structlog.get_logger(__name__)
 
@@ -42,9 +44,6 @@ MOST_LOSSES = 3
 
 RECOVERY_SECONDS = 120.0
 """How long a connection to PostgreSQL, which recovers from a crash, is tried for."""
-
-TOGETHER = "in one transaction with other stream tables"
-"""What Spark reads is read by other transactions, which do not see what this one has changed."""
 
 CONTENTION = frozenset({"55P03", "40001", "40P01"})
 """Somebody else refreshes or changes the stream table right now; the next look sees what they left."""
@@ -141,31 +140,58 @@ async def _refresh_members(session: PooledSession, task: Task, spark: Spark) -> 
     """Refresh each stream table in the session's transaction; whether there was anything to do."""
     if task.together:
         spark = NoSpark(TOGETHER, spark.lake)
+    how = Scheduled(task.on_schedule, task.repaired, task.polled, task.whole, task.job)
     worked = locked = False
+    done: set[int] = set()
     for pgt_id, initiator in task.members.items():
+        if pgt_id in done:
+            continue
         task.at = pgt_id
-        outcome = await requests.refresh_scheduled(
-            session,
-            pgt_id,
-            initiator,
-            spark,
-            repaired=pgt_id in task.repaired,
-            after_poll=pgt_id in task.polled,
-            on_schedule=task.on_schedule,
-            whole=task.whole,
-            job=task.job,
-        )
+        context = await how.ready(session, pgt_id)
+        if context.circle:
+            done.update(context.circle)
+            outcome = await _refresh_circle(session, task, context, how, spark)
+        else:
+            outcome = await refresh_scheduled(session, context, initiator, spark, how)
         if outcome is None:
             continue
         worked = worked or outcome.action is not Action.NO_DATA
         if task.together:
             await session.pin_again()  # what functions of one query have set must not reach the next
             if not locked:
-                await session.fetch("SELECT pgtrickle._lock_members($1::bigint[])::text", list(task.members))
+                await _lock_members(session, task.members)
                 locked = True
     if worked and task.together:
         await session.fetch("SELECT pgtrickle._count_epoch($1::bigint)::text", next(iter(task.members)))
     return worked
+
+
+async def _lock_members(session: PooledSession, members: Iterable[int]) -> None:
+    await session.fetch("SELECT pgtrickle._lock_members($1::bigint[])::text", list(members))
+
+
+async def _refresh_circle(
+    session: PooledSession, task: Task, context: RefreshContext, how: Scheduled, spark: Spark
+) -> RefreshOutcome | None:
+    """Refresh the stream tables that read each other with one that is ready."""
+
+    async def ready(pgt_id: int) -> RefreshContext:
+        task.at = pgt_id
+        return await how.ready(session, pgt_id)
+
+    initiators = dict.fromkeys(context.circle, Initiator.SCHEDULER) | dict(task.members)
+    conduct = Conduct(
+        ready,
+        initiators,
+        NoSpark(TOGETHER, spark.lake),
+        task.job,
+        lock=lambda: _lock_members(session, context.circle),
+        between=session.pin_again,
+    )
+    outcome = await refresh_circle(session, context.circle, conduct)
+    if outcome is not None:
+        await how.check_gates(session, context)
+    return outcome
 
 
 async def _is_up_to_date(session: PooledSession, task: Task) -> bool:
@@ -180,7 +206,8 @@ async def _is_up_to_date(session: PooledSession, task: Task) -> bool:
 
 async def _note_failure(session: PooledSession, task: Task, error: SqlError) -> None:
     """Write down that the one at which it stood has failed, and that the others were not refreshed therefore."""
-    await record_failure(session, task.at, task.members[task.at], error, task.job)
+    initiator = task.members.get(task.at, Initiator.SCHEDULER)  # it may be of a circle that has just become one
+    await record_failure(session, task.at, initiator, error, task.job)
     if task.together and not session.lost:
         try:
             ((title,),) = await session.fetch(_TITLE, task.at)

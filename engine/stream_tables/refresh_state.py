@@ -109,6 +109,10 @@ class RefreshContext:
     """Why the scheduler must not refresh it now; None where nobody has asked, since it was waited for."""
     read_as_of: str | None = None
     """As of when what it reads is at the latest, where a stream table among that lacks changes."""
+    circle: tuple[int, ...] = ()
+    """The stream tables that read each other, by id, if it is one of them."""
+    computed_whole: str | None = None
+    """Why all rows are to be computed this time, whatever has changed."""
 
     @classmethod
     def from_row(cls, text: str, isolation: str) -> RefreshContext:
@@ -138,6 +142,7 @@ class RefreshContext:
             plan_format=values.get("plan_format"),
             held_back=values.get("held_back"),
             read_as_of=values.get("read_as_of"),
+            circle=tuple(values.get("circle") or ()),
         )
 
     @property

@@ -280,6 +280,7 @@ BEGIN
     UPDATE pgtrickle.pgt_dependencies d
     SET column_snapshot = d.column_snapshot || jsonb_build_object('known', pgtrickle._known_names(d.source_relid))
     WHERE d.pgt_id = _set_dependencies.pgt_id;
+    PERFORM pgtrickle._settle_circle(_set_dependencies.pgt_id);
 END $$;
 
 

@@ -128,6 +128,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_inputs(bigint, boolean) FROM PUBLI
 --    "has_keyless_source", "last_full_ms", "auto_threshold", "fallback_reason", "data_timestamp",
 --    "broken": [why what has been captured since the frontier cannot be trusted],
 --    "denied": [why the owner may not read a source],
+--    "circle": [ids of the stream tables that read each other, if it is one of them],
 --    "ungranted": [what _capture_ahead is to grant the owner before],
 --    "read_as_of" (as of when what it reads is at the latest; NULL: now; only where most is more than 1),
 --    "unseen" (at REPEATABLE READ: a source is captured from the write-ahead log, of which the transaction does not see all),
@@ -156,7 +157,7 @@ BEGIN
     -- Not the whole row: its long columns would be read for nothing.
     SELECT s.pgt_id, s.pgt_relid, s.pgt_schema, s.pgt_name, s.pgt_owner, s.status, s.refresh_mode, s.requested_mode,
            s.engine, s.schedule, s.frontier, s.row_id_salt, s.is_populated, s.needs_reinit, s.consecutive_errors,
-           s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp, s.function_hashes,
+           s.has_keyless_source, s.last_full_ms, s.auto_threshold, s.fallback_reason, s.data_timestamp, s.function_hashes, s.scc_id,
            (s.frontier->>'snapshot')::pg_snapshot AS snapshot, (s.frontier->>'xid')::xid8 AS xid,
            coalesce((s.frontier->>'change_id')::bigint, 0) AS change_id,
            EXISTS (SELECT FROM pgtrickle.pgt_polls l WHERE l.pgt_id = s.pgt_id) AS polled
@@ -253,7 +254,7 @@ BEGIN
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled,
-        'unseen', unseen, 'read_as_of', CASE WHEN most > 1 THEN pgtrickle._read_as_of(pgt_id) END)
+        'unseen', unseen, 'circle', pgtrickle._circle_members(st.scc_id), 'read_as_of', CASE WHEN most > 1 THEN pgtrickle._read_as_of(pgt_id) END)
         || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '')
                 ELSE pgtrickle._refresh_inputs(pgt_id, st.polled) END;
 END $$;

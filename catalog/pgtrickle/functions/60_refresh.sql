@@ -257,8 +257,8 @@ BEGIN
     IF st_id IS NULL OR NOT pgtrickle._is_top_level() THEN
         RETURN false;
     END IF;
-    SELECT s.pgt_owner, s.status, s.data_timestamp, s.schedule INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
-    IF NOT FOUND OR st.status <> 'ACTIVE' THEN
+    SELECT s.pgt_owner, s.status, s.data_timestamp, s.schedule, s.scc_id INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = st_id;
+    IF NOT FOUND OR st.status <> 'ACTIVE' OR st.scc_id IS NOT NULL THEN  -- others may have changes for it
         RETURN false;
     END IF;
     may_act := pgtrickle._may_act_for(st.pgt_owner);

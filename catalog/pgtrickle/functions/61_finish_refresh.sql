@@ -10,7 +10,7 @@
 --   last_full_ms, auto_threshold, is_populated, needs_reinit (after FULL and REINITIALIZE: false), row_id_salt, permanent (false: an
 --   error that will not go away by itself sets status ERROR at once), record (true: write a history row),
 --   job ({"enqueued" (microseconds since 1970), "attempt", "scheduler", "worker" (processes), "unit" (where it has several stream
---   tables)}; none), executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
+--   tables)}; none), fixpoint_iteration (none), executor_costs (unchanged), memory (valid for this frontier; none), alert ({"event", "reason"} for those who listen on pg_trickle_alert; none).
 -- Returns {"refresh_id", "status", "consecutive_errors"} of the stream table. After pg_trickle.max_consecutive_errors
 -- (3) failures in a row it is SUSPENDED.
 CREATE OR REPLACE FUNCTION pgtrickle._finish_refresh(pgt_id bigint, result jsonb) RETURNS jsonb
@@ -90,7 +90,7 @@ BEGIN
             pgt_id, data_timestamp, start_time, end_time, action, rows_inserted, rows_updated, rows_deleted,
             delta_row_count, merge_strategy_used, was_full_fallback, error_message, status, initiated_by,
             freshness_deadline, executor, executor_reason, job_enqueued_at, job_attempt, job_scheduler_pid, job_worker_pid,
-            job_unit)
+            job_unit, fixpoint_iteration)
         VALUES (
             st.pgt_id, as_of, started, ended,
             coalesce(result->>'action', CASE WHEN ok THEN NULL WHEN st.needs_reinit THEN 'REINITIALIZE'
@@ -101,7 +101,8 @@ BEGIN
             result->>'error_message', result->>'status', result->>'initiated_by',
             deadline, result->>'executor', result->>'executor_reason',
             pgtrickle._job_time((result->'job'->>'enqueued')::bigint), (result->'job'->>'attempt')::int,
-            (result->'job'->>'scheduler')::int, (result->'job'->>'worker')::int, result->'job'->>'unit')
+            (result->'job'->>'scheduler')::int, (result->'job'->>'worker')::int, result->'job'->>'unit',
+            (result->>'fixpoint_iteration')::int)
         RETURNING refresh_id INTO new_id;
     END IF;
     IF new_status = 'SUSPENDED' AND st.status <> 'SUSPENDED' THEN

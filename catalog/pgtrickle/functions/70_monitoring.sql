@@ -215,15 +215,16 @@ $$;
 
 -- As of when, at the latest, what a stream table reads can be said to be: NULL where that is now, since none of the stream tables among
 -- it lacks changes. Else it is as of when the rows are of the one that is furthest behind, through however many others it is read.
--- To be asked before the sources are read: they only become newer. What is captured from the write-ahead log, or is not the
+-- To be asked before the sources are read: they only become newer. A circle, which is refreshed as one, reads what any member does. What is captured from the write-ahead log, or is not the
 -- caller's business, may have changed already.
 CREATE OR REPLACE FUNCTION pgtrickle._read_as_of(pgt_id bigint) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT min(f.data_timestamp)
-    FROM pgtrickle.pgt_dependencies d
+    FROM pgtrickle.pgt_stream_tables t
+    JOIN pgtrickle.pgt_dependencies d ON d.pgt_id = ANY (coalesce(pgtrickle._circle_members(t.scc_id), ARRAY[t.pgt_id]))
     JOIN pgtrickle.pgt_stream_tables s ON s.pgt_relid = d.source_relid,
     LATERAL pgtrickle._followed(s.pgt_id, 9223372036854775807) AS f
-    WHERE d.pgt_id = _read_as_of.pgt_id AND d.source_type = 'STREAM_TABLE'
+    WHERE t.pgt_id = _read_as_of.pgt_id AND d.source_type = 'STREAM_TABLE' AND (s.scc_id = t.scc_id) IS NOT TRUE
       AND (f.lacks IS NOT FALSE
            OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_captures k USING (source_relid)
                       WHERE p.pgt_id = f.pgt_id AND k.mode = 'WAL'))

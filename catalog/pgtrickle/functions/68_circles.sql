@@ -1,0 +1,158 @@
+-- Circles: stream tables that read each other, and are refreshed to a fixed point in one transaction (engine/refresh/circle.py).
+--
+-- A circle is a strongly connected component of what stream tables read, and its number (scc_id) the lowest id among its members. It
+-- follows from pgt_dependencies: _settle_circle writes it down whenever these change.
+
+
+-- The stream tables that read one and are read by it, directly or through others, itself among them, by id; NULL if there is no other.
+CREATE OR REPLACE FUNCTION pgtrickle._circle_of(pgt_id bigint) RETURNS bigint[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE below AS (
+        SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _circle_of.pgt_id
+        UNION
+        SELECT s.pgt_id, s.pgt_relid
+        FROM below b
+        JOIN pgtrickle.pgt_dependencies d ON d.source_relid = b.pgt_relid
+        JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
+    ), circle AS (
+        SELECT b.pgt_id, b.pgt_relid FROM below b WHERE b.pgt_id = _circle_of.pgt_id
+        UNION
+        SELECT b.pgt_id, b.pgt_relid
+        FROM circle c JOIN pgtrickle.pgt_dependencies d ON d.pgt_id = c.pgt_id JOIN below b ON b.pgt_relid = d.source_relid
+    )
+    SELECT array_agg(c.pgt_id ORDER BY c.pgt_id) FROM circle c HAVING count(*) > 1
+$$;
+
+
+-- The members of a circle, by its number.
+CREATE OR REPLACE FUNCTION pgtrickle._circle_members(scc_id int) RETURNS bigint[]
+LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
+    SELECT array_agg(s.pgt_id ORDER BY s.pgt_id) FROM pgtrickle.pgt_stream_tables s WHERE s.scc_id = _circle_members.scc_id
+$$;
+
+
+-- Write down which circle a stream table is a member of, after what it reads has changed; and those that were in one with it. Members
+-- wait for each other: nobody makes a circle with stream tables of roles that the owner may not act for, unless they have been
+-- in one with it (within).
+CREATE OR REPLACE FUNCTION pgtrickle._settle_circle(pgt_id bigint, within boolean DEFAULT false) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    st record;
+    circle bigint[] := pgtrickle._circle_of(pgt_id);
+    others bigint[];
+BEGIN
+    SELECT s.scc_id, s.pgt_owner INTO st FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _settle_circle.pgt_id;
+    IF NOT within AND EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
+                              WHERE s.pgt_id = ANY (circle) AND (s.scc_id = st.scc_id) IS NOT TRUE
+                                AND NOT pgtrickle._may_become(st.pgt_owner, s.pgt_owner)) THEN
+        circle := NULL;
+    END IF;
+    IF circle IS NOT DISTINCT FROM pgtrickle._circle_members(st.scc_id) THEN
+        RETURN;
+    END IF;
+    UPDATE pgtrickle.pgt_definitions s SET scc_id = circle[1]::int, last_fixpoint_iterations = NULL WHERE s.pgt_id = ANY (circle);
+    WITH former AS (
+        UPDATE pgtrickle.pgt_definitions s SET scc_id = NULL, last_fixpoint_iterations = NULL
+        WHERE s.scc_id = st.scc_id AND s.pgt_id <> ALL (coalesce(circle, '{}')) RETURNING s.pgt_id
+    )
+    SELECT array_agg(f.pgt_id) INTO others FROM former f;
+    PERFORM pgtrickle._settle_circle(o, true) FROM unnest(others) AS o WHERE o <> pgt_id;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._settle_circle(bigint, boolean) FROM PUBLIC;
+
+
+-- A stream table that goes leaves its circle.
+CREATE OR REPLACE FUNCTION pgtrickle._leave_circle() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._settle_circle(m, true) FROM unnest(pgtrickle._circle_members(OLD.scc_id)) AS m;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._leave_circle() FROM PUBLIC;
+
+CREATE OR REPLACE TRIGGER leave_circle AFTER DELETE ON pgtrickle.pgt_definitions
+    FOR EACH ROW WHEN (OLD.scc_id IS NOT NULL) EXECUTE FUNCTION pgtrickle._leave_circle();
+
+
+-- The name of a source outside of its circle of which a frontier of a stream table has not seen all changes, and these are not only new
+-- rows; NULL if there is none. Without a frontier it is the one that is stored. Raises 42501 unless the caller may act for the owner.
+CREATE OR REPLACE FUNCTION pgtrickle._rows_went(pgt_id bigint, frontier jsonb DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    went boolean;
+    d record;
+BEGIN
+    PERFORM pgtrickle._owner_of(_rows_went.pgt_id);
+    FOR d IN
+        SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid) AS buffer, p.source_relid,
+               coalesce(_rows_went.frontier, s.frontier) AS frontier
+        FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = p.pgt_id
+        WHERE p.pgt_id = _rows_went.pgt_id AND p.cdc_mode IS NOT NULL
+          AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables m WHERE m.pgt_relid = p.source_relid AND m.scc_id = s.scc_id)
+    LOOP
+        CONTINUE WHEN d.buffer IS NULL OR d.frontier->>'snapshot' IS NULL;
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s c WHERE c."__pgt_w" <> 1 AND %s)', d.buffer,
+                       pgtrickle._unseen('$1', '$2', '$3'))
+        INTO went USING (d.frontier->>'snapshot')::pg_snapshot, (d.frontier->>'xid')::xid8,
+                        coalesce((d.frontier->>'change_id')::bigint, 0);
+        IF went THEN
+            RETURN pgtrickle._qualified(d.source_relid);
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END $$;
+
+
+-- The number of the last statement whose changes were captured.
+CREATE OR REPLACE FUNCTION pgtrickle._last_change() RETURNS bigint
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM pgtrickle_changes.change_id_seq q
+$$;
+
+
+-- Remove what has been captured of a stream table by this transaction, after a change, and cancels out: readers are to find what has
+-- become different in it, and not the way there. To be called while nobody has a frontier in between. Raises 42501 unless the
+-- caller may act for the owner.
+CREATE OR REPLACE FUNCTION pgtrickle._consolidate_changes(pgt_id bigint, after bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffer regclass;
+    image text;
+BEGIN
+    PERFORM pgtrickle._owner_of(_consolidate_changes.pgt_id);
+    buffer := to_regclass(format('pgtrickle_changes.%I', 'changes_' || pgtrickle._storage_of(_consolidate_changes.pgt_id)));
+    IF buffer IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT format('ROW(%s)', string_agg(format('c.%I', a.attname), ', ' ORDER BY a.attnum)) INTO image
+    FROM pg_attribute a
+    WHERE a.attrelid = buffer AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attname NOT IN ('__pgt_change_id', '__pgt_xid', '__pgt_w');
+    -- The texts only bring images together that may be the same; *= tells, byte by byte.
+    EXECUTE format($q$
+        WITH mine AS MATERIALIZED (
+            SELECT i.*, row_number() OVER (PARTITION BY i.written, i.weight ORDER BY i.change_id) AS place
+            FROM (SELECT c.ctid AS tid, c."__pgt_w" AS weight, c."__pgt_change_id" AS change_id, %1$s AS image,
+                         (%1$s)::text COLLATE "C" AS written
+                  FROM %2$s c
+                  WHERE c."__pgt_xid" = pg_current_xact_id() AND c."__pgt_change_id" > $1 AND c."__pgt_w" <> 0) AS i
+        )
+        DELETE FROM %2$s d
+        WHERE d.ctid = ANY (ARRAY(
+            SELECT unnest(ARRAY[went.tid, came.tid])
+            FROM mine went JOIN mine came ON came.written = went.written AND came.place = went.place AND came.image *= went.image
+            WHERE went.weight = -1 AND came.weight = 1))$q$, image, buffer)
+    USING after;
+END $$;
+
+
+-- Write down that stream tables that read each other have come to a fixed point, after so many rounds. Raises 42501 unless the caller
+-- may act for their owners.
+CREATE OR REPLACE FUNCTION pgtrickle._finish_circle(members bigint[], iterations int) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(m) FROM unnest(members) AS m;
+    UPDATE pgtrickle.pgt_definitions s SET last_fixpoint_iterations = iterations
+    WHERE s.pgt_id = ANY (members) AND s.scc_id IS NOT NULL;
+END $$;
