@@ -199,12 +199,14 @@ async def refresh_locked(
 
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
+    if must_be_repaired(context) and not context.circle:
+        context = await repair(session, context)
+        # A view may have closed a circle.
+        context = replace(context, circle=(await lock(session, context.pgt_id)).circle)
     if context.circle:
         outcome = await refresh_circle_now(session, context, initiator, spark)
         if outcome is not None:
             return outcome
-    if must_be_repaired(context):
-        context = await repair(session, context)
     context, changed = await polled(session, context, spark.lake)
     if changed:
         spark = NoSpark(POLLED, spark.lake)

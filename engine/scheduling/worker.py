@@ -179,19 +179,29 @@ async def _refresh_circle(
         task.at = pgt_id
         return await how.ready(session, pgt_id)
 
+    async def lock() -> None:
+        await _lock_members(session, context.circle)
+        await session.fetch(_NO_INTERFERENCE, list(context.circle))
+
     initiators = dict.fromkeys(context.circle, Initiator.SCHEDULER) | dict(task.members)
     conduct = Conduct(
         ready,
         initiators,
         NoSpark(TOGETHER, spark.lake),
         task.job,
-        lock=lambda: _lock_members(session, context.circle),
+        lock=lock,
         between=session.pin_again,
     )
     outcome = await refresh_circle(session, context.circle, conduct)
     if outcome is not None:
         await how.check_gates(session, context)
     return outcome
+
+
+_NO_INTERFERENCE = """
+SELECT pgtrickle._refuse_interference(s.pgt_relid)::text
+FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = ANY ($1::bigint[])
+"""
 
 
 async def _is_up_to_date(session: PooledSession, task: Task) -> bool:

@@ -254,8 +254,9 @@ BEGIN
         'auto_threshold', st.auto_threshold,
         'fallback_reason', st.fallback_reason, 'data_timestamp', st.data_timestamp,
         'broken', broken, 'denied', denied, 'ungranted', ungranted, 'sources', sources, 'polled', st.polled,
-        'unseen', unseen, 'circle', pgtrickle._circle_members(st.scc_id), 'read_as_of', CASE WHEN most > 1 THEN pgtrickle._read_as_of(pgt_id) END)
-        || CASE WHEN fresh THEN jsonb_build_object('plan', '', 'canonical_query', '')
+        'unseen', unseen, 'circle', pgtrickle._circle_members(st.scc_id), 'read_as_of', CASE WHEN most > 1 OR st.scc_id IS NOT NULL THEN pgtrickle._read_as_of(pgt_id) END)
+        -- Of a circle one that is up to date may have to be computed from nothing, since another one is not.
+        || CASE WHEN fresh AND st.scc_id IS NULL THEN jsonb_build_object('plan', '', 'canonical_query', '')
                 ELSE pgtrickle._refresh_inputs(pgt_id, st.polled) END;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_context(bigint, text, int) FROM PUBLIC;
