@@ -105,3 +105,24 @@ def test_any_graph_is_ordered_as_the_textbooks_order_it(edges: set[tuple[int, in
         assert (path[0], path[-1]) == (target, source)
         assert len(path) == len(networkx.shortest_path(expected, target, source))
         assert all(expected.has_edge(*edge) for edge in pairwise(path))
+
+
+def test_a_circle_has_a_place_and_keeps_its_edges() -> None:
+    """Its members are of one generation, behind all that any of them reads, and refreshed at once."""
+    circle = [replace(stream_table(1, 2, BASE), circle=1), replace(stream_table(2, 1, 3), circle=1)]
+    graph = DependencyGraph([*circle, stream_table(3, BASE), stream_table(4, 1), stream_table(5, BASE)])
+    assert [[table.pgt_id for table in generation] for generation in graph.generations()] == [[3, 5], [1, 2], [4]]
+    units = [tuple(table.pgt_id for table in unit) for unit in graph.together([])]
+    assert (1, 2) in units and units.index((3,)) < units.index((1, 2)) < units.index((4,))
+    assert sorted(graph.reads(2)) == [1, 3] and graph.downstream(3) == {1, 2, 4}
+    # A set with one of the members has all of them.
+    assert (1, 2, 4) in [tuple(table.pgt_id for table in unit) for unit in graph.together([{1, 4}])]
+
+
+def test_the_circle_that_a_query_would_close() -> None:
+    """Of a member that is to read something else only what it reads then counts."""
+    chain = [stream_table(1, BASE), stream_table(2, 1), stream_table(3, 2), stream_table(4, 1)]
+    assert [table.pgt_id for table in DependencyGraph(chain).circle(101, [103])] == [1, 2, 3]
+    assert DependencyGraph(chain).circle(101, [BASE]) == DependencyGraph(chain).circle(101, [101]) == []
+    closed = [replace(table, circle=1) for table in (stream_table(1, 3), *chain[1:3])]
+    assert [table.pgt_id for table in DependencyGraph(closed).circle(101, [102])] == [1, 2]

@@ -559,13 +559,13 @@ def test_a_server_that_is_killed_goes_on(own_server: Headwater, own_db: Database
 
 def test_members_of_other_roles(db: Database, role: Callable[..., psycopg.Connection[Any]]) -> None:
     """Members wait for each other, so nobody makes a circle with what belongs to a role that he may not act for."""
-    alice, bob = role("circle_alice"), role("circle_bob")
-    db.run("CREATE TABLE edges (src int, dst int); GRANT SELECT ON edges TO circle_alice, circle_bob")
-    db.run("GRANT CREATE ON SCHEMA public TO circle_alice, circle_bob")
+    alice, bob = role("alice"), role("bob")
+    db.run("CREATE TABLE edges (src int, dst int)")
+    db.run(f"GRANT SELECT ON edges TO {alice.info.user}, {bob.info.user}")
     alice.execute("SELECT pgtrickle.create_stream_table('reach_a', 'SELECT DISTINCT src, dst FROM edges')")
-    alice.execute("GRANT SELECT ON reach_a TO circle_bob")
+    alice.execute(f"GRANT SELECT ON reach_a TO {bob.info.user}".encode())
     bob.execute("SELECT pgtrickle.create_stream_table('reach_b', 'SELECT src, dst FROM reach_a')")
-    bob.execute("GRANT SELECT ON reach_b TO circle_alice")
+    bob.execute(f"GRANT SELECT ON reach_b TO {alice.info.user}".encode())
     alice.execute("SET pg_trickle.allow_circular = on")
     closing = "SELECT pgtrickle.alter_stream_table('reach_a', query => %s)"
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="cannot be in a circle with"):
@@ -573,9 +573,11 @@ def test_members_of_other_roles(db: Database, role: Callable[..., psycopg.Connec
     # Nor by what an owner may write down of it himself.
     read = [{"relid": db.value("SELECT 'reach_b'::regclass::oid::bigint"), "columns": []}]
     written = "SELECT pgtrickle._set_dependencies(pgtrickle._resolve('reach_a'), %s::jsonb)"
+    alice.execute("BEGIN")
     alice.execute(written, [json.dumps(read)])
-    assert db.rows("SELECT * FROM pgtrickle.pgt_scc_status()") == []
-    db.run("GRANT circle_bob TO circle_alice")
+    assert alice.execute("SELECT * FROM pgtrickle.pgt_scc_status()").fetchall() == []
+    alice.execute("ROLLBACK")
+    db.run(f"GRANT {bob.info.user} TO {alice.info.user}")
     alice.execute(closing, [CLOSING])
     assert db.value("SELECT members FROM pgtrickle.pgt_scc_status()") == ["public.reach_a", "public.reach_b"]
     db.run("INSERT INTO edges VALUES (1, 2), (2, 3)")
@@ -583,6 +585,63 @@ def test_members_of_other_roles(db: Database, role: Callable[..., psycopg.Connec
         bob.execute("SELECT pgtrickle.refresh_stream_table('reach_b')")
     alice.execute("SELECT pgtrickle.refresh_stream_table('reach_b')")
     assert_reachable(db, "reach_a", "reach_b")
+    db.run("DELETE FROM edges WHERE src = 1")
+    alice.execute("SELECT pgtrickle.refresh_stream_table('reach_a')")
+    assert_reachable(db, "reach_a", "reach_b")
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_what_capture_has_missed_is_made_good_for(live_db: Database, eventually: Eventually, by_hand: bool) -> None:
+    db = live_db
+    pair(db, schedule="1h" if by_hand else "1s")
+    db.run("INSERT INTO edges (src, dst) VALUES (3, 2)")
+    db.refresh("reach_a")
+    db.run(
+        "ALTER TABLE edges DISABLE TRIGGER ALL; DELETE FROM edges WHERE src < 3;"
+        " INSERT INTO edges (src, dst) VALUES (2, 9)"
+    )
+    db.run("ALTER TABLE edges ENABLE TRIGGER ALL")
+    if by_hand:
+        db.refresh("reach_b")
+    eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
+    assert_reachable(db, "reach_a", "reach_b")
+    assert "REINITIALIZE" in actions(db, "reach_a")
+    db.run("DELETE FROM edges WHERE src = 3")
+    if by_hand:
+        db.refresh("reach_b")
+    eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
+    assert_reachable(db, "reach_a", "reach_b")
+
+
+def test_in_one_unit_with_others(live_db: Database, eventually: Eventually) -> None:
+    """A refresh group takes the whole circle of a member in."""
+    db = live_db
+    pair(db, schedule="1s")
+    db.create("fan_out", "SELECT count(*) AS n FROM reach_b", schedule="1s")
+    db.run("SELECT pgtrickle.create_refresh_group('g', ARRAY['reach_b', 'fan_out'], 'repeatable_read')")
+    with seen_while(db, "SELECT (SELECT count(*) FROM reach_a) = (SELECT n FROM fan_out)") as seen:
+        for statement in ("INSERT INTO edges (src, dst) VALUES (3, 4)", "DELETE FROM edges WHERE src = 2"):
+            db.run(statement)
+            eventually(lambda: db.rows("SELECT src, dst FROM reach_a ORDER BY 1, 2") == db.rows(REACHABLE))
+    assert seen == {(True,)}
+    assert_reachable(db, "reach_a", "reach_b")
+    assert db.value("SELECT max(member_count) FROM pgtrickle.pgt_scheduler_jobs") == 3
+    assert len(db.rows("SELECT * FROM pgtrickle.dependency_tree()")) > 3
+
+
+def test_what_lies_above_is_refreshed_before(live_db: Database, eventually: Eventually) -> None:
+    db = live_db
+    db.run("CREATE TABLE edges (src int, dst int); INSERT INTO edges VALUES (1, 2), (2, 3), (3, 1)")
+    db.create("known", "SELECT src, dst, count(*) AS n FROM edges GROUP BY src, dst", schedule="1s")
+    db.create("reach_a", "SELECT src, dst FROM known", schedule="1s")
+    db.create("reach_b", "SELECT src, dst FROM reach_a")
+    db.run("SET pg_trickle.allow_circular = on")
+    alter(db, "reach_a", CLOSING.replace("edges", "known"))
+    for change in ("INSERT INTO edges VALUES (3, 4), (1, 2)", "DELETE FROM edges WHERE src = 3", "TRUNCATE edges"):
+        db.run(change)
+        eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
+        assert_reachable(db, "reach_a")
+        db.assert_current("reach_b", "known")
 
 
 @pytest.mark.parametrize("seed", range(4))
