@@ -322,7 +322,7 @@ SETTINGS = (
         "max_fixpoint_iterations",
         "integer",
         "100",
-        "Rounds after which stream tables that read each other in a circle are given up.",
+        "Rounds after which the refresh of stream tables that read each other is given up.",
         1,
         10000,
     ),

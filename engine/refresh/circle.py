@@ -60,7 +60,7 @@ async def refresh_circle(
         return None
     if conduct.lock is not None:
         await conduct.lock()
-    ((limit, last_change),) = await session.fetch(_BEGIN)
+    ((limit, last_change),) = await session.fetch(_BEGIN, list(members))
     circle = _Circle(session, tuple(members), conduct, {each.relid: each.name for each in found}, int(limit))
     restarts = 0
     reason = anew or await circle.reason_among(found)
@@ -81,7 +81,7 @@ async def refresh_circle(
 
 
 _BEGIN = """
-SELECT pgtrickle._setting('pg_trickle.max_fixpoint_iterations', '100')::integer, pgtrickle._last_change()
+SELECT pgtrickle._setting('pg_trickle.max_fixpoint_iterations', '100')::integer, pgtrickle._begin_circle($1::bigint[])
 """
 
 _EMPTY = """

@@ -22,6 +22,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT array_agg(c.pgt_id ORDER BY c.pgt_id) FROM circle c HAVING count(*) > 1
 $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._circle_of(bigint) FROM PUBLIC;
 
 
 -- The members of a circle, by its number.
@@ -29,6 +30,7 @@ CREATE OR REPLACE FUNCTION pgtrickle._circle_members(scc_id int) RETURNS bigint[
 LANGUAGE sql STABLE STRICT SET search_path = pg_catalog, pg_temp AS $$
     SELECT array_agg(s.pgt_id ORDER BY s.pgt_id) FROM pgtrickle.pgt_stream_tables s WHERE s.scc_id = _circle_members.scc_id
 $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._circle_members(int) FROM PUBLIC;
 
 
 -- Write down which circle a stream table is a member of, after what it reads has changed; and those that were in one with it. Members
@@ -104,11 +106,14 @@ BEGIN
 END $$;
 
 
--- The number of the last statement whose changes were captured.
-CREATE OR REPLACE FUNCTION pgtrickle._last_change() RETURNS bigint
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM pgtrickle_changes.change_id_seq q
-$$;
+-- Begin the refresh of stream tables that read each other: the number of the last statement whose changes were captured before. Raises
+-- 42501 unless the caller may act for their owners.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_circle(members bigint[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(m) FROM unnest(members) AS m;
+    RETURN (SELECT CASE WHEN q.is_called THEN q.last_value ELSE 0 END FROM pgtrickle_changes.change_id_seq q);
+END $$;
 
 
 -- Remove what has been captured of a stream table by this transaction, after a change, and cancels out: readers are to find what has
