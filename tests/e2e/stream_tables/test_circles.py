@@ -512,6 +512,29 @@ def test_writers_beside_refreshes(live_db: Database, eventually: Eventually, by_
     assert_reachable(db, "reach_a", "reach_b")
 
 
+def test_rows_that_go_while_a_refresh_begins(db: Database, eventually: Eventually) -> None:
+    """At READ COMMITTED the statement sees the deletion, which was not there when the refresh was decided."""
+    pair(db)
+    db.run("TRUNCATE edges; INSERT INTO edges (src, dst) VALUES (1, 2), (2, 3), (3, 2)")
+    alter(
+        db,
+        "reach_a",
+        "SELECT 1 AS src, 1 AS dst UNION SELECT b.src, e.dst FROM reach_b b JOIN edges e ON e.src = b.dst",
+    )
+    db.run("INSERT INTO edges (src, dst) VALUES (3, 9)")
+    writer, refresher = db.connect(autocommit=False), db.connect()
+    writer.execute("LOCK TABLE edges; DELETE FROM edges WHERE src = 1")
+    thread = threading.Thread(target=refresher.execute, args=("SELECT pgtrickle.refresh_stream_table('reach_a')",))
+    thread.start()
+    waiting = "SELECT pid FROM pg_locks WHERE relation = 'edges'::regclass AND NOT granted"
+    eventually(lambda: db.rows(waiting), what="a refresh that waits")
+    writer.commit()
+    thread.join()
+    assert "FULL" in actions(db, "reach_a")[-3:]
+    assert db.rows("SELECT dst FROM reach_a") == db.rows("SELECT dst FROM reach_b") == [(1,)]
+    db.assert_current("reach_a", "reach_b")
+
+
 def test_a_refresh_that_is_ended_midway_leaves_nothing_of_it(db: Database, eventually: Eventually) -> None:
     """At that moment reach_a is changed, or emptied, and reach_b is not."""
     pair(db)
