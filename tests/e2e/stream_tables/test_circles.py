@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.clusters import OTHER_PROGRAMS
 from tests.e2e.conftest import Database, Headwater
 from tests.e2e.scheduling.loading import seen_while, skips
 
@@ -665,6 +666,40 @@ def test_what_lies_above_is_refreshed_before(live_db: Database, eventually: Even
         eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
         assert_reachable(db, "reach_a")
         db.assert_current("reach_b", "known")
+
+
+@pytest.mark.skipif(OTHER_PROGRAMS is not None, reason="the embedded one decodes its log")
+def test_a_source_that_is_captured_from_the_log(live_db: Database, eventually: Eventually) -> None:
+    """By hand at both levels, by the scheduler, and in a group that must see one moment."""
+    db = live_db
+    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.cdc_mode = 'auto'")
+    pair(db, schedule="1h")
+    db.create("fan_out", "SELECT count(*) AS n FROM reach_b", schedule="1h")
+    of_edges = "SELECT cdc_mode FROM pgtrickle.check_cdc_health() WHERE source_table = 'public.edges'"
+    eventually(lambda: db.value(of_edges) == "WAL", what="capture from the log")
+    changes = ["INSERT INTO edges (src, dst) VALUES (3, 4), (4, 1)", "DELETE FROM edges WHERE src = 4"]
+    for change in changes:
+        db.run(change)
+        db.refresh("reach_b")
+        assert_reachable(db, "reach_a", "reach_b")
+    for change in changes:
+        db.run(change)
+        db.run("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        db.refresh("reach_a")
+        db.run("COMMIT")
+        assert_reachable(db, "reach_a", "reach_b")
+    for name in ("reach_a", "reach_b", "fan_out"):
+        db.run("SELECT pgtrickle.alter_stream_table(%s, schedule => '1s')", name)
+    for grouped in (False, True):
+        if grouped:
+            db.run("SELECT pgtrickle.create_refresh_group('g', ARRAY['reach_b', 'fan_out'], 'repeatable_read')")
+        for change in changes:
+            db.run(change)
+            eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
+            assert_reachable(db, "reach_a", "reach_b")
+            eventually(lambda: not db.difference("fan_out"))
+    failed = "SELECT error_message FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'"
+    assert db.rows(failed) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
