@@ -134,20 +134,24 @@ BEGIN
     FROM pg_attribute a
     WHERE a.attrelid = buffer AND a.attnum > 0 AND NOT a.attisdropped
       AND a.attname NOT IN ('__pgt_change_id', '__pgt_xid', '__pgt_w');
-    -- The texts only bring images together that may be the same; *= tells, byte by byte.
+    -- Images are brought together by their texts; where those of one text are not all the same to the byte, they stay.
     EXECUTE format($q$
-        WITH mine AS MATERIALIZED (
-            SELECT i.*, row_number() OVER (PARTITION BY i.written, i.weight ORDER BY i.change_id) AS place
-            FROM (SELECT c.ctid AS tid, c."__pgt_w" AS weight, c."__pgt_change_id" AS change_id, %1$s AS image,
-                         (%1$s)::text COLLATE "C" AS written
-                  FROM %2$s c
-                  WHERE c."__pgt_xid" = pg_current_xact_id() AND c."__pgt_change_id" > $1 AND c."__pgt_w" <> 0) AS i
+        WITH mine AS (
+            SELECT c.ctid AS tid, c."__pgt_w" AS weight, c."__pgt_change_id" AS change_id, %1$s AS image,
+                   (%1$s)::text COLLATE "C" AS written
+            FROM %2$s c
+            WHERE c."__pgt_xid" = pg_current_xact_id() AND c."__pgt_change_id" > $1 AND c."__pgt_w" <> 0
+        ), counted AS (
+            SELECT m.tid, m.written, m.image *= first_value(m.image) OVER (PARTITION BY m.written) AS alike,
+                   row_number() OVER (PARTITION BY m.written, m.weight ORDER BY m.change_id) AS place,
+                   count(*) FILTER (WHERE m.weight = -1) OVER (PARTITION BY m.written) AS went,
+                   count(*) FILTER (WHERE m.weight = 1) OVER (PARTITION BY m.written) AS came
+            FROM mine m
+        ), judged AS (
+            SELECT c.tid, c.place <= least(c.went, c.came) AND bool_and(c.alike) OVER (PARTITION BY c.written) AS superfluous
+            FROM counted c
         )
-        DELETE FROM %2$s d
-        WHERE d.ctid = ANY (ARRAY(
-            SELECT unnest(ARRAY[went.tid, came.tid])
-            FROM mine went JOIN mine came ON came.written = went.written AND came.place = went.place AND came.image *= went.image
-            WHERE went.weight = -1 AND came.weight = 1))$q$, image, buffer)
+        DELETE FROM %2$s d WHERE d.ctid = ANY (ARRAY(SELECT j.tid FROM judged j WHERE j.superfluous))$q$, image, buffer)
     USING after;
 END $$;
 
