@@ -403,9 +403,23 @@ async def _alter(
         await _set_status(session, context, argument(Status, "status", changes["status"]))
 
 
+_ANY_SUSPENDED = """
+SELECT pg_catalog.bool_or(s.status OPERATOR(pg_catalog.=) 'SUSPENDED')
+FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id OPERATOR(pg_catalog.=) ANY ($1::bigint[])
+"""
+
+
 async def _close_circle(session: SqlSession, context: RefreshContext, spark: Spark) -> None:
-    """Compute the circle of a stream table by its new query: what the others hold may rest on its former one."""
-    if context.circle:
+    """Compute the circle of a stream table by its new query: what the others hold may rest on its former one.
+
+    While a member is suspended that is left to the next refresh.
+    """
+    if not context.circle:
+        return
+    ((suspended,),) = await session.fetch(_ANY_SUSPENDED, list(context.circle))
+    if suspended:
+        await set_state(session, context.pgt_id, needs_reinit=True)
+    else:
         reason = f'another query of "{context.name}", which is in a circle'
         await refresh_circle_now(session, context, Initiator.MANUAL, spark, anew=reason)
 

@@ -1,8 +1,9 @@
 """Which stream tables are refreshed together: a unit is what one worker refreshes in one transaction.
 
-Most stream tables are a unit of their own. Two declarations make one of several: that a diamond is atomic, which the
-stream table says in which its paths meet, and a refresh group. Declarations with a member in common make one unit, and
-so does what stands between members of one: otherwise there would be no order to refresh them in.
+Most stream tables are a unit of their own. A circle is one, since none of its members comes before the others. Two
+declarations make one of several: that a diamond is atomic, which the stream table says in which its paths meet, and a
+refresh group. Declarations and circles with a member in common make one unit, and so does what stands between members
+of one: otherwise there would be no order to refresh them in.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ DECLARE
     context jsonb;
     system text := pgtrickle._system();
 BEGIN
-    SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.frontier->>'system' AS system INTO st
+    SELECT s.pgt_owner, s.pgt_name, s.pgt_relid, s.scc_id, s.frontier->>'system' AS system INTO st
     FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id;
     IF NOT FOUND THEN
         RAISE EXCEPTION USING ERRCODE = '42P01', MESSAGE = format('stream table with ID %s does not exist', pgt_id);
@@ -172,6 +172,9 @@ BEGIN
     -- Its row is the lock. Who has waited finds it as it is now, perhaps with another owner, or not at all.
     IF wait THEN
         PERFORM pgtrickle._note_progress(pgt_id, 1);
+        IF st.scc_id IS NOT NULL THEN  -- in one order: who refreshes one of a circle refreshes all
+            PERFORM FROM pgtrickle.pgt_definitions s WHERE s.scc_id = st.scc_id ORDER BY s.pgt_id FOR UPDATE;
+        END IF;
         SELECT s.pgt_owner, s.pgt_name, s.pgt_relid INTO locked
         FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _begin_refresh.pgt_id FOR UPDATE SKIP LOCKED;
         IF NOT FOUND THEN

@@ -367,6 +367,15 @@ def test_create_or_replace_and_a_view_close_one_too(db: Database) -> None:
     db.run("INSERT INTO edges VALUES (3, 1)")
     db.refresh("reach_a")
     assert_reachable(db, "reach_a", "reach_b")
+    more = CLOSING.replace("SELECT src, dst", "SELECT 'by edge' AS how, src, dst").replace(
+        "b.src,", "'by edge', b.src,"
+    )
+    db.run("SELECT pgtrickle.create_or_replace_stream_table('reach_a', %s)", more)
+    assert db.rows("SELECT DISTINCT how FROM reach_a") == [("by edge",)]
+    db.run("DELETE FROM edges WHERE src = 3")
+    db.refresh("reach_b")
+    assert_reachable(db, "reach_b")
+    db.assert_current("reach_a")
 
 
 def test_a_member_cannot_be_computed_as_a_whole(db: Database) -> None:
@@ -578,6 +587,45 @@ def test_a_server_that_is_killed_goes_on(own_server: Headwater, own_db: Database
     own_server.start()
     db.connection = db.connect()
     eventually(lambda: db.rows("SELECT src, dst FROM reach_b ORDER BY 1, 2") == db.rows(REACHABLE))
+    assert_reachable(db, "reach_a", "reach_b")
+
+
+def test_a_suspended_member_can_get_another_query(db: Database) -> None:
+    """All are computed by it when it is resumed."""
+    pair(db)
+    db.run("SELECT pgtrickle.alter_stream_table('reach_b', status => 'SUSPENDED')")
+    alter(db, "reach_b", "SELECT src, dst FROM reach_a WHERE dst < 100")
+    alter(db, "reach_a", CLOSING.replace("FROM edges", "FROM edges WHERE src > 1", 1))
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        db.refresh("reach_a")
+    db.run("SELECT pgtrickle.resume_stream_table('reach_b')")
+    db.refresh("reach_a")
+    db.assert_current("reach_a", "reach_b")
+    assert db.rows("SELECT src, dst FROM reach_b") == [(2, 3)]
+
+
+def test_refreshes_by_hand_at_once(db: Database) -> None:
+    """They wait for each other in one order."""
+    pair(db)
+    failures: list[BaseException] = []
+
+    def work(connection: psycopg.Connection[Any], name: str, seed: int) -> None:
+        source = random.Random(seed)
+        try:
+            for _ in range(6):
+                connection.execute("INSERT INTO edges (src, dst) VALUES (%s, %s)", source.choices(range(1, 9), k=2))
+                connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name])
+        except psycopg.Error as error:
+            failures.append(error)
+
+    names = ["reach_a", "reach_b"] * 2
+    threads = [threading.Thread(target=work, args=(db.connect(), name, seed)) for seed, name in enumerate(names)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    db.refresh("reach_a")
     assert_reachable(db, "reach_a", "reach_b")
 
 

@@ -115,3 +115,16 @@ def test_a_group_and_a_diamond_with_a_member_in_common() -> None:
 def test_what_is_a_diamond(reads: list[tuple[int, ...]], members: set[int]) -> None:
     tables = [stream_table(pgt_id, *sources) for pgt_id, *sources in reads]
     assert DependencyGraph(tables).diamond(tables[-1].pgt_id) == members
+
+
+def test_a_circle_is_one_unit_whatever_is_declared() -> None:
+    """Also of several roles, and before it is populated: none of its members can be refreshed by itself."""
+    tables = [*diamond(), replace(stream_table(6, 1, 7), circle=6), replace(stream_table(7, 6), circle=6, owner=BOB)]
+    tables = changed(tables, 7, is_populated=False)
+    assert keys(tables) == ["s:1", "s:2", "s:3", "a:6,7", "s:4", "s:5"]
+    unit = found(tables)[3]
+    assert (unit.one_snapshot, unit.slowest, unit.blocked) == (False, False, None)
+    assert "is suspended" in (found(changed(tables, 6, status=Status.SUSPENDED))[3].blocked or "")
+    grouped = changed(changed(changed(tables, 5, group=1), 6, group=1), 7, owner=ALICE)
+    assert keys(grouped)[3] == "a:6,7"  # the group waits until all are populated
+    assert keys(changed(grouped, 7, is_populated=True))[-1] == "a:5,6,7"
