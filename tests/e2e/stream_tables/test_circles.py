@@ -367,9 +367,7 @@ def test_create_or_replace_and_a_view_close_one_too(db: Database) -> None:
     db.run("INSERT INTO edges VALUES (3, 1)")
     db.refresh("reach_a")
     assert_reachable(db, "reach_a", "reach_b")
-    more = CLOSING.replace("SELECT src, dst", "SELECT 'by edge' AS how, src, dst").replace(
-        "b.src,", "'by edge', b.src,"
-    )
+    more = CLOSING.replace("src, dst", "src, dst, 'by edge' AS how").replace("e.dst F", "e.dst, 'by edge' F")
     db.run("SELECT pgtrickle.create_or_replace_stream_table('reach_a', %s)", more)
     assert db.rows("SELECT DISTINCT how FROM reach_a") == [("by edge",)]
     db.run("DELETE FROM edges WHERE src = 3")
