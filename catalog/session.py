@@ -102,8 +102,8 @@ class RequestSession(SqlSession, Protocol):
         """True if the transaction is this one statement (the relay opened it), so that `restart` is allowed."""
         ...
 
-    async def restart(self) -> None:
-        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ. Only where `autocommit`."""
+    async def restart(self, *, one_snapshot: bool = True) -> None:
+        """COMMIT what has been done and BEGIN: REPEATABLE READ, or READ COMMITTED. Only where `autocommit`."""
         ...
 
     async def abandon(self) -> None:

@@ -20,6 +20,7 @@ from engine.refresh.refresh import Unpopulated, refresh
 from engine.requests.create import create, creation_target, drop_storage, notice
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
+from engine.requests.immediate import awaits_triggers, enter_immediate, leave_immediate
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -190,12 +191,17 @@ async def refresh_locked(
 
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
+    if context.refresh_mode == RefreshMode.IMMEDIATE:
+        context = await leave_immediate(session, context)
     if must_be_repaired(context):
         context = await repair(session, context)
     context, changed = await polled(session, context, spark.lake)
     if changed:
         spark = NoSpark(POLLED, spark.lake)
-    return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
+    outcome = await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
+    if awaits_triggers(context) and not context.one_snapshot:
+        await enter_immediate(session, context.pgt_id, initiator, spark)
+    return outcome
 
 
 class HeldBack(Exception):
@@ -229,7 +235,9 @@ async def refresh_scheduled(
     tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
     """
     context = await begin(session, pgt_id, wait=False)
-    if is_fresh(context) and not context.capture.polled:
+    if context.refresh_mode == RefreshMode.IMMEDIATE and not must_be_repaired(context):
+        return None
+    if is_fresh(context) and not context.capture.polled and not awaits_triggers(context):
         return None
     if on_schedule and context.held_back is not None:
         raise HeldBack(context.held_back)
@@ -237,7 +245,7 @@ async def refresh_scheduled(
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.capture.polled and not after_poll:
         raise NotPolled
-    if context.one_snapshot and context.capture.late and not whole:
+    if context.one_snapshot and (context.capture.late or awaits_triggers(context)) and not whole:
         raise ComesLate
     outcome = await refresh(session, context, initiator=initiator, spark=spark, job=job)
     if on_schedule and not context.one_snapshot:
@@ -245,6 +253,8 @@ async def refresh_scheduled(
         held = await session.fetch("SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint", pgt_id)
         if held:
             raise HeldBack(str(held[0][0]))
+    if awaits_triggers(context) and not context.one_snapshot:
+        await enter_immediate(session, context.pgt_id, initiator, spark, patience=0)
     return outcome
 
 
@@ -351,6 +361,8 @@ async def _alter(
         context = await repair(session, context)
     pgt_id = context.pgt_id
     requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
+    if context.refresh_mode == RefreshMode.IMMEDIATE and ("query" in changes or requested != RefreshMode.IMMEDIATE):
+        context = await leave_immediate(session, context)
     if "schedule" in changes:
         await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
     if "query" in changes:
@@ -360,6 +372,8 @@ async def _alter(
         fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
         if requested != context.requested_mode or fell_back:
             await set_refresh_mode(session, context, requested)
+            if context.requested_mode == RefreshMode.IMMEDIATE and "schedule" not in changes:
+                await set_state(session, pgt_id, schedule="calculated")
     if "cdc_mode" in changes:
         await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
         await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
@@ -367,6 +381,16 @@ async def _alter(
     await settle_diamond(session, pgt_id, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))
+    if requested == RefreshMode.IMMEDIATE and not changes.keys().isdisjoint({"query", "refresh_mode", "status"}):
+        await become_immediate(session, pgt_id, spark)
+
+
+async def become_immediate(session: SqlSession, pgt_id: int, spark: Spark) -> None:
+    """Have triggers maintain a stream table that is to be so, unless it is suspended. Raises SqlError."""
+    context = await lock(session, pgt_id)
+    if awaits_triggers(context) and context.status != Status.SUSPENDED:
+        await session.fetch("SELECT pgtrickle._check_immediate($1::bigint)", pgt_id)
+        await refresh_locked(session, may_be_refreshed(context), Initiator.MANUAL, spark)
 
 
 async def _settle_append_only(session: SqlSession, context: RefreshContext, changes: dict[str, Any]) -> None:

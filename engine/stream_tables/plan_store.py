@@ -44,10 +44,10 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     ((reason,),) = await session.fetch(
         "SELECT fallback_reason FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", pgt_id
     )
-    if requested == RefreshMode.DIFFERENTIAL and not plan.differentiable:
+    if requested in (RefreshMode.DIFFERENTIAL, RefreshMode.IMMEDIATE) and not plan.differentiable:
         raise SqlError(
             "0A000",
-            f'stream table "{name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
+            f'stream table "{name}" cannot be refreshed in {requested} mode: {reason}',
             hint="Use refresh_mode => 'AUTO' or 'FULL'.",
         )
     incremental = plan.differentiable and requested != RefreshMode.FULL

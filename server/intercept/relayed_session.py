@@ -148,8 +148,8 @@ class RelayedSession:
         finally:
             self.busy = False
 
-    async def restart(self) -> None:
-        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ."""
+    async def restart(self, *, one_snapshot: bool = True) -> None:
+        """COMMIT what has been done and BEGIN ISOLATION LEVEL REPEATABLE READ, or READ COMMITTED."""
         if not self.autocommit:
             raise SqlError("25001", "cannot commit in the client's transaction")
         if self.disturbed:
@@ -157,7 +157,7 @@ class RelayedSession:
         # The disk is waited for once, at the end of what follows: until then nobody has been told of anything.
         await self.execute("SET LOCAL synchronous_commit = off")
         await self._commit()
-        await self.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        await self.execute(f"BEGIN ISOLATION LEVEL {'REPEATABLE READ' if one_snapshot else 'READ COMMITTED'}")
         await self.pin()
 
     async def abandon(self) -> None:

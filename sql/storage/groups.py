@@ -95,7 +95,7 @@ class Groups(Keyed):
         merged, rescan = self._merged(plan, storage)
         rows = self._now(plan, merged, rescan)
         target = plan.cte("__pgt_new", self.identified(self.finished(rows)))
-        done = {"updated": self.update(plan, storage, target)}
+        done = {"updated": self.update(plan, storage, target, "TRUE" if plan.marks_touched else None)}
         if self.aggregate.grouped or self.filtered:
             done["deleted"] = self.delete(plan, storage, plan.cte("__pgt_empty", self._gone(merged, target)))
         unknown = select([], merged, where=["NOT __pgt_known", *([] if self.filtered else self._alive)])

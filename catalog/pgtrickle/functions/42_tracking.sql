@@ -377,6 +377,7 @@ BEGIN
     END LOOP;
     IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._drop_copies();
+        PERFORM pgtrickle._drop_unused_immediate();
     END IF;
     PERFORM pgtrickle._revoke_buffers(false);
     RETURN ended;

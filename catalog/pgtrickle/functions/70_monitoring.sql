@@ -111,7 +111,7 @@ END $$;
 -- be any more. Of three values: true if so, else NULL if that is not known. The tables of a view are its sources, too: the view itself has none.
 CREATE OR REPLACE FUNCTION pgtrickle._lacks_changes(pgt_id bigint, most bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT s.needs_reinit OR s.status = 'ERROR' OR (
+    SELECT s.needs_reinit OR s.status = 'ERROR' OR s.refresh_mode <> 'IMMEDIATE' AND (
         SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
         FROM pgtrickle.pgt_dependencies d,
              LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, _lacks_changes.most) AS c(changed)

@@ -1,0 +1,320 @@
+-- IMMEDIATE mode: triggers on the sources of a stream table that maintain it, within the statements that change these.
+--
+-- What they do the compiler has written (sql/immediate). Of a stream table with the number 7 there are, in pgtrickle_changes:
+-- functions immediate_7_1() and so on, one for each source, and immediate_7_hold(), which belong to the stream table's owner and run with
+-- his rights; and a table immediate_7, in which changes are put down that cannot be applied at once. Its row with source 0 is what a
+-- transaction locks that has changed the result.
+
+
+-- Triggers of a stream table on a source, in the order in which they fire. Numbers of one length make that order the same on every
+-- source.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_triggers(pgt_id bigint, OUT part text, OUT event text, OUT name text)
+RETURNS SETOF record
+LANGUAGE sql IMMUTABLE ROWS 6 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT v.part, v.event, format('pg_trickle_immediate_%s_%s', lpad(pgt_id::text, 12, '0'), v.part)
+    FROM (VALUES ('begin', NULL), ('hold', NULL), ('insert', 'INSERT'), ('update', 'UPDATE'), ('delete', 'DELETE'),
+                 ('truncate', 'TRUNCATE')) AS v(part, event)
+$$;
+
+
+-- What the triggers of a stream table are now, with their functions. One that was disabled and enabled again is another.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_state(pgt_id bigint) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled, p.xmin, c.relhassubclass), ','
+                                                      ORDER BY t.oid), ''))
+    FROM pgtrickle.pgt_dependencies d
+    JOIN pg_trigger t ON t.tgrelid = d.source_relid
+                     AND t.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(_immediate_state.pgt_id) n)
+    JOIN pg_proc p ON p.oid = t.tgfoid
+    JOIN pg_class c ON c.oid = t.tgrelid
+    WHERE d.pgt_id = _immediate_state.pgt_id AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = t.tgrelid)
+$$;
+
+
+-- Whether the triggers of a stream table are not those that were made.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_gap(pgt_id bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT pgtrickle._immediate_state(_immediate_gap.pgt_id) IS DISTINCT FROM (
+        SELECT i.state FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _immediate_gap.pgt_id)
+$$;
+
+
+-- Why a source of a stream table of some role cannot have these triggers, NULL where it can.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_obstacle(owner oid, source oid) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r record;
+    title text := pgtrickle._qualified(source);
+BEGIN
+    SELECT c.relkind, c.relpersistence INTO r FROM pg_class c WHERE c.oid = source;
+    IF r.relkind = 'p' THEN
+        RETURN format('"%s" is partitioned', title);
+    ELSIF cardinality(pgtrickle._relations(source)) > 1 THEN
+        RETURN format('"%s" has children', title);
+    ELSIF r.relpersistence = 'u' THEN
+        RETURN format('"%s" is unlogged: PostgreSQL empties it when it recovers from a crash, and tells no trigger', title);
+    END IF;
+    RETURN pgtrickle._capture_obstacle(source);
+END $$;
+
+
+-- Raises 0A000 where a source of a stream table cannot have triggers that maintain it, 42501 where its owner may not make them.
+CREATE OR REPLACE FUNCTION pgtrickle._check_immediate(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid := pgtrickle._owner_of(pgt_id);
+    d record;
+    obstacle text;
+BEGIN
+    IF (SELECT s.requested_cdc_mode = 'wal' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _check_immediate.pgt_id) THEN
+        PERFORM pgtrickle._raise('0A000', 'cdc_mode => ''wal'' is not supported in IMMEDIATE mode',
+            'What is decoded from the write-ahead log comes after the statement that has made it.',
+            'Use cdc_mode => ''auto'' or ''trigger'', or refresh_mode => ''DIFFERENTIAL''.');
+    END IF;
+    FOR d IN SELECT p.source_relid, p.columns_used FROM pgtrickle.pgt_dependencies p
+             WHERE p.pgt_id = _check_immediate.pgt_id AND p.source_type <> 'VIEW' LOOP
+        obstacle := coalesce(pgtrickle._immediate_obstacle(owner, d.source_relid), (
+            SELECT format('column "%s" of "%s" is a virtual generated one', a.attname, pgtrickle._qualified(d.source_relid))
+            FROM pg_attribute a
+            WHERE a.attrelid = d.source_relid AND a.attgenerated = 'v' AND a.attname = ANY (d.columns_used) LIMIT 1));
+        IF obstacle IS NOT NULL THEN
+            PERFORM pgtrickle._raise('0A000', 'this query is not supported in IMMEDIATE mode', obstacle,
+                                     'Use refresh_mode => ''DIFFERENTIAL'' with a schedule of ''on commit''.');
+        ELSIF NOT has_table_privilege(owner, d.source_relid, 'TRIGGER') THEN
+            PERFORM pgtrickle._raise('42501', format('permission denied for table %s', pgtrickle._qualified(d.source_relid)),
+                format('In IMMEDIATE mode statements that change the table run the query of role "%s".', pg_get_userbyid(owner)),
+                format('GRANT TRIGGER ON %s TO %I;', pgtrickle._qualified(d.source_relid), pg_get_userbyid(owner)));
+        END IF;
+    END LOOP;
+END $$;
+
+
+-- Lock the sources of a stream table against writers, until the transaction ends: {}, or {"locked": message} where that cannot be had
+-- soon. Who has these locks sees, by a new snapshot, all changes that were made before.
+CREATE OR REPLACE FUNCTION pgtrickle._try_lock_sources(pgt_id bigint) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    d record;
+BEGIN
+    PERFORM pgtrickle._check_immediate(pgt_id);
+    FOR d IN SELECT p.source_relid FROM pgtrickle.pgt_dependencies p
+             WHERE p.pgt_id = _try_lock_sources.pgt_id AND p.source_type <> 'VIEW' ORDER BY p.source_relid LOOP
+        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(d.source_relid));
+    END LOOP;
+    RETURN '{}';
+EXCEPTION WHEN lock_not_available THEN
+    RETURN jsonb_build_object('locked', SQLERRM);
+END $$;
+
+
+-- A function of a stream table's, with the rights of its owner.
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    signature text := format('pgtrickle_changes.%I()', name);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE %s SET enable_mergejoin = off SET jit = off AS %L',
+                   signature, returns, CASE returns WHEN 'trigger' THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END, body);
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
+    PERFORM pgtrickle._give_function(signature, owner);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid) FROM PUBLIC;
+
+
+-- The table in which changes are put down: a column for each of those that are read of a source, of its type below domains.
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_table(pgt_id bigint, sources jsonb, owner oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' AS $$
+DECLARE
+    put_down text := format('pgtrickle_changes.%I', 'immediate_' || pgt_id);
+    columns text;
+BEGIN
+    SELECT string_agg(format(', %I %s%s', format('c%s_%s', s.value->>'number', c.place), pgtrickle._base_type(a.atttypid, a.atttypmod),
+                             (SELECT format(' COLLATE %I.%I', n.nspname, l.collname)
+                              FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
+                              WHERE l.oid = a.attcollation AND l.collname <> 'default')), '')
+    INTO columns
+    FROM jsonb_array_elements(sources) AS s
+    CROSS JOIN LATERAL jsonb_array_elements_text(s.value->'columns') WITH ORDINALITY AS c(name, place)
+    JOIN pg_attribute a ON a.attrelid = (s.value->>'oid')::oid AND a.attname = c.name AND a.attnum > 0 AND NOT a.attisdropped;
+    EXECUTE format('CREATE TABLE %s (source smallint NOT NULL, "__pgt_w" smallint, holder xid8%s)', put_down, columns);
+    EXECUTE format('COMMENT ON TABLE %s IS %L', put_down, 'Changes that IMMEDIATE mode has put down within a statement.');
+    EXECUTE format('CREATE INDEX ON %s (source)', put_down);
+    EXECUTE format('INSERT INTO %s (source, holder) VALUES (0, ''0'')', put_down);
+    EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', put_down, pg_get_userbyid(owner));
+    PERFORM pgtrickle._keep_out_of_statistics(put_down::regclass::oid);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_table(bigint, jsonb, oid) FROM PUBLIC;
+
+
+-- Put the triggers of a stream table on a source, in force whatever session_replication_role says.
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_triggers(pgt_id bigint, source oid, number int, columns text[], holds boolean)
+RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(source);
+    begun text := quote_literal('pgtrickle.begun_' || pgt_id);
+    named text := (SELECT string_agg(quote_ident(c), ', ') FROM unnest(columns) AS c);
+    t record;
+BEGIN
+    FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) LOOP
+        CONTINUE WHEN t.part = 'hold' AND NOT holds;
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT %s EXECUTE FUNCTION %s', t.name,
+            CASE t.part WHEN 'begin' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE'
+                        WHEN 'hold' THEN 'BEFORE INSERT OR DELETE OR TRUNCATE' || coalesce(' OR UPDATE OF ' || named, '')
+                        ELSE 'AFTER ' || t.event END,
+            target,
+            CASE t.part WHEN 'insert' THEN 'REFERENCING NEW TABLE AS __pgt_new'
+                        WHEN 'delete' THEN 'REFERENCING OLD TABLE AS __pgt_old'
+                        WHEN 'update' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new' ELSE '' END,
+            -- A condition counts far faster than a function does. It is never true.
+            CASE t.part WHEN 'begin' THEN format('WHEN (set_config(%s, (coalesce(nullif(current_setting(%s, true), %L), %L)::int + 1)::text, '
+                                                 'true) IS NULL)', begun, begun, '', '0') ELSE '' END,
+            CASE t.part WHEN 'begin' THEN 'pgtrickle._pin()'
+                        WHEN 'hold' THEN format('pgtrickle_changes.%I()', format('immediate_%s_hold', pgt_id))
+                        ELSE format('pgtrickle_changes.%I()', format('immediate_%s_%s', pgt_id, number)) END);
+        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
+        PERFORM pgtrickle._check_placed(source, t.name);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_triggers(bigint, oid, int, text[], boolean) FROM PUBLIC;
+
+
+-- Remove what maintains a stream table, but for some triggers. Locks the tables of the others.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_immediate(pgt_id bigint, kept name[], but_for oid[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t record;
+BEGIN
+    FOR t IN SELECT g.tgrelid, g.tgname FROM pg_trigger g
+             WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n)
+               AND NOT (g.tgname = ANY (kept) AND g.tgrelid = ANY (but_for)) ORDER BY 1, 2 LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
+    END LOOP;
+    FOR t IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
+             WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_', pgt_id)
+               AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgfoid = p.oid) LOOP
+        EXECUTE format('DROP FUNCTION %s', t.signature);
+    END LOOP;
+    EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'immediate_' || pgt_id);
+    DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _drop_immediate.pgt_id;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._drop_immediate(bigint, name[], oid[]) FROM PUBLIC;
+
+
+-- Remove what has maintained stream tables that are no longer maintained so. Where a table is busy for half a second it is left for the
+-- next time.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_unused_immediate() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    unused bigint;
+BEGIN
+    FOR unused IN
+        SELECT substr(p.proname, 11)::bigint FROM (
+            SELECT rtrim(left(p.proname, -4), '_') AS proname FROM pg_proc p
+            WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ '^immediate_[0-9]+_left$') AS p
+        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = substr(p.proname, 11)::bigint)
+    LOOP
+        BEGIN
+            PERFORM pgtrickle._drop_immediate(unused, '{}', '{}');
+        EXCEPTION WHEN lock_not_available THEN
+            RETURN;
+        END;
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._drop_unused_immediate() FROM PUBLIC;
+
+
+-- Have triggers maintain a stream table from now on: {"lock", "sources": [{"oid", "number", "columns", "body"}], "left", "hold"} are the
+-- bodies of functions, which run with the rights of its owner. The caller has locked the sources, and the stream table holds what
+-- its query gives. Its sources are no longer captured for it.
+CREATE OR REPLACE FUNCTION pgtrickle._install_immediate(pgt_id bigint, program jsonb) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    owner oid := pgtrickle._owner_of(pgt_id);
+    s record;
+BEGIN
+    PERFORM pgtrickle._check_immediate(pgt_id);
+    IF NOT (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user) THEN
+        LOCK TABLE pgtrickle.pgt_role_functions_lock IN EXCLUSIVE MODE;
+    END IF;
+    -- What stays is replaced, which locks no reader of the sources out.
+    PERFORM pgtrickle._drop_immediate(
+        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR program->>'hold' IS NOT NULL),
+        ARRAY(SELECT (e->>'oid')::oid FROM jsonb_array_elements(program->'sources') AS e));
+    PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
+    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner);
+    IF program->>'hold' IS NOT NULL THEN
+        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner);
+    END IF;
+    FOR s IN SELECT (e->>'oid')::oid AS source, (e->>'number')::int AS number, e->>'body' AS body,
+                    ARRAY(SELECT jsonb_array_elements_text(e->'columns')) AS columns
+             FROM jsonb_array_elements(program->'sources') AS e ORDER BY 1 LOOP
+        IF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = pgt_id AND d.source_relid = s.source) THEN
+            RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
+        END IF;
+        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner);
+        PERFORM pgtrickle._write_immediate_triggers(pgt_id, s.source, s.number, s.columns, program->>'hold' IS NOT NULL);
+    END LOOP;
+    UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = NULL, slot_name = NULL, capture_generation = NULL WHERE d.pgt_id = pgt_id;
+    UPDATE pgtrickle.pgt_definitions d SET refresh_mode = 'IMMEDIATE', schedule = NULL, updated_at = clock_timestamp() WHERE d.pgt_id = pgt_id;
+    INSERT INTO pgtrickle.pgt_immediate VALUES (pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock');
+    PERFORM pgtrickle._untrack_sources();
+END $$;
+
+
+-- Have a stream table no longer be maintained by triggers. It is computed anew when it is next refreshed.
+CREATE OR REPLACE FUNCTION pgtrickle._end_immediate(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    UPDATE pgtrickle.pgt_definitions d SET needs_reinit = true, updated_at = clock_timestamp()
+    WHERE d.pgt_id = _end_immediate.pgt_id AND d.refresh_mode = 'IMMEDIATE';
+END $$;
+
+
+-- What cannot be maintained as it is, since something else has become of its sources, is refreshed by the server until it can be
+-- maintained again. The triggers stay where they are and do nothing: their tables may be locked by others.
+CREATE OR REPLACE FUNCTION pgtrickle._leave_immediate() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    f record;
+BEGIN
+    FOR f IN SELECT p.oid::regprocedure AS signature, pg_get_userbyid(p.proowner) AS owner FROM pg_proc p
+             WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_([0-9]+|hold)$', OLD.pgt_id) LOOP
+        EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
+                       'SET search_path = pg_catalog, pg_temp AS %L', f.signature, 'BEGIN RETURN NULL; END');
+    END LOOP;
+    DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = OLD.pgt_id;
+    IF tg_op = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    NEW.refresh_mode := 'DIFFERENTIAL';
+    NEW.needs_reinit := true;
+    RETURN NEW;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._leave_immediate() FROM PUBLIC;
+CREATE OR REPLACE TRIGGER leave_immediate BEFORE UPDATE ON pgtrickle.pgt_definitions FOR EACH ROW
+    WHEN (OLD.refresh_mode = 'IMMEDIATE' AND NEW.refresh_mode = 'IMMEDIATE' AND (NEW.needs_reinit OR NEW.status <> 'ACTIVE'))
+    EXECUTE FUNCTION pgtrickle._leave_immediate();
+CREATE OR REPLACE TRIGGER drop_immediate BEFORE DELETE ON pgtrickle.pgt_definitions FOR EACH ROW
+    WHEN (OLD.refresh_mode = 'IMMEDIATE')
+    EXECUTE FUNCTION pgtrickle._leave_immediate();
+
+
+-- For the functions of a stream table: raise what has gone wrong, and undo the statement that has changed a source.
+CREATE OR REPLACE FUNCTION pgtrickle._raise_missing(pgt_id bigint, missing bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._raise('XX001', format('%s rows are missing in stream table "%s"', missing,
+                                             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _raise_missing.pgt_id)),
+                             'It is not what its query gives, so the change of a table that it reads cannot be applied to it.',
+                             'pgtrickle.refresh_stream_table() computes it anew.');
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._raise_serialization() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent update';
+END $$;
