@@ -196,7 +196,9 @@ BEGIN
                AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgfoid = p.oid) LOOP
         EXECUTE format('DROP FUNCTION %s', t.signature);
     END LOOP;
-    EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'immediate_' || pgt_id);
+    IF to_regclass(format('pgtrickle_changes.%I', 'immediate_' || pgt_id)) IS NOT NULL THEN
+        EXECUTE format('DROP TABLE pgtrickle_changes.%I', 'immediate_' || pgt_id);
+    END IF;
     DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _drop_immediate.pgt_id;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_immediate(bigint, name[], oid[]) FROM PUBLIC;
