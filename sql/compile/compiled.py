@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
 from sql.base.columns import Column, Field, Source
-from sql.base.text import derived, quote, select
+from sql.base.text import quote
 from sql.compile.tick_accumulators import Running
 from sql.operators import Operator, Scan
 from sql.operators.captured_changes import (
@@ -24,7 +24,7 @@ from sql.operators.captured_changes import (
 from sql.operators.plan import Plan, TreeFacts
 from sql.operators.statement import MOST, Stage, StagedStatement, StagedText, Statement, Types, staged_rows
 from sql.operators.versions.versions import changes_at
-from sql.storage import Bag, Groups, KeyedRows, Shape
+from sql.storage import Bag, Shape
 from sql.storage.shape import StorageColumn, report
 
 PLAN_FORMAT = 4
@@ -227,7 +227,9 @@ class Compiled:
         ``deltas`` are queries of their net changes with weights, by the source's oid. Returns how many rows were to be
         changed and are not stored. The statement has ``salt`` alone of the parameters.
         """
-        plan = self._immediate_plan(deltas)
+        plan = Plan(frozenset(deltas), facts=self.facts)
+        for oid, query in deltas.items():
+            plan.cte(delta_name(oid).strip('"'), f"{query} OFFSET 0", materialized=None)
         return self._immediate(plan, self.shape.apply_delta(plan, storage))
 
     def immediate_full_sql(self, storage: str) -> str:
@@ -238,38 +240,6 @@ class Compiled:
     def _immediate(self, plan: Plan, done: Mapping[str, str]) -> str:
         missing = f"(SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)" if "missing" in done else "0"
         return plan.statement.text(f"SELECT {missing}::bigint INTO __pgt_missing")
-
-    def touched_groups(self, deltas: Mapping[int, str], hashed: Callable[[Sequence[Field], str], str]) -> str | None:
-        """What is hashed of the groups that changes touch, where they alone decide which stored rows change.
-
-        None where that is not so. ``deltas`` as in `immediate_sql`; ``hashed`` gives a column, from keys and an alias.
-        """
-        shape = self.shape
-        if not isinstance(shape, Groups) or shape.filtered or not shape.aggregate.grouped or not self.commutes:
-            return None
-        plan = self._immediate_plan(deltas)
-        column = hashed(shape.aggregate.keys, "d")
-        query = select([column], derived(shape.aggregate.input.delta(plan), "d"), distinct=True)
-        return plan.statement.text(query)
-
-    @property
-    def commutes(self) -> bool:
-        """Whether the changes of a single source go into the result each by itself, whatever else changes."""
-        shape = self.shape
-        if isinstance(shape, KeyedRows):
-            rows: Operator = shape.root
-        elif isinstance(shape, Groups):
-            rows = shape.aggregate.input
-        else:
-            return False
-        scans = [operator for operator in rows.walk() if isinstance(operator, Scan)]
-        return len(scans) == 1 and len([*rows.streamable()]) == 1
-
-    def _immediate_plan(self, deltas: Mapping[int, str]) -> Plan:
-        plan = Plan(frozenset(deltas), facts=self.facts, marks_touched=True)
-        for oid, query in deltas.items():
-            plan.cte(delta_name(oid).strip('"'), f"{query} OFFSET 0", materialized=None)
-        return plan
 
     def following(
         self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False, most: int | None = None

@@ -2,8 +2,9 @@
 
 A statement that changes a source fires, for each stream table that reads it, a trigger before it and one after it. The
 first counts the statements that have begun (in a setting of the session, so that a rollback takes it back); the second
-has the changes in transition tables. Where no other statement is under way, which is most often so, it applies them by
-the operators' deltas: new state is what the tables hold, old state what they hold less the changes.
+has the changes in transition tables. Where no other statement is under way, which is most often so, it applies them:
+row by row where that is possible (`direct`), otherwise by the operators' deltas, new state being what the tables hold,
+and old state what they hold less the changes.
 
 Where several statements change sources at once (parts of one with WITH, a cascade, a trigger of the user's), the tables
 hold changes that the trigger does not have. So all but the last put theirs down in a table, and the last one applies
@@ -15,39 +16,32 @@ see `Lock`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sql.base.columns import WEIGHT, Field, Source
-from sql.base.identity import SALT, key_hash
+from sql.base.columns import WEIGHT, Source
+from sql.base.identity import SALT
 from sql.base.text import quote, select, union_all
 from sql.compile.compiled import Compiled
+from sql.immediate.direct import Images, direct, only_scan
 from sql.operators.captured_changes import net_changes
-from sql.storage import KeyedRows
-
-LOCK_CLASS = 1213661300
-"""The first key of the advisory locks of groups."""
-
-BUCKETS = 128
-"""Of groups that are locked together, so that a statement that touches many takes no more locks than that."""
+from sql.storage import Groups, KeyedRows
 
 FEW = 100
 """Changed rows up to which a statement has a plan of its own: PostgreSQL plans it for as many as it first meets."""
 
-MANY = 2000
-"""Changed rows from which on all groups are locked, rather than those that are touched be looked for."""
-
 W = quote(WEIGHT)
+
+EVENTS = ("INSERT", "UPDATE", "DELETE")
 
 
 class Lock(StrEnum):
     """What a transaction holds until its end, having changed the result."""
 
-    NONE = "none"
-    """Nothing: each changed row decides on the result's row with its key, and whoever changes it has it locked."""
-    GROUPS = "groups"
-    """The groups that it has touched (`BUCKETS`)."""
+    ROWS = "rows"
+    """The rows of the result that it has changed: a row follows from one row of the only source, which whoever changes
+    it has locked, or a group is added to."""
     WHOLE = "whole"
     """The stream table, from before its statement changes a row: the other order would deadlock."""
 
@@ -105,13 +99,14 @@ class _Writer:
         return tuple(column.name for column in source.columns if column.name in used)
 
     def _lock(self) -> Lock:
-        if not self.compiled.commutes:
+        if len(self.numbered) > 1:
             return Lock.WHOLE
-        (source,) = self.compiled.sources
-        touched = self._touched({source.oid: self._transition(source, "INSERT")})
-        if touched is not None:
-            return Lock.GROUPS
-        return Lock.NONE if isinstance(self.compiled.shape, KeyedRows) else Lock.WHOLE
+        (source,), shape = self.compiled.sources, self.compiled.shape
+        if isinstance(shape, KeyedRows):
+            alone = only_scan(shape.root, source) is not None
+        else:
+            alone = isinstance(shape, Groups) and self._direct(source, Images("", "SELECT")) is not None
+        return Lock.ROWS if alone else Lock.WHOLE
 
     def after(self, source: Source) -> str:
         """The body of the trigger function of a source."""
@@ -120,18 +115,18 @@ class _Writer:
 DECLARE
     __pgt_begun CONSTANT int := coalesce(nullif(current_setting('{self._begun}', true), ''), '1')::int;
     __pgt_left CONSTANT text := coalesce(current_setting('{self._left}', true), '');
-    __pgt_changed int;
-    __pgt_missing bigint;
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
+    __pgt_missing bigint;
 BEGIN
     PERFORM set_config('{self._begun}', (__pgt_begun - 1)::text, true);
     IF tg_op = 'TRUNCATE' THEN
         PERFORM set_config('{self._left}', 'all', true);
     ELSIF __pgt_begun = 1 AND __pgt_left = '' THEN
         -- No other statement that changes a source is under way.
-{self._by_event(source, self._applied)}
+{self._by_event(lambda event: self._applied(source, event))}
+        RETURN NULL;
     ELSE
-{self._by_event(source, self._kept, number)}
+{self._by_event(lambda event: self._kept(source, event, number))}
         IF found AND __pgt_left = '' THEN
             PERFORM set_config('{self._left}', 'rows', true);
         END IF;
@@ -144,27 +139,35 @@ END"""
 
     def left(self) -> str:
         """The body of the function that applies what was put down."""
-        deltas = {}
-        for number, source in self.numbered.items():
-            columns = [f"p.{quote(f'c{number}_{i}')} AS {quote(c)}" for i, c in enumerate(self.columns(source), 1)]
-            rows = select([*columns, f"p.{W}"], f"{self.put_down} AS p", where=[f"p.source = {number}"])
-            deltas[source.oid] = self._net(source, rows)
         return f"""#variable_conflict use_column
 DECLARE
     __pgt_missing bigint;
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
 BEGIN
-{self._locked(deltas, "false")}
     PERFORM set_config('pgtrickle.maintenance', 'on', true);
     IF current_setting('{self._left}', true) = 'all' THEN
         {self._unsalted(self.compiled.immediate_full_sql(self.storage))};
     ELSE
-        {self._serialized(self._unsalted(self.compiled.immediate_sql(self.storage, deltas)) + ";")}
+        {self._apply_put_down()}
     END IF;
     {self._done}
     DELETE FROM {self.put_down} AS p WHERE p.source > 0;
     PERFORM set_config('{self._left}', '', true);
 END"""
+
+    def _apply_put_down(self) -> str:
+        if self.lock is Lock.ROWS and isinstance(self.compiled.shape, Groups):
+            (source,) = self.compiled.sources
+            found = self._direct(source, Images(*(self._put_down(1, source, f"p.{W} {sign} 0") for sign in "><")))
+            assert found is not None
+            return self._statements(found)
+        deltas = {source.oid: self._net(source, self._put_down(n, source)) for n, source in self.numbered.items()}
+        return self._statements([self.compiled.immediate_sql(self.storage, deltas)])
+
+    def _put_down(self, number: int, source: Source, *where: str) -> str:
+        """The rows of a source that were put down."""
+        columns = [f"p.{quote(f'c{number}_{i}')} AS {quote(c)}" for i, c in enumerate(self.columns(source), 1)]
+        return select([*columns, f"p.{W}"], f"{self.put_down} AS p", where=[f"p.source = {number}", *where])
 
     def hold(self) -> str:
         """The statement that takes the lock of the whole stream table."""
@@ -179,35 +182,42 @@ END"""
     def _left(self) -> str:
         return f"pgtrickle.left_{self.pgt_id}"
 
-    def _by_event(self, source: Source, part: object, *arguments: object) -> str:
-        assert callable(part)
+    def _by_event(self, part: Callable[[str], str]) -> str:
         found = [
-            f"        {'IF' if i == 0 else 'ELSIF'} tg_op = '{event}' THEN\n{part(source, event, *arguments)}"
-            for i, event in enumerate(("INSERT", "UPDATE", "DELETE"))
+            f"        {'ELSIF' if i else 'IF'} tg_op = '{event}' THEN\n{part(event)}" for i, event in enumerate(EVENTS)
         ]
         return "\n".join([*found, "        END IF;"])
 
     def _applied(self, source: Source, event: str) -> str:
         """Apply the changes of one statement."""
-        table = "__pgt_old" if event == "DELETE" else "__pgt_new"
+        come, gone = (f"SELECT * FROM {table} AS t" for table in ("__pgt_new", "__pgt_old"))
+        found = self._direct(source, Images("" if event == "DELETE" else come, "" if event == "INSERT" else gone))
         deltas = {source.oid: self._transition(source, event)}
-        statement = self._unsalted(self.compiled.immediate_sql(self.storage, deltas))
-        nothing = "__pgt_changed = 0"
-        if event == "UPDATE":
-            nothing += f" OR NOT EXISTS ({deltas[source.oid]})"
-        late = f"            {self.hold()}  -- where no column was named that is read\n" if event == "UPDATE" else ""
-        return f"""            __pgt_changed := (SELECT count(*) FROM (SELECT FROM {table} LIMIT {MANY}) AS c);
-            IF {nothing} THEN
-                RETURN NULL;
-            END IF;
-{late if self.lock is Lock.WHOLE else ""}{self._locked(deltas, f"__pgt_changed = {MANY}")}
-            PERFORM set_config('pgtrickle.maintenance', 'on', true);
-            IF __pgt_changed <= {FEW} THEN
-                {self._serialized(statement + ";")}
-            ELSE
-                {self._serialized(statement + ";")}
-            END IF;
+        statements = self._statements(found or [self.compiled.immediate_sql(self.storage, deltas)])
+        unchanged, late = "", ""
+        if event == "UPDATE" and self.lock is Lock.WHOLE:
+            # Where no column was named that is read, a trigger of the user's may have changed one all the same.
+            late = f"            {self.hold()}\n"
+        if event == "UPDATE" and not (found and isinstance(self.compiled.shape, KeyedRows)):
+            unchanged = f"NOT EXISTS ({deltas[source.oid]})"
+        elif found is None:
+            unchanged = f"NOT EXISTS (SELECT FROM {'__pgt_new' if event == 'INSERT' else '__pgt_old'})"
+        if self.lock is Lock.WHOLE:
+            table = "__pgt_old" if event == "DELETE" else "__pgt_new"
+            few = f"(SELECT count(*) FROM (SELECT FROM {table} LIMIT {FEW + 1}) AS c) <= {FEW}"
+            statements = f"IF {few} THEN\n{statements}\nELSE\n{statements}\nEND IF;"
+        guard = (
+            f"            IF {unchanged} THEN\n                RETURN NULL;\n            END IF;\n" if unchanged else ""
+        )
+        return f"""{guard}{late}            PERFORM set_config('pgtrickle.maintenance', 'on', true);
+            {statements}
             {self._done}"""
+
+    def _direct(self, source: Source, images: Images) -> list[str] | None:
+        return direct(self.compiled, self.storage, self.pgt_id, source, images)
+
+    def _statements(self, statements: list[str]) -> str:
+        return "\n".join(f"                {self._unsalted(statement)};" for statement in statements)
 
     @property
     def _done(self) -> str:
@@ -239,39 +249,6 @@ END"""
         condition = self.compiled.conditions.get(source.oid)
         where = [f"({condition})"] if condition else []
         return net_changes(source, self.compiled.used_columns[source.oid], f"({rows}) AS c", where)
-
-    def _locked(self, deltas: Mapping[int, str], many: str) -> str:
-        """Lock the groups that changes touch."""
-        touched = self._touched(deltas) if self.lock is Lock.GROUPS else None
-        if touched is None:
-            return ""
-        lock = f"pg_advisory_xact_lock({LOCK_CLASS}, ({self.pgt_id} * {BUCKETS} + k.bucket)::int)"
-        return f"""            IF {many} THEN
-                PERFORM {lock} FROM generate_series(0, {BUCKETS - 1}) AS k(bucket);
-            ELSE
-                PERFORM {lock} FROM ({touched} ORDER BY 1) AS k;
-            END IF;
-"""
-
-    def _touched(self, deltas: Mapping[int, str]) -> str | None:
-        def hashed(keys: Sequence[Field], alias: str) -> str:
-            return f"({key_hash(keys, alias, '0')} & {BUCKETS - 1})::int AS bucket"
-
-        return self.compiled.touched_groups(deltas, hashed)
-
-    def _serialized(self, statement: str) -> str:
-        """A statement that inserts groups. Above READ COMMITTED it may not see that another transaction has."""
-        if self.lock is not Lock.GROUPS:
-            return statement
-        return f"""IF current_setting('transaction_isolation') = 'read committed' THEN
-                {statement}
-                ELSE
-                BEGIN
-                    {statement}
-                EXCEPTION WHEN unique_violation THEN
-                    PERFORM pgtrickle._raise_serialization();
-                END;
-                END IF;"""
 
     def _unsalted(self, statement: str) -> str:
         """A statement without parameters."""

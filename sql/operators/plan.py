@@ -53,9 +53,6 @@ class Plan:
     """Whether what is written is hardly ever executed, and should above all be quick to plan."""
     late: frozenset[int] = frozenset()
     """The sources whose latest changes are not in their buffers yet, see `late_changes`."""
-    marks_touched: bool = False
-    """Whether rows of touched groups are written even where they stay as they are, so that a transaction with an older
-    snapshot finds out that it has missed something."""
     _memos: dict[type[object], object] = field(default_factory=dict)
 
     def memo(self, kind: type[Memo]) -> Memo:

@@ -236,7 +236,7 @@ class Laboratory:
         return [tuple(row) for row in rows]
 
     async def change(self, steps: Sequence[Step]) -> None:
-        """Run a script; after each statement, and its failure, each stream table is what its query gives the session."""
+        """Run a script; after each statement each stream table is what its query gives the session."""
         await self.connections[0].execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
         commits = [Step(number, "COMMIT") for number in range(SESSIONS)]
         for step in [*steps, *commits]:

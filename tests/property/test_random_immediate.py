@@ -1,4 +1,4 @@
-"""Whatever the query, the rows and the changes: in IMMEDIATE mode a stream table equals its query after each statement."""
+"""Whatever the query, the rows and the changes: an IMMEDIATE stream table equals its query after each statement."""
 
 from __future__ import annotations
 

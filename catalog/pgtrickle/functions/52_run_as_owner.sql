@@ -17,7 +17,14 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
         SET timezone = 'UTC'
         SET intervalstyle = 'postgres'
         SET extra_float_digits = 1
-        SET bytea_output = 'hex'
+        SET bytea_output = 'hex' $set$
+$$;
+
+
+-- Those of functions that plan: PostgreSQL plans what joins many tables as if it joined few.
+CREATE OR REPLACE FUNCTION pgtrickle._planning_clauses() RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT $set$
         SET from_collapse_limit = 11
         SET join_collapse_limit = 11
         -- A search through all orders of nine tables or more takes longer than the refresh.
@@ -58,7 +65,7 @@ DECLARE
     role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
     name text := prefix || owner;
     signature text := format('pgtrickle_roles.%I(%s)', name, arguments);
-    common CONSTANT text := pgtrickle._pinned_clauses();
+    common CONSTANT text := pgtrickle._pinned_clauses() || pgtrickle._planning_clauses();
     -- What its present version has, and earlier ones lacked.
     newest CONSTANT text[] := ARRAY['geqo_effort=2'];
     superuser CONSTANT boolean := (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user);

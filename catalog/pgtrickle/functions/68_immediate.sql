@@ -108,18 +108,19 @@ END $$;
 
 
 -- A function of a stream table's, with the rights of its owner.
-CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid, joins boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     signature text := format('pgtrickle_changes.%I()', name);
 BEGIN
-    EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE %s SET enable_mergejoin = off SET jit = off AS %L',
-                   signature, returns, CASE returns WHEN 'trigger' THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END, body);
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE %s AS %L',
+                   signature, returns, CASE returns WHEN 'trigger' THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END
+                                       || CASE WHEN joins THEN pgtrickle._planning_clauses() || 'SET enable_mergejoin = off SET jit = off' ELSE '' END, body);
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
     EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
     PERFORM pgtrickle._give_function(signature, owner);
 END $$;
-REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid, boolean) FROM PUBLIC;
 
 
 -- The table in which changes are put down: a column for each of those that are read of a source, of its type below domains.
@@ -147,19 +148,30 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_table(bigint, jsonb, oid) FROM PUBLIC;
 
 
+-- A statement that changes a source begins: count it, until the trigger after it counts it down.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_immediate() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counter CONSTANT text := 'pgtrickle.begun_' || tg_argv[0];
+BEGIN
+    PERFORM set_config(counter, (coalesce(nullif(current_setting(counter, true), ''), '0')::int + 1)::text, true);
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._begin_immediate() FROM PUBLIC;
+
+
 -- Put the triggers of a stream table on a source, in force whatever session_replication_role says.
 CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_triggers(pgt_id bigint, source oid, number int, columns text[], holds boolean)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text := pgtrickle._qualified(source);
-    begun text := quote_literal('pgtrickle.begun_' || pgt_id);
     named text := (SELECT string_agg(quote_ident(c), ', ') FROM unnest(columns) AS c);
     t record;
 BEGIN
     FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) LOOP
         CONTINUE WHEN t.part = 'hold' AND NOT holds;
-        EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT %s EXECUTE FUNCTION %s', t.name,
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s', t.name,
             CASE t.part WHEN 'begin' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE'
                         WHEN 'hold' THEN 'BEFORE INSERT OR DELETE OR TRUNCATE' || coalesce(' OR UPDATE OF ' || named, '')
                         ELSE 'AFTER ' || t.event END,
@@ -167,10 +179,7 @@ BEGIN
             CASE t.part WHEN 'insert' THEN 'REFERENCING NEW TABLE AS __pgt_new'
                         WHEN 'delete' THEN 'REFERENCING OLD TABLE AS __pgt_old'
                         WHEN 'update' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new' ELSE '' END,
-            -- A condition counts far faster than a function does. It is never true.
-            CASE t.part WHEN 'begin' THEN format('WHEN (set_config(%s, (coalesce(nullif(current_setting(%s, true), %L), %L)::int + 1)::text, '
-                                                 'true) IS NULL)', begun, begun, '', '0') ELSE '' END,
-            CASE t.part WHEN 'begin' THEN 'pgtrickle._pin()'
+            CASE t.part WHEN 'begin' THEN format('pgtrickle._begin_immediate(%L)', pgt_id)
                         WHEN 'hold' THEN format('pgtrickle_changes.%I()', format('immediate_%s_hold', pgt_id))
                         ELSE format('pgtrickle_changes.%I()', format('immediate_%s_%s', pgt_id, number)) END);
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
@@ -246,9 +255,9 @@ BEGIN
         pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR program->>'hold' IS NOT NULL),
         ARRAY(SELECT (e->>'oid')::oid FROM jsonb_array_elements(program->'sources') AS e));
     PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
-    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner);
+    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, true);
     IF program->>'hold' IS NOT NULL THEN
-        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner);
+        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
     END IF;
     FOR s IN SELECT (e->>'oid')::oid AS source, (e->>'number')::int AS number, e->>'body' AS body,
                     ARRAY(SELECT jsonb_array_elements_text(e->'columns')) AS columns
@@ -256,7 +265,7 @@ BEGIN
         IF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = pgt_id AND d.source_relid = s.source) THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
         END IF;
-        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner);
+        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, program->>'hold' IS NOT NULL);
         PERFORM pgtrickle._write_immediate_triggers(pgt_id, s.source, s.number, s.columns, program->>'hold' IS NOT NULL);
     END LOOP;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = NULL, slot_name = NULL, capture_generation = NULL WHERE d.pgt_id = pgt_id;
@@ -315,8 +324,11 @@ BEGIN
                              'pgtrickle.refresh_stream_table() computes it anew.');
 END $$;
 
-CREATE OR REPLACE FUNCTION pgtrickle._raise_serialization() RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._raise_collision(pgt_id bigint) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent update';
+    PERFORM pgtrickle._raise('XX001', format('two rows of stream table "%s" have one "__pgt_row_id"',
+                                             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _raise_collision.pgt_id)),
+                             NULL, 'pgtrickle.refresh_stream_table() tells them apart.');
+    RETURN NULL;
 END $$;

@@ -3,7 +3,7 @@ CREATE TABLE pgtrickle.pgt_immediate (
     pgt_id bigint NOT NULL PRIMARY KEY REFERENCES pgtrickle.pgt_definitions ON DELETE CASCADE,
     -- What the triggers and their functions were, when they were made: pgtrickle._immediate_state.
     state  text   NOT NULL,
-    -- What a transaction that changes a source holds until its end: none, groups or whole.
-    lock   text   NOT NULL CHECK (lock IN ('none', 'groups', 'whole'))
+    -- What a transaction that changes a source holds until its end: its rows, or the whole of it.
+    lock   text   NOT NULL CHECK (lock IN ('rows', 'whole'))
 );
 GRANT SELECT ON pgtrickle.pgt_immediate TO PUBLIC;
