@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sql.base.columns import Source
-from sql.base.identity import same_content
 from sql.base.text import any_of, derived, quote, select, union_all
 from sql.compile.compiled import Compiled
 from sql.operators import Filter, Join, LeftJoin, Operator, Project, Scan
@@ -38,10 +37,10 @@ class Images:
     gone: str = ""
 
 
-def direct(compiled: Compiled, storage: str, pgt_id: int, source: Source, images: Images) -> list[str] | None:
-    """The statements that apply images of a source's rows, None where they do not go into the result row by row.
+def direct(compiled: Compiled, storage: str, pgt_id: int, source: Source, images: Images) -> str | None:
+    """PL/pgSQL that applies images of a source's rows, None where they do not go into the result row by row.
 
-    Each stands by itself, so that it sees what the ones before it have done.
+    It has a variable ``__pgt_changed`` of its own. Each statement sees what the ones before it have done.
     """
     shape = compiled.shape
     if isinstance(shape, KeyedRows):
@@ -76,26 +75,33 @@ class _DirectRows:
     storage: str
     scan: Scan
 
-    def statements(self, images: Images) -> list[str]:
+    def statements(self, images: Images) -> str:
         shape = self.shape
         come = derived(self._identified(images.come), "n") if images.come else ""
         gone = derived(self._identified(images.gone), "d") if images.gone else ""
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
-        both, same = bool(images.come and images.gone), shape.same("n", "d")
+        if not gone:
+            return f"{shape.insert(self.storage, select(columns, come))};"
+        if not come:
+            return f"DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same('s', 'd')};"
         # Of a row that stays there are two images, which have its key.
-        stays = {side: [f"NOT EXISTS ({select([], side, where=[same])})"] if both else [] for side in (come, gone)}
-        found = []
-        if both:
-            assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in shape.names)
-            differs = f"NOT {same_content(shape.output, 's', 'n')}"
-            where = f"{shape.same('s', 'n')} AND {differs}"
-            found.append(f"UPDATE {self.storage} AS s SET {assignments} FROM {come} WHERE {where}")
-        if images.gone:
-            where = " AND ".join([shape.same("s", "d"), *stays[come]])
-            found.append(f"DELETE FROM {self.storage} AS s USING {gone} WHERE {where}")
-        if images.come:
-            found.append(shape.insert(self.storage, select(columns, come, where=stays[gone])))
-        return found
+        stays = {side: f"NOT EXISTS ({select([], side, where=[shape.same('n', 'd')])})" for side in (come, gone)}
+        assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in shape.names)
+        others = f"""DELETE FROM {self.storage} AS s USING {gone} WHERE {shape.same("s", "d")} AND {stays[come]};
+            {shape.insert(self.storage, select(columns, come, where=[stays[gone]]))};"""
+        if self._one_row_each:
+            others = f"""GET DIAGNOSTICS __pgt_changed = ROW_COUNT;
+            IF __pgt_changed < (SELECT count(*) FROM {derived(images.come, "t")}) THEN
+            {others}
+            END IF;"""
+        return f"""UPDATE {self.storage} AS s SET {assignments} FROM {come} WHERE {shape.same("s", "n")};
+            {others}"""
+
+    @property
+    def _one_row_each(self) -> bool:
+        """Whether an image makes one row at most: then all rows stay if as many are there as images."""
+        key = self.shape.root.row_key() or []
+        return all(number == self.scan.number for number, _ in key)
 
     def _identified(self, rows: str) -> str:
         """The stored rows that images of the source's rows make, with their row ids."""
@@ -110,15 +116,19 @@ class _DirectGroups:
     pgt_id: int
     scan: Scan
 
-    def statements(self, images: Images) -> list[str]:
+    def statements(self, images: Images) -> str:
         rescans = [a.rescan for a in self._parts if a.rescan]
         changes = self._changes(images)
-        found = [self._added(changes, unless_zero=not rescans)]
-        if images.gone:
-            found.append(self._without_empty(images.gone))
-        if images.gone and rescans:
-            found.append(self._again(changes, rescans))
-        return found
+        added = self._added(changes, unless_zero=not rescans)
+        if not images.gone:
+            return f"{added};"
+        empty = f"SELECT count(*) FILTER (WHERE u.{quote(COUNT)} <= 0) FROM __pgt_upserted AS u"
+        again = f"{self._again(changes, rescans)};" if rescans else ""
+        return f"""WITH __pgt_upserted AS ({added} RETURNING s.{quote(COUNT)}) {empty} INTO __pgt_changed;
+            IF __pgt_changed > 0 THEN
+                {self._without_empty(images.gone)};
+            END IF;
+            {again}"""
 
     @property
     def _parts(self) -> list[Accumulator]:
@@ -153,15 +163,12 @@ class _DirectGroups:
         alone = select([*(f"d.{shape.stored_as[key.name]} AS {quote(key.name)}" for key in keys), *merged], source)
         columns = [f"n.{quote(name)}" for name in (ID.strip('"'), *shape.names)]
         rows = select(columns, derived(shape.identified(shape.finished(alone)), "n"))
-        given = ", ".join(quote(name) for name in (ID.strip('"'), *shape.names))
         own = {column.name for column in shape.key}
         others = [name for name in shape.names if name not in own]
         targets, found = ", ".join(quote(name) for name in others), [f"f.{quote(name)}" for name in others]
         together = select(found, derived(shape.finished(self._together()), "f"))
-        return (
-            f"INSERT INTO {self.storage} AS s ({given}) {rows} ORDER BY 1"
-            f" ON CONFLICT ({ID}) DO UPDATE SET ({targets}) = ({together})"
-        )
+        insert = f"{shape.insert(f'{self.storage} AS s', rows)} ORDER BY 1"
+        return f"{insert} ON CONFLICT ({ID}) DO UPDATE SET ({targets}) = ({together})"
 
     def _together(self) -> str:
         """What a group is made of with the row that would have been inserted added to it."""

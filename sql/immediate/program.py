@@ -60,13 +60,14 @@ class SourceProgram:
 class Program:
     """The bodies of the functions of a stream table: of the triggers, by source, and of what applies changes put down.
 
-    ``hold`` is the body of the trigger function that takes the lock, where that is `Lock.WHOLE`.
+    ``hold`` is the body of the trigger function of statements that may change what is read: they name such a column, or
+    change whole rows.
     """
 
     lock: Lock
     sources: tuple[SourceProgram, ...]
     left: str
-    hold: str | None
+    hold: str
 
 
 def program(compiled: Compiled, storage: str, pgt_id: int, salt: int) -> Program:
@@ -82,7 +83,7 @@ def program(compiled: Compiled, storage: str, pgt_id: int, salt: int) -> Program
             for number, source in writer.numbered.items()
         ),
         writer.left(),
-        f"BEGIN\n    {writer.hold()}\n    RETURN NULL;\nEND" if writer.lock is Lock.WHOLE else None,
+        writer.before(),
     )
 
 
@@ -116,9 +117,14 @@ DECLARE
     __pgt_begun CONSTANT int := coalesce(nullif(current_setting('{self._begun}', true), ''), '1')::int;
     __pgt_left CONSTANT text := coalesce(current_setting('{self._left}', true), '');
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
+    __pgt_named CONSTANT text := coalesce(current_setting('{self._named}', true), '');
+    __pgt_changed bigint;
     __pgt_missing bigint;
 BEGIN
     PERFORM set_config('{self._begun}', (__pgt_begun - 1)::text, true);
+    IF __pgt_begun = 1 AND __pgt_named <> '' THEN
+        PERFORM set_config('{self._named}', '', true);
+    END IF;
     IF tg_op = 'TRUNCATE' THEN
         PERFORM set_config('{self._left}', 'all', true);
     ELSIF __pgt_begun = 1 AND __pgt_left = '' THEN
@@ -141,6 +147,7 @@ END"""
         """The body of the function that applies what was put down."""
         return f"""#variable_conflict use_column
 DECLARE
+    __pgt_changed bigint;
     __pgt_missing bigint;
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
 BEGIN
@@ -160,14 +167,19 @@ END"""
             (source,) = self.compiled.sources
             found = self._direct(source, Images(*(self._put_down(1, source, f"p.{W} {sign} 0") for sign in "><")))
             assert found is not None
-            return self._statements(found)
+            return self._unsalted(found)
         deltas = {source.oid: self._net(source, self._put_down(n, source)) for n, source in self.numbered.items()}
-        return self._statements([self.compiled.immediate_sql(self.storage, deltas)])
+        return self._unsalted(self.compiled.immediate_sql(self.storage, deltas)) + ";"
 
     def _put_down(self, number: int, source: Source, *where: str) -> str:
         """The rows of a source that were put down."""
         columns = [f"p.{quote(f'c{number}_{i}')} AS {quote(c)}" for i, c in enumerate(self.columns(source), 1)]
         return select([*columns, f"p.{W}"], f"{self.put_down} AS p", where=[f"p.source = {number}", *where])
+
+    def before(self) -> str:
+        """The body of the trigger function of statements that may change what is read."""
+        lock = f"    {self.hold()}\n" if self.lock is Lock.WHOLE else ""
+        return f"BEGIN\n    PERFORM set_config('{self._named}', 'on', true);\n{lock}    RETURN NULL;\nEND"
 
     def hold(self) -> str:
         """The statement that takes the lock of the whole stream table."""
@@ -177,6 +189,10 @@ END"""
     @property
     def _begun(self) -> str:
         return f"pgtrickle.begun_{self.pgt_id}"
+
+    @property
+    def _named(self) -> str:
+        return f"pgtrickle.named_{self.pgt_id}"
 
     @property
     def _left(self) -> str:
@@ -193,15 +209,15 @@ END"""
         come, gone = (f"SELECT * FROM {table} AS t" for table in ("__pgt_new", "__pgt_old"))
         found = self._direct(source, Images("" if event == "DELETE" else come, "" if event == "INSERT" else gone))
         deltas = {source.oid: self._transition(source, event)}
-        statements = self._statements(found or [self.compiled.immediate_sql(self.storage, deltas)])
+        statements = self._unsalted(found or self.compiled.immediate_sql(self.storage, deltas) + ";")
         unchanged, late = "", ""
-        if event == "UPDATE" and self.lock is Lock.WHOLE:
+        if event == "UPDATE":
+            unchanged = self._unread(source)
             # Where no column was named that is read, a trigger of the user's may have changed one all the same.
-            late = f"            {self.hold()}\n"
-        if event == "UPDATE" and not (found and isinstance(self.compiled.shape, KeyedRows)):
-            unchanged = f"NOT EXISTS ({deltas[source.oid]})"
-        elif found is None:
-            unchanged = f"NOT EXISTS (SELECT FROM {'__pgt_new' if event == 'INSERT' else '__pgt_old'})"
+            late = f"            {self.hold()}\n" if self.lock is Lock.WHOLE else ""
+        if found is None:
+            rows = deltas[source.oid] if event == "UPDATE" else f"SELECT FROM {_IMAGES[event][0][0]}"
+            unchanged += f"{' OR ' if unchanged else ''}NOT EXISTS ({rows})"
         if self.lock is Lock.WHOLE:
             table = "__pgt_old" if event == "DELETE" else "__pgt_new"
             few = f"(SELECT count(*) FROM (SELECT FROM {table} LIMIT {FEW + 1}) AS c) <= {FEW}"
@@ -213,11 +229,18 @@ END"""
             {statements}
             {self._done}"""
 
-    def _direct(self, source: Source, images: Images) -> list[str] | None:
-        return direct(self.compiled, self.storage, self.pgt_id, source, images)
+    def _unread(self, source: Source) -> str:
+        """The condition that an update cannot have changed a column that is read: none of them was named."""
+        if not self.columns(source):
+            return "true"
+        # Row, before, update: such a trigger changes what it likes.
+        others = (
+            "SELECT FROM pg_trigger t WHERE t.tgrelid = tg_relid AND t.tgtype::int & 19 = 19 AND NOT t.tgisinternal"
+        )
+        return f"__pgt_named = '' AND NOT EXISTS ({others})"
 
-    def _statements(self, statements: list[str]) -> str:
-        return "\n".join(f"                {self._unsalted(statement)};" for statement in statements)
+    def _direct(self, source: Source, images: Images) -> str | None:
+        return direct(self.compiled, self.storage, self.pgt_id, source, images)
 
     @property
     def _done(self) -> str:

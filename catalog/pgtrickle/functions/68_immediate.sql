@@ -170,10 +170,11 @@ DECLARE
     t record;
 BEGIN
     FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) LOOP
-        CONTINUE WHEN t.part = 'hold' AND NOT holds;
+        CONTINUE WHEN t.part = 'hold' AND NOT holds AND named IS NULL;
         EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s', t.name,
             CASE t.part WHEN 'begin' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE'
-                        WHEN 'hold' THEN 'BEFORE INSERT OR DELETE OR TRUNCATE' || coalesce(' OR UPDATE OF ' || named, '')
+                        WHEN 'hold' THEN 'BEFORE ' || concat_ws(' OR ', CASE WHEN holds THEN 'INSERT OR DELETE OR TRUNCATE' END,
+                                                                'UPDATE OF ' || named)
                         ELSE 'AFTER ' || t.event END,
             target,
             CASE t.part WHEN 'insert' THEN 'REFERENCING NEW TABLE AS __pgt_new'
@@ -244,6 +245,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
+    holds boolean := program->>'lock' = 'whole';
     s record;
 BEGIN
     PERFORM pgtrickle._check_immediate(pgt_id);
@@ -252,21 +254,19 @@ BEGIN
     END IF;
     -- What stays is replaced, which locks no reader of the sources out.
     PERFORM pgtrickle._drop_immediate(
-        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR program->>'hold' IS NOT NULL),
+        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR holds),
         ARRAY(SELECT (e->>'oid')::oid FROM jsonb_array_elements(program->'sources') AS e));
     PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
     PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, true);
-    IF program->>'hold' IS NOT NULL THEN
-        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
-    END IF;
+    PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
     FOR s IN SELECT (e->>'oid')::oid AS source, (e->>'number')::int AS number, e->>'body' AS body,
                     ARRAY(SELECT jsonb_array_elements_text(e->'columns')) AS columns
              FROM jsonb_array_elements(program->'sources') AS e ORDER BY 1 LOOP
         IF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = pgt_id AND d.source_relid = s.source) THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
         END IF;
-        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, program->>'hold' IS NOT NULL);
-        PERFORM pgtrickle._write_immediate_triggers(pgt_id, s.source, s.number, s.columns, program->>'hold' IS NOT NULL);
+        PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, holds);
+        PERFORM pgtrickle._write_immediate_triggers(pgt_id, s.source, s.number, s.columns, holds);
     END LOOP;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = NULL, slot_name = NULL, capture_generation = NULL WHERE d.pgt_id = pgt_id;
     UPDATE pgtrickle.pgt_definitions d SET refresh_mode = 'IMMEDIATE', schedule = NULL, updated_at = clock_timestamp() WHERE d.pgt_id = pgt_id;
