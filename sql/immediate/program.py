@@ -121,25 +121,33 @@ DECLARE
     __pgt_changed bigint;
     __pgt_missing bigint;
 BEGIN
+    {self._visible}
+    IF __pgt_begun < 1 THEN
+        PERFORM pgtrickle._raise_miscounted({self.pgt_id});
+    END IF;
     PERFORM set_config('{self._begun}', (__pgt_begun - 1)::text, true);
     IF __pgt_begun = 1 AND __pgt_named <> '' THEN
         PERFORM set_config('{self._named}', '', true);
     END IF;
     IF tg_op = 'TRUNCATE' THEN
         PERFORM set_config('{self._left}', 'all', true);
+        INSERT INTO {self.put_down} (source) VALUES (-1);
     ELSIF __pgt_begun = 1 AND __pgt_left = '' THEN
         -- No other statement that changes a source is under way.
 {self._by_event(lambda event: self._applied(source, event))}
-        RETURN NULL;
     ELSE
 {self._by_event(lambda event: self._kept(source, event, number))}
-        IF found AND __pgt_left = '' THEN
-            PERFORM set_config('{self._left}', 'rows', true);
+        IF found THEN
+            INSERT INTO {self.put_down} (source) VALUES (-1);
+            IF __pgt_left = '' THEN
+                PERFORM set_config('{self._left}', 'rows', true);
+            END IF;
         END IF;
     END IF;
-    IF __pgt_begun = 1 AND current_setting('{self._left}', true) <> '' THEN
+    IF __pgt_begun = 1 AND coalesce(current_setting('{self._left}', true), '') <> '' THEN
         PERFORM {quote("pgtrickle_changes", f"immediate_{self.pgt_id}_left")}();
     END IF;
+    {self._unspoilt}
     RETURN NULL;
 END"""
 
@@ -153,12 +161,12 @@ DECLARE
 BEGIN
     PERFORM set_config('pgtrickle.maintenance', 'on', true);
     IF current_setting('{self._left}', true) = 'all' THEN
-        {self._unsalted(self.compiled.immediate_full_sql(self.storage))};
+        {self._emptied}{self._unsalted(self.compiled.immediate_full_sql(self.storage))};
     ELSE
         {self._apply_put_down()}
     END IF;
     {self._done}
-    DELETE FROM {self.put_down} AS p WHERE p.source > 0;
+    DELETE FROM {self.put_down} AS p WHERE p.source <> 0;
     PERFORM set_config('{self._left}', '', true);
 END"""
 
@@ -185,6 +193,32 @@ END"""
         """The statement that takes the lock of the whole stream table."""
         xid = "pg_catalog.pg_current_xact_id()"
         return f"UPDATE {self.put_down} AS p SET holder = {xid} WHERE p.source = 0 AND p.holder <> {xid};"
+
+    @property
+    def _visible(self) -> str:
+        """Whose snapshot is older than its becoming IMMEDIATE sees no row of `put_down`, nor what is stored now."""
+        return f"""IF current_setting('transaction_isolation') <> 'read committed' THEN
+        IF NOT EXISTS (SELECT FROM {self.put_down} AS p WHERE p.source = 0) THEN
+            PERFORM pgtrickle._raise_serialization();
+        END IF;
+    END IF;"""
+
+    @property
+    def _unspoilt(self) -> str:
+        """A search_path that a function has set for the session would stay. It redirects nothing that stands here."""
+        return """IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) 'pg_catalog, pg_temp' THEN
+        PERFORM pgtrickle._raise_left_behind();
+    END IF;"""
+
+    @property
+    def _emptied(self) -> str:
+        """TRUNCATE removes rows that the transaction does not see; those that were made of them must go likewise."""
+        if self.lock is Lock.WHOLE:
+            return ""  # who sees less than there is has not got the lock
+        return f"""IF current_setting('transaction_isolation') <> 'read committed' THEN
+            TRUNCATE ONLY {self.storage};
+        END IF;
+        """
 
     @property
     def _begun(self) -> str:
@@ -222,9 +256,10 @@ END"""
             table = "__pgt_old" if event == "DELETE" else "__pgt_new"
             few = f"(SELECT count(*) FROM (SELECT FROM {table} LIMIT {FEW + 1}) AS c) <= {FEW}"
             statements = f"IF {few} THEN\n{statements}\nELSE\n{statements}\nEND IF;"
-        guard = (
-            f"            IF {unchanged} THEN\n                RETURN NULL;\n            END IF;\n" if unchanged else ""
+        nothing = (
+            f"IF {unchanged} THEN\n                {self._unspoilt}\n                RETURN NULL;\n            END IF;"
         )
+        guard = f"            {nothing}\n" if unchanged else ""
         return f"""{guard}{late}            PERFORM set_config('pgtrickle.maintenance', 'on', true);
             {statements}
             {self._done}"""

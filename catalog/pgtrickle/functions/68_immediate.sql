@@ -1,9 +1,11 @@
 -- IMMEDIATE mode: triggers on the sources of a stream table that maintain it, within the statements that change these.
 --
--- What they do the compiler has written (sql/immediate). Of a stream table with the number 7 there are, in pgtrickle_changes:
--- functions immediate_7_1() and so on, one for each source, and immediate_7_hold(), which belong to the stream table's owner and run with
--- his rights; and a table immediate_7, in which changes are put down that cannot be applied at once. Its row with source 0 is what a
--- transaction locks that has changed the result.
+-- What they do the compiler has written (sql/immediate). Of a stream table with the number 7 there are, in pgtrickle_roles, functions
+-- immediate_7_1() and so on, one for each source, and immediate_7_hold(), which belong to the stream table's owner and run with his
+-- rights: he could alter them, and have them run with the rights of whoever writes to a source, if he could name them. In
+-- pgtrickle_changes there are a function immediate_7_left(), which these call, and a table immediate_7, in which changes are put down that
+-- cannot be applied at once. Its row with source 0 is what a transaction locks that has changed the result, and one with source -1
+-- says that there is something which has to be applied before the transaction ends.
 
 
 -- Triggers of a stream table on a source, in the order in which they fire. Numbers of one length make that order the same on every
@@ -107,20 +109,49 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 
--- A function of a stream table's, with the rights of its owner.
+-- A function of a stream table's, with the rights of its owner: a trigger function, or one that trigger functions call.
 CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid, joins boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    signature text := format('pgtrickle_changes.%I()', name);
+    is_trigger boolean := returns = 'trigger';
+    signature text := format('%I.%I()', CASE WHEN is_trigger THEN 'pgtrickle_roles' ELSE 'pgtrickle_changes' END, name);
 BEGIN
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS %s LANGUAGE plpgsql VOLATILE %s AS %L',
-                   signature, returns, CASE returns WHEN 'trigger' THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END
+                   signature, returns, CASE WHEN is_trigger THEN 'SECURITY DEFINER ' || pgtrickle._pinned_clauses() ELSE '' END
                                        || CASE WHEN joins THEN pgtrickle._planning_clauses() || 'SET enable_mergejoin = off SET jit = off' ELSE '' END, body);
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
-    PERFORM pgtrickle._give_function(signature, owner);
+    IF is_trigger THEN
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
+        PERFORM pgtrickle._give_function(signature, owner);
+    ELSE
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, pg_get_userbyid(owner));
+    END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_function(text, text, text, oid, boolean) FROM PUBLIC;
+
+
+-- At the end of a transaction: raises 55000 if it has put changes down that were not applied. That is so if it has changed what counts its
+-- statements (pgtrickle.begun_N), which anybody can.
+CREATE OR REPLACE FUNCTION pgtrickle._check_applied() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    id bigint := substr(tg_table_name, length('immediate_') + 1)::bigint;
+    overlooked boolean;
+BEGIN
+    EXECUTE format('SELECT EXISTS (SELECT FROM %I.%I AS p WHERE p.source <> 0)', tg_table_schema, tg_table_name) INTO overlooked;
+    IF NOT overlooked OR NOT EXISTS (SELECT FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = id) THEN
+        RETURN NULL;
+    END IF;
+    IF pg_trigger_depth() > 1 THEN
+        -- SET CONSTRAINTS has this called in the middle of a statement, which will apply them.
+        EXECUTE format('SET CONSTRAINTS %I.%I DEFERRED', tg_table_schema, tg_name);
+        EXECUTE format('INSERT INTO %I.%I (source) VALUES (-1)', tg_table_schema, tg_table_name);
+        RETURN NULL;
+    END IF;
+    PERFORM pgtrickle._raise_miscounted(id);
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_applied() FROM PUBLIC;
 
 
 -- The table in which changes are put down: a column for each of those that are read of a source, of its type below domains.
@@ -142,6 +173,9 @@ BEGIN
     EXECUTE format('COMMENT ON TABLE %s IS %L', put_down, 'Changes that IMMEDIATE mode has put down within a statement.');
     EXECUTE format('CREATE INDEX ON %s (source)', put_down);
     EXECUTE format('INSERT INTO %s (source, holder) VALUES (0, ''0'')', put_down);
+    EXECUTE format('CREATE CONSTRAINT TRIGGER %I AFTER INSERT ON %s DEFERRABLE INITIALLY DEFERRED FOR EACH ROW '
+                   'WHEN (NEW.source OPERATOR(pg_catalog.=) -1) EXECUTE FUNCTION pgtrickle._check_applied()',
+                   format('immediate_%s_applied', pgt_id), put_down);
     EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %I', put_down, pg_get_userbyid(owner));
     PERFORM pgtrickle._keep_out_of_statistics(put_down::regclass::oid);
 END $$;
@@ -181,8 +215,8 @@ BEGIN
                         WHEN 'delete' THEN 'REFERENCING OLD TABLE AS __pgt_old'
                         WHEN 'update' THEN 'REFERENCING OLD TABLE AS __pgt_old NEW TABLE AS __pgt_new' ELSE '' END,
             CASE t.part WHEN 'begin' THEN format('pgtrickle._begin_immediate(%L)', pgt_id)
-                        WHEN 'hold' THEN format('pgtrickle_changes.%I()', format('immediate_%s_hold', pgt_id))
-                        ELSE format('pgtrickle_changes.%I()', format('immediate_%s_%s', pgt_id, number)) END);
+                        WHEN 'hold' THEN format('pgtrickle_roles.%I()', format('immediate_%s_hold', pgt_id))
+                        ELSE format('pgtrickle_roles.%I()', format('immediate_%s_%s', pgt_id, number)) END);
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
         PERFORM pgtrickle._check_placed(source, t.name);
     END LOOP;
@@ -202,7 +236,8 @@ BEGIN
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
     END LOOP;
     FOR t IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
-             WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_', pgt_id)
+             WHERE p.pronamespace IN ('pgtrickle_changes'::regnamespace, 'pgtrickle_roles'::regnamespace)
+               AND p.proname ~ format('^immediate_%s_', pgt_id)
                AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgfoid = p.oid) LOOP
         EXECUTE format('DROP FUNCTION %s', t.signature);
     END LOOP;
@@ -270,6 +305,8 @@ BEGIN
     END LOOP;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = NULL, slot_name = NULL, capture_generation = NULL WHERE d.pgt_id = pgt_id;
     UPDATE pgtrickle.pgt_definitions d SET refresh_mode = 'IMMEDIATE', schedule = NULL, updated_at = clock_timestamp() WHERE d.pgt_id = pgt_id;
+    -- What the triggers have counted in this transaction that were there before.
+    PERFORM set_config('pgtrickle.begun_' || pgt_id, '', true), set_config('pgtrickle.left_' || pgt_id, '', true);
     INSERT INTO pgtrickle.pgt_immediate VALUES (pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock');
     PERFORM pgtrickle._untrack_sources();
 END $$;
@@ -293,7 +330,7 @@ DECLARE
     f record;
 BEGIN
     FOR f IN SELECT p.oid::regprocedure AS signature, pg_get_userbyid(p.proowner) AS owner FROM pg_proc p
-             WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_([0-9]+|hold)$', OLD.pgt_id) LOOP
+             WHERE p.pronamespace = 'pgtrickle_roles'::regnamespace AND p.proname ~ format('^immediate_%s_([0-9]+|hold)$', OLD.pgt_id) LOOP
         EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
                        'SET search_path = pg_catalog, pg_temp AS %L', f.signature, 'BEGIN RETURN NULL; END');
     END LOOP;
@@ -332,3 +369,57 @@ BEGIN
                              NULL, 'pgtrickle.refresh_stream_table() tells them apart.');
     RETURN NULL;
 END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._raise_serialization() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = 'could not serialize access due to concurrent update';
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._raise_miscounted(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._raise('55000', format('changes of this transaction were not applied to stream table "%s"',
+                                             (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _raise_miscounted.pgt_id)),
+                             format('The setting "pgtrickle.begun_%s" counts the statements that are under way.', pgt_id),
+                             format('Do not set "pgtrickle.begun_%s" or "pgtrickle.left_%s".', pgt_id, pgt_id));
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._raise_left_behind() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._raise('42501', 'a function in the query changes the search_path of the session', NULL,
+                             'Functions in a defining query must have no effects.');
+END $$;
+
+
+-- Those whose owners have lost what it takes to be maintained by triggers: these would fail, and with them every statement that changes a
+-- source. What somebody else has locked is left for the next time, unless it is waited for.
+CREATE OR REPLACE FUNCTION pgtrickle._leave_immediate_without_rights(waits boolean) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    s record;
+    complete boolean := true;
+BEGIN
+    FOR s IN
+        SELECT m.pgt_id FROM pgtrickle.pgt_definitions m
+        WHERE m.refresh_mode = 'IMMEDIATE' AND NOT m.needs_reinit AND EXISTS (
+            SELECT FROM pgtrickle.pgt_dependencies d
+            WHERE d.pgt_id = m.pgt_id
+              AND (CASE WHEN d.source_type = 'VIEW' THEN NOT has_any_column_privilege(m.pgt_owner, d.source_relid, 'SELECT')
+                        ELSE NOT has_table_privilege(m.pgt_owner, d.source_relid, 'TRIGGER') END
+                   OR pgtrickle._read_obstacle(m.pgt_owner, d.source_relid, d.columns_used) IS NOT NULL))
+        ORDER BY m.pgt_id
+    LOOP
+        IF NOT waits THEN
+            PERFORM FROM pgtrickle.pgt_definitions m WHERE m.pgt_id = s.pgt_id FOR UPDATE SKIP LOCKED;
+            IF NOT FOUND THEN
+                complete := false;
+                CONTINUE;
+            END IF;
+        END IF;
+        UPDATE pgtrickle.pgt_definitions m SET needs_reinit = true, updated_at = clock_timestamp() WHERE m.pgt_id = s.pgt_id;
+    END LOOP;
+    RETURN complete;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._leave_immediate_without_rights(boolean) FROM PUBLIC;

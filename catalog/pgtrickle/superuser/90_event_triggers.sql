@@ -53,6 +53,12 @@ BEGIN
                      AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
         PERFORM pgtrickle._revoke_buffers(true);
     END IF;
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
+               WHERE e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
+                  OR e.command_tag = 'ALTER TABLE'
+                     AND e.objid IN (SELECT d.source_relid FROM pgtrickle.pgt_dependencies d)) THEN
+        PERFORM pgtrickle._leave_immediate_without_rights(true);
+    END IF;
     PERFORM pgtrickle._refuse_source_ddl(s.pgt_id, d.source_relid)
     FROM pg_event_trigger_ddl_commands() e
     JOIN pgtrickle.pgt_dependencies d ON d.source_relid = e.objid
