@@ -61,6 +61,8 @@ async def create(
         return None
     requested = argument(RefreshMode, "refresh mode", arguments.get("refresh_mode") or RefreshMode.AUTO)
     engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
+    if requested == RefreshMode.IMMEDIATE:
+        refuse_options(engine, arguments)
     work_on_behalf_of(owner)
     async with set_role(session, owner, current=target.caller):
         defined = await define_stream_table(session, arguments["query"], search_path, requested, owner)
@@ -91,11 +93,9 @@ async def create(
     }
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), defined.copies)
-    if requested == RefreshMode.IMMEDIATE:
-        _refuse_options(engine, arguments)
     fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, defined.mode, engine), engine)
     if requested == RefreshMode.IMMEDIATE:
-        await session.fetch("SELECT pgtrickle._check_immediate($1::bigint)", int(pgt_id))
+        await check_immediate(session, int(pgt_id))
     await refuse_foreign_diamond(session, int(pgt_id), arguments.get("diamond_consistency"))
     if not arguments.get("initialize", True):
         return None
@@ -104,7 +104,7 @@ async def create(
     return int(pgt_id)
 
 
-def _refuse_options(engine: Engine, arguments: Mapping[str, Any]) -> None:
+def refuse_options(engine: Engine, arguments: Mapping[str, Any]) -> None:
     """Raises SqlError 0A000 for what says how an IMMEDIATE stream table were to be refreshed."""
     given = arguments.get("schedule") or "calculated"
     refused = {
@@ -121,6 +121,18 @@ def _refuse_options(engine: Engine, arguments: Mapping[str, Any]) -> None:
                 detail="The statements that change the sources maintain the stream table, by triggers in PostgreSQL.",
                 hint="Leave it out, or use refresh_mode => 'DIFFERENTIAL'.",
             )
+
+
+async def check_immediate(session: SqlSession, pgt_id: int) -> None:
+    """Raises SqlError 0A000 where triggers cannot maintain a stream table, 42501 where its owner may not make them.
+
+    The client is told where the database captures from the write-ahead log, which is nothing to these triggers.
+    """
+    await session.fetch("SELECT pgtrickle._check_immediate($1::bigint)", pgt_id)
+    ((mode,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.cdc_mode', 'trigger')")
+    if mode == "wal":
+        message = "pg_trickle.cdc_mode = 'wal' does not apply to IMMEDIATE mode: triggers maintain the stream table"
+        await notice(session, "INFO", message)
 
 
 SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})

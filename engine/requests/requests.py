@@ -17,10 +17,10 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.record import Job, RefreshOutcome
 from engine.refresh.refresh import Unpopulated, refresh
-from engine.requests.create import create, creation_target, drop_storage, notice
+from engine.requests.create import check_immediate, create, creation_target, drop_storage, notice, refuse_options
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
-from engine.requests.immediate import awaits_triggers, enter_immediate, leave_immediate
+from engine.requests.immediate import awaits_triggers, end_immediate, enter_if_possible, leave_immediate
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -192,7 +192,7 @@ async def refresh_locked(
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
     if context.refresh_mode == RefreshMode.IMMEDIATE:
-        context = await leave_immediate(session, context)
+        context = await end_immediate(session, context)
     if must_be_repaired(context):
         context = await repair(session, context)
     context, changed = await polled(session, context, spark.lake)
@@ -200,7 +200,7 @@ async def refresh_locked(
         spark = NoSpark(POLLED, spark.lake)
     outcome = await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
     if awaits_triggers(context) and not context.one_snapshot:
-        await enter_immediate(session, context.pgt_id, initiator, spark)
+        await enter_if_possible(session, context.pgt_id, initiator, spark)
     return outcome
 
 
@@ -237,7 +237,7 @@ async def refresh_scheduled(
     context = await begin(session, pgt_id, wait=False)
     if context.refresh_mode == RefreshMode.IMMEDIATE and not must_be_repaired(context):
         return None
-    if is_fresh(context) and not context.capture.polled and not awaits_triggers(context):
+    if is_fresh(context) and not context.capture.polled:
         return None
     if on_schedule and context.held_back is not None:
         raise HeldBack(context.held_back)
@@ -245,7 +245,7 @@ async def refresh_scheduled(
         raise CaptureBroken(f"{context.schema}.{context.name}", reasons(context))
     if context.capture.polled and not after_poll:
         raise NotPolled
-    if context.one_snapshot and (context.capture.late or awaits_triggers(context)) and not whole:
+    if context.one_snapshot and context.capture.late and not whole:
         raise ComesLate
     outcome = await refresh(session, context, initiator=initiator, spark=spark, job=job)
     if on_schedule and not context.one_snapshot:
@@ -253,8 +253,6 @@ async def refresh_scheduled(
         held = await session.fetch("SELECT reason FROM pgtrickle._held_back() WHERE pgt_id = $1::bigint", pgt_id)
         if held:
             raise HeldBack(str(held[0][0]))
-    if awaits_triggers(context) and not context.one_snapshot:
-        await enter_immediate(session, context.pgt_id, initiator, spark, patience=0)
     return outcome
 
 
@@ -294,7 +292,7 @@ async def _replace(session: SqlSession, context: RefreshContext, request: Reques
     }
     now = {
         "query": None,
-        "schedule": schedule,
+        "schedule": schedule or "calculated",  # none in IMMEDIATE mode
         "refresh_mode": context.requested_mode,
         "append_only": append_only,
         "cdc_mode": cdc_mode,
@@ -361,6 +359,9 @@ async def _alter(
         context = await repair(session, context)
     pgt_id = context.pgt_id
     requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
+    if requested == RefreshMode.IMMEDIATE:
+        refuse_options(context.engine, changes)
+        changes.pop("schedule", None)  # 'calculated', which says nothing
     if context.refresh_mode == RefreshMode.IMMEDIATE and ("query" in changes or requested != RefreshMode.IMMEDIATE):
         context = await leave_immediate(session, context)
     if "schedule" in changes:
@@ -368,12 +369,9 @@ async def _alter(
     if "query" in changes:
         await redefine(session, context, changes["query"], search_path, spark, requested)
     elif "refresh_mode" in changes:
-        # AUTO that has fallen back to FULL may be asked to try again.
-        fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
-        if requested != context.requested_mode or fell_back:
-            await set_refresh_mode(session, context, requested)
-            if context.requested_mode == RefreshMode.IMMEDIATE and "schedule" not in changes:
-                await set_state(session, pgt_id, schedule="calculated")
+        await _set_refresh_mode(session, context, requested)
+    if context.requested_mode == RefreshMode.IMMEDIATE != requested and "schedule" not in changes:
+        await set_state(session, pgt_id, schedule="calculated")
     if "cdc_mode" in changes:
         await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
         await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
@@ -385,11 +383,18 @@ async def _alter(
         await become_immediate(session, pgt_id, spark)
 
 
+async def _set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:
+    # AUTO that has fallen back to FULL may be asked to try again.
+    fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
+    if requested != context.requested_mode or fell_back:
+        await set_refresh_mode(session, context, requested)
+
+
 async def become_immediate(session: SqlSession, pgt_id: int, spark: Spark) -> None:
     """Have triggers maintain a stream table that is to be so, unless it is suspended. Raises SqlError."""
     context = await lock(session, pgt_id)
     if awaits_triggers(context) and context.status != Status.SUSPENDED:
-        await session.fetch("SELECT pgtrickle._check_immediate($1::bigint)", pgt_id)
+        await check_immediate(session, pgt_id)
         await refresh_locked(session, may_be_refreshed(context), Initiator.MANUAL, spark)
 
 
@@ -410,7 +415,8 @@ async def _settle_append_only(session: SqlSession, context: RefreshContext, chan
             return
         found = await lock(session, context.pgt_id)
         inputs = await load_plan(session, replace(found, plan=""))
-        obstacle = await append_obstacle(inputs, found.refresh_mode, keyless=keyless)
+        mode = found.requested_mode if found.requested_mode == RefreshMode.IMMEDIATE else found.refresh_mode
+        obstacle = await append_obstacle(inputs, mode, keyless=keyless)
         if wanted:
             refuse_append_only(obstacle)
             await set_state(session, context.pgt_id, append_only=True)

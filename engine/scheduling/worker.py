@@ -21,6 +21,7 @@ from engine.refresh.policy import is_fresh
 from engine.refresh.record import Job, finish
 from engine.requests import requests
 from engine.requests.create import undo_creation
+from engine.requests.immediate import awaiting_triggers, enter_if_possible
 from engine.requests.repair import CaptureBroken, prepare
 from engine.requests.requests import ComesLate, HeldBack, Request
 from engine.scheduling.scheduler import Turn
@@ -96,6 +97,7 @@ async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
     """
     try:
         worked = await _refresh(session, task, spark)
+        await _enter_immediate(session, task, spark)
     except HeldBack:
         return Turn.HELD_BACK
     except SqlError as error:
@@ -135,6 +137,14 @@ async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:
                 return False
             else:
                 task.whole = True
+
+
+async def _enter_immediate(session: PooledSession, task: Task, spark: Spark) -> None:
+    """Have triggers maintain those that are to be so, each in a transaction of its own. Raises SqlError."""
+    for pgt_id in await awaiting_triggers(session, list(task.members)):
+        task.at = pgt_id
+        async with session.transaction("read_committed", impatient=True):
+            await enter_if_possible(session, pgt_id, task.members[pgt_id], spark, patience=0)
 
 
 async def _refresh_members(session: PooledSession, task: Task, spark: Spark) -> bool:

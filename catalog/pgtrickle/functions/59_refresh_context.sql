@@ -171,8 +171,9 @@ BEGIN
         reason := pgtrickle._changed_function(st.function_hashes);
         broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
     END IF;
-    IF st.refresh_mode = 'IMMEDIATE' AND pgtrickle._immediate_gap(pgt_id) THEN
-        broken := broken || 'a trigger that maintains it was changed'::text;
+    IF st.refresh_mode = 'IMMEDIATE' THEN
+        reason := pgtrickle._immediate_gap(pgt_id);
+        broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
     END IF;
     FOR d IN SELECT * FROM pgtrickle._refresh_sources(pgt_id, st.pgt_owner) LOOP
         IF d.relname IS NULL THEN

@@ -10,54 +10,121 @@
 
 -- Triggers of a stream table on a source, in the order in which they fire. Numbers of one length make that order the same on every
 -- source.
+-- From `rows` on they are those of partitioned sources (_write_immediate_counts): a trigger `rows` comes after others, which may keep
+-- a row from being updated.
 CREATE OR REPLACE FUNCTION pgtrickle._immediate_triggers(pgt_id bigint, OUT part text, OUT event text, OUT name text)
 RETURNS SETOF record
-LANGUAGE sql IMMUTABLE ROWS 6 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT v.part, v.event, format('pg_trickle_immediate_%s_%s', lpad(pgt_id::text, 12, '0'), v.part)
+LANGUAGE sql IMMUTABLE ROWS 10 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT v.part, v.event,
+           format('%spg_trickle_immediate_%s_%s', CASE v.part WHEN 'rows' THEN '~' ELSE '' END, lpad(pgt_id::text, 12, '0'), v.part)
     FROM (VALUES ('begin', NULL), ('hold', NULL), ('insert', 'INSERT'), ('update', 'UPDATE'), ('delete', 'DELETE'),
-                 ('truncate', 'TRUNCATE')) AS v(part, event)
+                 ('truncate', 'TRUNCATE'), ('rows', NULL), ('inserts', NULL), ('updates', NULL), ('moved', NULL)) AS v(part, event)
 $$;
 
 
--- What the triggers of a stream table are now, with their functions. One that was disabled and enabled again is another.
+-- The tables that have the triggers of a stream table: its sources, with their partitions and children.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_relations(pgt_id bigint, OUT source oid, OUT relation oid) RETURNS SETOF record
+LANGUAGE sql STABLE ROWS 4 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT d.source_relid, r.relid
+    FROM pgtrickle.pgt_dependencies d, unnest(pgtrickle._relations(d.source_relid)) AS r(relid)
+    WHERE d.pgt_id = _immediate_relations.pgt_id AND d.source_type <> 'VIEW'
+$$;
+
+
+-- What the triggers of a stream table are now, with their functions; the tables that have them; and the names that the functions
+-- mention. One that was disabled and enabled again is another.
 CREATE OR REPLACE FUNCTION pgtrickle._immediate_state(pgt_id bigint) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled, p.xmin, c.relhassubclass), ','
-                                                      ORDER BY t.oid), ''))
-    FROM pgtrickle.pgt_dependencies d
-    JOIN pg_trigger t ON t.tgrelid = d.source_relid
-                     AND t.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(_immediate_state.pgt_id) n)
-    JOIN pg_proc p ON p.oid = t.tgfoid
-    JOIN pg_class c ON c.oid = t.tgrelid
-    WHERE d.pgt_id = _immediate_state.pgt_id AND NOT EXISTS (SELECT FROM pg_inherits h WHERE h.inhrelid = t.tgrelid)
+    WITH place AS (SELECT * FROM pgtrickle._immediate_relations(_immediate_state.pgt_id))
+    SELECT concat_ws('/',
+        (SELECT count(*) || ':' || md5(coalesce(string_agg(concat_ws(' ', t.oid, t.xmin, t.tgenabled, p.xmin), ',' ORDER BY t.oid), ''))
+         FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
+         WHERE t.tgrelid IN (SELECT l.relation FROM place l)
+           AND t.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(_immediate_state.pgt_id) n)),
+        (SELECT md5(coalesce(string_agg(l.relation::text, ',' ORDER BY l.relation), '')) FROM place l),
+        (SELECT md5(concat_ws(',', pgtrickle._qualified((SELECT s.pgt_relid FROM pgtrickle.pgt_definitions s
+                                                         WHERE s.pgt_id = _immediate_state.pgt_id)),
+                              string_agg(DISTINCT pgtrickle._qualified(l.source), ','))) FROM place l))
 $$;
 
 
--- Whether the triggers of a stream table are not those that were made.
-CREATE OR REPLACE FUNCTION pgtrickle._immediate_gap(pgt_id bigint) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT pgtrickle._immediate_state(_immediate_gap.pgt_id) IS DISTINCT FROM (
-        SELECT i.state FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _immediate_gap.pgt_id)
-$$;
-
-
--- Why a source of a stream table of some role cannot have these triggers, NULL where it can.
-CREATE OR REPLACE FUNCTION pgtrickle._immediate_obstacle(owner oid, source oid) RETURNS text
+-- Why a source of a stream table of some role cannot have these triggers, NULL where it can. The columns are those that are read of it.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_obstacle(source oid, columns text[]) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    r record;
+    unlogged oid;
     title text := pgtrickle._qualified(source);
+    obstacle text := pgtrickle._capture_obstacle(source);
+    virtual name;
 BEGIN
-    SELECT c.relkind, c.relpersistence INTO r FROM pg_class c WHERE c.oid = source;
-    IF r.relkind = 'p' THEN
-        RETURN format('"%s" is partitioned', title);
-    ELSIF cardinality(pgtrickle._relations(source)) > 1 THEN
-        RETURN format('"%s" has children', title);
-    ELSIF r.relpersistence = 'u' THEN
-        RETURN format('"%s" is unlogged: PostgreSQL empties it when it recovers from a crash, and tells no trigger', title);
+    IF obstacle IS NOT NULL THEN
+        RETURN obstacle;
     END IF;
-    RETURN pgtrickle._capture_obstacle(source);
+    SELECT c.oid INTO unlogged FROM pg_class c WHERE c.oid = ANY (pgtrickle._relations(source)) AND c.relpersistence = 'u';
+    IF FOUND THEN
+        RETURN format('"%s" is unlogged: PostgreSQL empties it when it recovers from a crash, and tells no trigger',
+                      pgtrickle._qualified(unlogged));
+    END IF;
+    SELECT a.attname INTO virtual FROM pg_attribute a
+    WHERE a.attrelid = source AND a.attgenerated = 'v' AND a.attname = ANY (columns) LIMIT 1;
+    RETURN CASE WHEN virtual IS NOT NULL THEN format('column "%s" of "%s" is a virtual generated one', virtual, title) END;
 END $$;
+
+
+-- What a role lacks to have such triggers on a source, NULL where it lacks nothing.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_denial(owner oid, source oid) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('role "%s" has no privilege TRIGGER', pg_get_userbyid(owner))
+    WHERE NOT has_table_privilege(owner, source, 'TRIGGER')
+$$;
+
+
+-- Why triggers cannot maintain a stream table whose query allows it, NULL where they can.
+CREATE OR REPLACE FUNCTION pgtrickle._why_not_immediate(pgt_id bigint) RETURNS text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    SELECT o.reason
+    FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id)
+    CROSS JOIN LATERAL (SELECT coalesce(
+        pgtrickle._immediate_obstacle(d.source_relid, d.columns_used),
+        format('permission denied for table %s: ', pgtrickle._qualified(d.source_relid))
+        || pgtrickle._immediate_denial(s.pgt_owner, d.source_relid),
+        pgtrickle._read_obstacle(s.pgt_owner, d.source_relid, d.columns_used))) AS o(reason)
+    WHERE d.pgt_id = _why_not_immediate.pgt_id AND d.source_type <> 'VIEW' AND o.reason IS NOT NULL
+    ORDER BY d.source_relid LIMIT 1
+$$;
+
+
+-- Why the triggers of a stream table do not maintain it as they did when they were made, NULL where they do.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_gap(pgt_id bigint) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made text[] := string_to_array((SELECT i.state FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _immediate_gap.pgt_id), '/');
+    state text[] := string_to_array(pgtrickle._immediate_state(pgt_id), '/');
+BEGIN
+    IF state[2] IS DISTINCT FROM made[2] THEN
+        RETURN 'a table that it reads, or a partition or child of one, was added or removed';
+    ELSIF state[3] IS DISTINCT FROM made[3] THEN
+        RETURN 'it, or a table that it reads, was renamed';
+    ELSIF state[1] IS DISTINCT FROM made[1] THEN
+        RETURN 'a trigger that maintains it was dropped, disabled or changed';
+    END IF;
+    RETURN coalesce(
+        (SELECT format('definition of %s has changed', pgtrickle._source_name(d)) FROM pgtrickle.pgt_dependencies d
+         WHERE d.pgt_id = _immediate_gap.pgt_id AND d.schema_fingerprint <> pgtrickle._fingerprint(d.source_relid, d.columns_used) LIMIT 1),
+        pgtrickle._why_not_immediate(pgt_id));
+END $$;
+
+
+-- Mark the stream tables that triggers maintain, or have maintained, no longer as they should: of those that have to do with any of some
+-- tables, or of all.
+CREATE OR REPLACE FUNCTION pgtrickle._mark_immediate(altered oid[]) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE pgtrickle.pgt_definitions s SET needs_reinit = true, updated_at = clock_timestamp()
+    FROM pgtrickle.pgt_immediate i
+    WHERE i.pgt_id = s.pgt_id AND s.refresh_mode = 'IMMEDIATE' AND (altered IS NULL OR i.relations && altered)
+      AND pgtrickle._immediate_gap(s.pgt_id) IS NOT NULL
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._mark_immediate(oid[]) FROM PUBLIC;
 
 
 -- Raises 0A000 where a source of a stream table cannot have triggers that maintain it, 42501 where its owner may not make them.
@@ -66,23 +133,20 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp A
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     d record;
-    obstacle text;
 BEGIN
     IF (SELECT s.requested_cdc_mode = 'wal' FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _check_immediate.pgt_id) THEN
         PERFORM pgtrickle._raise('0A000', 'cdc_mode => ''wal'' is not supported in IMMEDIATE mode',
             'What is decoded from the write-ahead log comes after the statement that has made it.',
             'Use cdc_mode => ''auto'' or ''trigger'', or refresh_mode => ''DIFFERENTIAL''.');
     END IF;
-    FOR d IN SELECT p.source_relid, p.columns_used FROM pgtrickle.pgt_dependencies p
-             WHERE p.pgt_id = _check_immediate.pgt_id AND p.source_type <> 'VIEW' LOOP
-        obstacle := coalesce(pgtrickle._immediate_obstacle(owner, d.source_relid), (
-            SELECT format('column "%s" of "%s" is a virtual generated one', a.attname, pgtrickle._qualified(d.source_relid))
-            FROM pg_attribute a
-            WHERE a.attrelid = d.source_relid AND a.attgenerated = 'v' AND a.attname = ANY (d.columns_used) LIMIT 1));
-        IF obstacle IS NOT NULL THEN
-            PERFORM pgtrickle._raise('0A000', 'this query is not supported in IMMEDIATE mode', obstacle,
+    FOR d IN SELECT p.source_relid, o.obstacle, pgtrickle._immediate_denial(owner, p.source_relid) AS denial
+             FROM pgtrickle.pgt_dependencies p
+             CROSS JOIN LATERAL pgtrickle._immediate_obstacle(p.source_relid, p.columns_used) AS o(obstacle)
+             WHERE p.pgt_id = _check_immediate.pgt_id AND p.source_type <> 'VIEW' ORDER BY p.source_relid LOOP
+        IF d.obstacle IS NOT NULL THEN
+            PERFORM pgtrickle._raise('0A000', 'this query is not supported in IMMEDIATE mode', d.obstacle,
                                      'Use refresh_mode => ''DIFFERENTIAL'' with a schedule of ''on commit''.');
-        ELSIF NOT has_table_privilege(owner, d.source_relid, 'TRIGGER') THEN
+        ELSIF d.denial IS NOT NULL THEN
             PERFORM pgtrickle._raise('42501', format('permission denied for table %s', pgtrickle._qualified(d.source_relid)),
                 format('In IMMEDIATE mode statements that change the table run the query of role "%s".', pg_get_userbyid(owner)),
                 format('GRANT TRIGGER ON %s TO %I;', pgtrickle._qualified(d.source_relid), pg_get_userbyid(owner)));
@@ -194,17 +258,18 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._begin_immediate() FROM PUBLIC;
 
 
--- Put the triggers of a stream table on a source, in force whatever session_replication_role says.
-CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_triggers(pgt_id bigint, source oid, number int, columns text[], holds boolean)
+-- Put the triggers of a stream table on a source, or a partition or child of it, in force whatever session_replication_role says. Through
+-- a parent its own triggers fire alone.
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_triggers(pgt_id bigint, relation oid, number int, columns text[], holds boolean)
 RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    target text := pgtrickle._qualified(source);
+    target text := pgtrickle._qualified(relation);
     named text := (SELECT string_agg(quote_ident(c), ', ') FROM unnest(columns) AS c);
     t record;
 BEGIN
-    FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) LOOP
-        CONTINUE WHEN t.part = 'hold' AND NOT holds AND named IS NULL;
+    FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) n
+             WHERE n.event IS NOT NULL OR n.part = 'begin' OR n.part = 'hold' AND (holds OR named IS NOT NULL) LOOP
         EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s', t.name,
             CASE t.part WHEN 'begin' THEN 'BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE'
                         WHEN 'hold' THEN 'BEFORE ' || concat_ws(' OR ', CASE WHEN holds THEN 'INSERT OR DELETE OR TRUNCATE' END,
@@ -218,10 +283,54 @@ BEGIN
                         WHEN 'hold' THEN format('pgtrickle_roles.%I()', format('immediate_%s_hold', pgt_id))
                         ELSE format('pgtrickle_roles.%I()', format('immediate_%s_%s', pgt_id, number)) END);
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
-        PERFORM pgtrickle._check_placed(source, t.name);
+        PERFORM pgtrickle._check_placed(relation, t.name);
     END LOOP;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_triggers(bigint, oid, int, text[], boolean) FROM PUBLIC;
+
+
+-- For a partitioned source: the transition tables of MERGE lack rows that it moves to another partition, and hold wrong ones. See
+-- _count_updates and _see_inserts, which captures do with.
+CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_counts(pgt_id bigint, source oid, relation oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(relation);
+    counter text := format('%s_%s', pgt_id, source);
+    t record;
+BEGIN
+    FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) n
+             WHERE n.part IN ('updates', 'moved') OR n.part IN ('rows', 'inserts') AND relation = source LOOP
+        IF t.part = 'rows' THEN
+            PERFORM pgtrickle._count_rows(t.name, source, counter, 'pgtrickle._pin()');
+        ELSIF t.part = 'inserts' THEN
+            PERFORM pgtrickle._see_inserts(t.name, source, 'pgtrickle._pin()');
+        ELSE
+            EXECUTE format('CREATE OR REPLACE TRIGGER %I %s ON %s %s FOR EACH STATEMENT EXECUTE FUNCTION %s', t.name,
+                CASE t.part WHEN 'moved' THEN 'AFTER UPDATE' ELSE 'BEFORE UPDATE' END, target,
+                CASE t.part WHEN 'moved' THEN 'REFERENCING OLD TABLE AS __pgt_old' ELSE '' END,
+                CASE t.part WHEN 'moved' THEN format('pgtrickle._check_moved(%L, %L)', counter, source)
+                            ELSE format('pgtrickle._begin_moving(%L)', counter) END);
+            EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
+        END IF;
+        PERFORM pgtrickle._check_placed(relation, t.name);
+    END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_counts(bigint, oid, oid) FROM PUBLIC;
+
+-- The functions of these triggers: their arguments are the counter and the OID of the source.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_moving() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._begin_update(tg_argv[0]);
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._check_moved() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._check_updated(tg_argv[0], tg_argv[1]::oid, (SELECT count(*) FROM __pgt_old));
+    RETURN NULL;
+END $$;
 
 
 -- Remove what maintains a stream table, but for some triggers. Locks the tables of the others.
@@ -231,7 +340,7 @@ DECLARE
     t record;
 BEGIN
     FOR t IN SELECT g.tgrelid, g.tgname FROM pg_trigger g
-             WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n)
+             WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n) AND g.tgparentid = 0
                AND NOT (g.tgname = ANY (kept) AND g.tgrelid = ANY (but_for)) ORDER BY 1, 2 LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
     END LOOP;
@@ -281,6 +390,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     owner oid := pgtrickle._owner_of(pgt_id);
     holds boolean := program->>'lock' = 'whole';
+    relations CONSTANT oid[] := ARRAY(SELECT r.relation FROM pgtrickle._immediate_relations(pgt_id) r ORDER BY 1);
+    relation oid;
     s record;
 BEGIN
     PERFORM pgtrickle._check_immediate(pgt_id);
@@ -289,8 +400,7 @@ BEGIN
     END IF;
     -- What stays is replaced, which locks no reader of the sources out.
     PERFORM pgtrickle._drop_immediate(
-        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR holds),
-        ARRAY(SELECT (e->>'oid')::oid FROM jsonb_array_elements(program->'sources') AS e));
+        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR holds), relations);
     PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
     PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, true);
     PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
@@ -301,13 +411,22 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
         END IF;
         PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, holds);
-        PERFORM pgtrickle._write_immediate_triggers(pgt_id, s.source, s.number, s.columns, holds);
+        FOREACH relation IN ARRAY pgtrickle._relations(s.source) LOOP
+            PERFORM pgtrickle._write_immediate_triggers(pgt_id, relation, s.number, s.columns, holds);
+            IF (SELECT c.relkind FROM pg_class c WHERE c.oid = s.source) = 'p' THEN
+                PERFORM pgtrickle._write_immediate_counts(pgt_id, s.source, relation);
+            END IF;
+        END LOOP;
     END LOOP;
     UPDATE pgtrickle.pgt_dependencies d SET cdc_mode = NULL, slot_name = NULL, capture_generation = NULL WHERE d.pgt_id = pgt_id;
-    UPDATE pgtrickle.pgt_definitions d SET refresh_mode = 'IMMEDIATE', schedule = NULL, updated_at = clock_timestamp() WHERE d.pgt_id = pgt_id;
+    UPDATE pgtrickle.pgt_definitions d
+    SET refresh_mode = 'IMMEDIATE', schedule = NULL, fallback_reason = NULL, updated_at = clock_timestamp()
+    WHERE d.pgt_id = pgt_id;
     -- What the triggers have counted in this transaction that were there before.
     PERFORM set_config('pgtrickle.begun_' || pgt_id, '', true), set_config('pgtrickle.left_' || pgt_id, '', true);
-    INSERT INTO pgtrickle.pgt_immediate VALUES (pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock');
+    INSERT INTO pgtrickle.pgt_immediate (pgt_id, state, lock, relations)
+    SELECT pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock', relations || d.pgt_relid
+    FROM pgtrickle.pgt_definitions d WHERE d.pgt_id = pgt_id;
     PERFORM pgtrickle._untrack_sources();
 END $$;
 
@@ -322,19 +441,50 @@ BEGIN
 END $$;
 
 
--- What cannot be maintained as it is, since something else has become of its sources, is refreshed by the server until it can be
--- maintained again. The triggers stay where they are and do nothing: their tables may be locked by others.
-CREATE OR REPLACE FUNCTION pgtrickle._leave_immediate() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Have the triggers of a stream table do nothing from now on. They stay where they are: their tables may be locked by others.
+CREATE OR REPLACE FUNCTION pgtrickle._disarm_immediate(pgt_id bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f record;
 BEGIN
-    FOR f IN SELECT p.oid::regprocedure AS signature, pg_get_userbyid(p.proowner) AS owner FROM pg_proc p
-             WHERE p.pronamespace = 'pgtrickle_roles'::regnamespace AND p.proname ~ format('^immediate_%s_([0-9]+|hold)$', OLD.pgt_id) LOOP
+    FOR f IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
+             WHERE p.pronamespace = 'pgtrickle_roles'::regnamespace AND p.proname ~ format('^immediate_%s_([0-9]+|hold)$', pgt_id) LOOP
         EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
                        'SET search_path = pg_catalog, pg_temp AS %L', f.signature, 'BEGIN RETURN NULL; END');
     END LOOP;
-    DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = OLD.pgt_id;
+    DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _disarm_immediate.pgt_id;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._disarm_immediate(bigint) FROM PUBLIC;
+
+
+-- The same of one that is as it should be, whose sources the caller has locked: what is captured of them from then on is what it lacks. False
+-- where it must be computed anew.
+CREATE OR REPLACE FUNCTION pgtrickle._release_immediate(pgt_id bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_definitions d
+                   WHERE d.pgt_id = _release_immediate.pgt_id AND d.refresh_mode = 'IMMEDIATE' AND d.is_populated AND NOT d.needs_reinit)
+       OR pgtrickle._immediate_gap(pgt_id) IS NOT NULL THEN
+        RETURN false;
+    END IF;
+    PERFORM pgtrickle._disarm_immediate(pgt_id);
+    UPDATE pgtrickle.pgt_definitions d
+    SET refresh_mode = 'DIFFERENTIAL', updated_at = clock_timestamp(), data_timestamp = clock_timestamp(),
+        frontier = pgtrickle._stamped(jsonb_build_object(
+            'snapshot', pg_current_snapshot()::text, 'xid', pg_current_xact_id_if_assigned()::text,
+            'change_id', (SELECT p.change_position FROM pgtrickle._change_position() p))) || jsonb_build_object('at', clock_timestamp())
+    WHERE d.pgt_id = _release_immediate.pgt_id;
+    RETURN true;
+END $$;
+
+
+-- What cannot be maintained as it is, since something else has become of its sources, is refreshed by the server until it can be
+-- maintained again.
+CREATE OR REPLACE FUNCTION pgtrickle._leave_immediate() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pgtrickle._disarm_immediate(OLD.pgt_id);
     IF tg_op = 'DELETE' THEN
         RETURN OLD;
     END IF;
