@@ -43,8 +43,8 @@ class StreamTable:
     sources: tuple[int, ...]
     """OIDs of the relations it reads, stream tables' storage among them."""
     untracked: bool
-    """Whether only a refresh can tell whether there is something to do: it reads something whose changes are not captured,
-    or triggers are to maintain it and do not yet."""
+    """Whether only a refresh can tell whether there is something to do: it reads something whose changes are not
+    captured, or triggers are to maintain it and do not yet."""
     held_back: str | None = None
     """Why the scheduler must not refresh it now (`pgtrickle._held_back`)."""
     atomic: bool = False

@@ -268,11 +268,12 @@ END"""
         """The condition that an update cannot have changed a column that is read: none of them was named."""
         if not self.columns(source):
             return "true"
-        # Row, before, update: such a trigger changes what it likes.
+        # Row, before, update: such a trigger changes what it likes. Partitions and children have their own.
         others = (
             "SELECT FROM pg_trigger t WHERE t.tgrelid = tg_relid AND t.tgtype::int & 19 = 19 AND NOT t.tgisinternal"
         )
-        return f"__pgt_named = '' AND NOT EXISTS ({others})"
+        parts = "SELECT FROM pg_inherits h WHERE h.inhparent = tg_relid"
+        return f"__pgt_named = '' AND NOT EXISTS ({others}) AND NOT EXISTS ({parts})"
 
     def _direct(self, source: Source, images: Images) -> str | None:
         return direct(self.compiled, self.storage, self.pgt_id, source, images)

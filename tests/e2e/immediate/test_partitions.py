@@ -74,8 +74,11 @@ def test_each_statement_through_the_parent_and_on_partitions(partitioned: Databa
 
 
 def test_merge_that_moves_rows_is_refused_and_update_that_does_is_not(partitioned: Database) -> None:
-    merge = "MERGE INTO p USING (VALUES (1), (2), (6)) m(id) ON p.id = m.id AND p.k <= 5 WHEN MATCHED THEN UPDATE SET k = {}"
-    with pytest.raises(psycopg.errors.FeatureNotSupported, match="moves rows of .*p"):
+    merge = (
+        "MERGE INTO p USING (VALUES (1), (2), (6)) m(id) ON p.id = m.id AND p.k <= 5"
+        " WHEN MATCHED THEN UPDATE SET k = {}"
+    )
+    with pytest.raises(psycopg.errors.FeatureNotSupported, match=r"moves rows of .*p"):
         partitioned.run(merge.format("1 + p.k % 5"))
     partitioned.assert_current(*QUERIES)
     partitioned.run(merge.format("p.k, v = v + 1"))

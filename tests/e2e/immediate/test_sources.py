@@ -92,7 +92,8 @@ def test_stable_functions_are_warned_of(t: Database) -> None:
 def test_recursion_is_warned_of(t: Database) -> None:
     t.create(
         "s",
-        "WITH RECURSIVE r AS (SELECT id, v FROM t WHERE v = 0 UNION ALL SELECT t.id, t.v FROM t JOIN r ON t.id = r.id + 1)"
+        "WITH RECURSIVE r AS (SELECT id, v FROM t WHERE v = 0"
+        " UNION ALL SELECT t.id, t.v FROM t JOIN r ON t.id = r.id + 1)"
         " SELECT count(*) AS n FROM r",
         refresh_mode="IMMEDIATE",
     )
