@@ -120,11 +120,20 @@ class _DirectGroups:
         rescans = [a.rescan for a in self._parts if a.rescan]
         changes = self._changes(images)
         added = self._added(changes, unless_zero=not rescans)
+        # A group that another transaction has taken away is there for one with an older snapshot, which would insert it
+        # beside: it must fail.
+        locked = f"""IF current_setting('transaction_isolation') <> 'read committed' THEN
+                PERFORM FROM {self.storage} AS s JOIN {derived(self._keys(changes), "d")} ON {self.shape.same("s", "d")}
+                ORDER BY s.{ID} FOR UPDATE OF s;
+            END IF;"""
         if not images.gone:
-            return f"{added};"
-        empty = f"SELECT count(*) FILTER (WHERE u.{quote(COUNT)} <= 0) FROM __pgt_upserted AS u"
+            return f"{locked}\n            {added};"
+        count = f"u.{quote(COUNT)}"
+        empty = f"SELECT count(*) FILTER (WHERE {count} <= 0), count(*) FILTER (WHERE {count} < 0)"
         again = f"{self._again(changes, rescans)};" if rescans else ""
-        return f"""WITH __pgt_upserted AS ({added} RETURNING s.{quote(COUNT)}) {empty} INTO __pgt_changed;
+        return f"""{locked}
+            WITH __pgt_upserted AS ({added} RETURNING s.{quote(COUNT)}) {empty} INTO __pgt_changed, __pgt_missing
+            FROM __pgt_upserted AS u;
             IF __pgt_changed > 0 THEN
                 {self._without_empty(images.gone)};
             END IF;
@@ -186,11 +195,14 @@ class _DirectGroups:
         columns = [*keys, *(f"{sql} AS {quote(name)}" for name, sql in merged.items())]
         return select(columns, derived(select(changes), "d"))
 
-    def _without_empty(self, gone: str) -> str:
+    def _keys(self, rows: str) -> str:
+        """The groups that rows are in, in the storage's keys, with row ids."""
         keys = self.shape.aggregate.keys
         columns = [f"{quote(key.name)} AS {self.shape.stored_as[key.name]}" for key in keys]
-        rows = _over(self.shape.aggregate.input, self.scan, gone)
-        touched = self.shape.identified(select(columns, derived(rows, "i"), distinct=True))
+        return self.shape.identified(select(columns, derived(rows, "i"), distinct=True))
+
+    def _without_empty(self, gone: str) -> str:
+        touched = self._keys(_over(self.shape.aggregate.input, self.scan, gone))
         same = self.shape.same("s", "d")
         return f"DELETE FROM {self.storage} AS s USING {derived(touched, 'd')} WHERE {same} AND s.{quote(COUNT)} <= 0"
 

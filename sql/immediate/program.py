@@ -243,7 +243,11 @@ END"""
         come, gone = (f"SELECT * FROM {table} AS t" for table in ("__pgt_new", "__pgt_old"))
         found = self._direct(source, Images("" if event == "DELETE" else come, "" if event == "INSERT" else gone))
         deltas = {source.oid: self._transition(source, event)}
-        statements = self._unsalted(found or self.compiled.immediate_sql(self.storage, deltas) + ";")
+        by_deltas = self.compiled.immediate_sql(self.storage, deltas) + ";"
+        statements = self._unsalted(found or by_deltas)
+        if found and event == "UPDATE" and isinstance(self.compiled.shape, KeyedRows):
+            # A foreign key can update a row once more, in the same statement.
+            statements = f"IF EXISTS ({_CASCADES}) THEN {self._unsalted(by_deltas)}\nELSE\n{statements}\nEND IF;"
         unchanged, late = "", ""
         if event == "UPDATE":
             unchanged = self._unread(source)
@@ -268,12 +272,14 @@ END"""
         """The condition that an update cannot have changed a column that is read: none of them was named."""
         if not self.columns(source):
             return "true"
-        # Row, before, update: such a trigger changes what it likes. Partitions and children have their own.
         others = (
-            "SELECT FROM pg_trigger t WHERE t.tgrelid = tg_relid AND t.tgtype::int & 19 = 19 AND NOT t.tgisinternal"
+            # Row, before, update: such a trigger changes what it likes. Partitions and children have their own.
+            "SELECT FROM pg_trigger t WHERE t.tgrelid = tg_relid AND t.tgtype::int & 19 = 19 AND NOT t.tgisinternal",
+            "SELECT FROM pg_inherits h WHERE h.inhparent = tg_relid",
+            # What a foreign key updates in a statement that updates the table fires the triggers of that alone.
+            _CASCADES,
         )
-        parts = "SELECT FROM pg_inherits h WHERE h.inhparent = tg_relid"
-        return f"__pgt_named = '' AND NOT EXISTS ({others}) AND NOT EXISTS ({parts})"
+        return " AND ".join(["__pgt_named = ''", *(f"NOT EXISTS ({other})" for other in others)])
 
     def _direct(self, source: Source, images: Images) -> str | None:
         return direct(self.compiled, self.storage, self.pgt_id, source, images)
@@ -313,6 +319,12 @@ END"""
         """A statement without parameters."""
         return statement.replace(SALT, f"{self.salt}::bigint")
 
+
+_CASCADES = (
+    "SELECT FROM pg_constraint k WHERE k.conrelid = tg_relid AND k.contype = 'f'"
+    " AND (k.confupdtype IN ('c', 'n', 'd') OR k.confdeltype IN ('n', 'd'))"
+)
+"""The foreign keys that update rows of a trigger's table."""
 
 _IMAGES = {
     "INSERT": (("__pgt_new", "1::smallint"),),
