@@ -407,7 +407,8 @@ BEGIN
     FOR s IN SELECT (e->>'oid')::oid AS source, (e->>'number')::int AS number, e->>'body' AS body,
                     ARRAY(SELECT jsonb_array_elements_text(e->'columns')) AS columns
              FROM jsonb_array_elements(program->'sources') AS e ORDER BY 1 LOOP
-        IF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.pgt_id = pgt_id AND d.source_relid = s.source) THEN
+        IF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
+                       WHERE d.pgt_id = pgt_id AND d.source_relid = s.source AND d.source_type <> 'VIEW') THEN
             RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('stream table with ID %s does not read %s', pgt_id, s.source);
         END IF;
         PERFORM pgtrickle._write_immediate_function(format('immediate_%s_%s', pgt_id, s.number), 'trigger', s.body, owner, holds);

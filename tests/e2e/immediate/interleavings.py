@@ -67,7 +67,6 @@ class Stage:
             await connection.execute(f"SET deadlock_timeout = '20ms'; SET lock_timeout = '{HANG}s'")
             self.connections.append(connection)
         self.observer = self.connections.pop()
-        await self.observer.execute("SET lock_timeout = '20ms'")
         return self
 
     async def close(self) -> None:
@@ -98,6 +97,13 @@ class Stage:
         for difference in self.differences:
             ((name, count),) = await (await connection.execute(difference)).fetchall()
             assert count == 0, f"{when}: {name} differs from its query by {count} rows"
+
+    async def look(self) -> None:
+        """Compare in between; not where a TRUNCATE keeps everybody out."""
+        await self.observer.execute("SET lock_timeout = '20ms'")
+        with suppress(psycopg.errors.LockNotAvailable):
+            await self.check(self.observer, "between steps")
+        await self.observer.execute(f"SET lock_timeout = '{HANG}s'")
 
     async def blocked(self, number: int) -> bool:
         """Whether a session waits for a lock of another one's."""
@@ -159,8 +165,7 @@ class _Run:
                     break
             else:
                 raise AssertionError(f"session {number} hangs")
-        with suppress(psycopg.errors.LockNotAvailable):  # a TRUNCATE keeps everybody out
-            await self.stage.check(self.stage.observer, "between steps")
+        await self.stage.look()
 
     async def wait_for_any(self) -> None:
         done, _ = await asyncio.wait(self.waiting.values(), timeout=HANG, return_when=asyncio.FIRST_COMPLETED)
