@@ -176,8 +176,9 @@ def lay(alice: Connection) -> Callable[[str], None]:
     def run(statement: str) -> None:
         alice.execute(
             psycopg.sql.SQL(
-                "CREATE OR REPLACE FUNCTION trap(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $f$ BEGIN"
-                " IF session_user <> current_user THEN EXECUTE {}; END IF; RETURN n; END $f$"
+                "CREATE FUNCTION public.lay() RETURNS void LANGUAGE plpgsql AS $f$ BEGIN EXECUTE {}; END $f$;"
+                "CREATE FUNCTION public.trap(n int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS $f$ BEGIN"
+                " IF session_user <> current_user THEN PERFORM public.lay(); END IF; RETURN n; END $f$"
             ).format(psycopg.sql.Literal(statement))
         )
         create(alice, "laid", "SELECT id, public.trap(v) AS v FROM t")
@@ -198,7 +199,7 @@ def test_query_does_not_become_the_writer(
 
 def test_query_leaves_no_search_path_behind(tables: Database, alice: Connection, lay: Callable[[str], None]) -> None:
     alice.execute(
-        "CREATE SCHEMA AUTHORIZATION CURRENT_USER; CREATE FUNCTION differs(text, text) RETURNS boolean IMMUTABLE"
+        "CREATE SCHEMA AUTHORIZATION CURRENT_USER; CREATE FUNCTION public.differs(text, text) RETURNS boolean IMMUTABLE"
         " LANGUAGE sql AS 'SELECT false'"
     )
     schema = alice.info.user
@@ -237,7 +238,7 @@ def test_names_mean_what_they_meant(tables: Database, alice: Connection, bob: Co
         "CREATE TEMPORARY TABLE sums (g int); CREATE TEMPORARY TABLE __pgt_new (id int, g int, v int);"
         "CREATE TEMPORARY TABLE __pgt_old (id int, g int, v int); CREATE TEMPORARY TABLE pg_class (oid oid);"
         f"SET search_path = pg_temp, {schema}, pg_catalog;"
-        "SET datestyle = 'German'; SET extra_float_digits = -10; SET enable_seqscan = off; SET row_security = off".encode()
+        "SET datestyle = 'German'; SET extra_float_digits = -10; SET row_security = off".encode()
     )
     for statement in (
         "INSERT INTO public.t VALUES (4, 1, 5)",
