@@ -27,6 +27,16 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_immediate() FROM PUBLIC;
 
 
+-- After DROP: the tables that have lost a trigger that maintains a stream table.
+CREATE OR REPLACE FUNCTION pgtrickle._lost_triggers() RETURNS oid[]
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))::oid
+                 FROM pg_event_trigger_dropped_objects() o
+                 WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE '%pg\_trickle\_immediate\_%')
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._lost_triggers() FROM PUBLIC;
+
+
 -- After DDL. Where a captured column is gone, has another type or is generated otherwise, the trigger functions are
 -- rewritten at once, in the same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
 -- source already locked, could deadlock with a refresh.
@@ -228,9 +238,7 @@ BEGIN
         WHERE d.pgt_id = s.pgt_id
           AND (d.column_snapshot->>'schema') || '.' || (d.column_snapshot->>'name') = ANY (policies);
     END IF;
-    PERFORM pgtrickle._mark_immediate(gone || ARRAY(
-        SELECT to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))::oid FROM pg_event_trigger_dropped_objects() o
-        WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE '%pg\_trickle\_immediate\_%'));
+    PERFORM pgtrickle._mark_immediate(gone || pgtrickle._lost_triggers());
     IF cardinality(gone) = 0 THEN
         RETURN;
     END IF;
@@ -258,10 +266,13 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
 
--- A function has come, changed or gone, which the query of a stream table in IMMEDIATE mode may call.
+-- A function has come, changed or gone, which the query of a stream table in IMMEDIATE mode may call, or a trigger that maintains it.
 CREATE OR REPLACE FUNCTION pgtrickle._on_function() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF tg_event = 'sql_drop' THEN
+        PERFORM pgtrickle._mark_immediate(pgtrickle._lost_triggers());
+    END IF;
     IF tg_event = 'sql_drop' OR EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() e
         WHERE e.schema_name IS NULL OR e.schema_name NOT IN ('pgtrickle', 'pgtrickle_changes', 'pgtrickle_roles')) THEN
