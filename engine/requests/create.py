@@ -61,8 +61,7 @@ async def create(
         return None
     requested = argument(RefreshMode, "refresh mode", arguments.get("refresh_mode") or RefreshMode.AUTO)
     engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
-    if requested == RefreshMode.IMMEDIATE:
-        refuse_options(engine, arguments)
+    refuse_options(requested, engine, arguments)
     work_on_behalf_of(owner)
     async with set_role(session, owner, current=target.caller):
         defined = await define_stream_table(session, arguments["query"], search_path, requested, owner)
@@ -104,8 +103,10 @@ async def create(
     return int(pgt_id)
 
 
-def refuse_options(engine: Engine, arguments: Mapping[str, Any]) -> None:
+def refuse_options(requested: RefreshMode, engine: Engine, arguments: Mapping[str, Any]) -> None:
     """Raises SqlError 0A000 for what says how an IMMEDIATE stream table were to be refreshed."""
+    if requested != RefreshMode.IMMEDIATE:
+        return
     given = arguments.get("schedule") or "calculated"
     refused = {
         "cdc_mode => 'wal'": arguments.get("cdc_mode") == "wal",

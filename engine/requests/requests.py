@@ -235,9 +235,7 @@ async def refresh_scheduled(
     tables must be polled, likewise (`poll_scheduled`; then `after_poll` is true, and the refresh is always recorded).
     """
     context = await begin(session, pgt_id, wait=False)
-    if context.refresh_mode == RefreshMode.IMMEDIATE and not must_be_repaired(context):
-        return None
-    if is_fresh(context) and not context.capture.polled:
+    if _is_current(context):
         return None
     if on_schedule and context.held_back is not None:
         raise HeldBack(context.held_back)
@@ -254,6 +252,13 @@ async def refresh_scheduled(
         if held:
             raise HeldBack(str(held[0][0]))
     return outcome
+
+
+def _is_current(context: RefreshContext) -> bool:
+    """Whether there is nothing to do, by what has been captured or since triggers do it."""
+    if context.refresh_mode == RefreshMode.IMMEDIATE:
+        return not must_be_repaired(context)
+    return is_fresh(context) and not context.capture.polled
 
 
 async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None:
@@ -359,19 +364,14 @@ async def _alter(
         context = await repair(session, context)
     pgt_id = context.pgt_id
     requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
-    if requested == RefreshMode.IMMEDIATE:
-        refuse_options(context.engine, changes)
-        changes.pop("schedule", None)  # 'calculated', which says nothing
+    refuse_options(requested, context.engine, changes)
     if context.refresh_mode == RefreshMode.IMMEDIATE and ("query" in changes or requested != RefreshMode.IMMEDIATE):
         context = await leave_immediate(session, context)
-    if "schedule" in changes:
-        await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
+    await _set_schedule(session, context, changes.get("schedule"), requested)
     if "query" in changes:
         await redefine(session, context, changes["query"], search_path, spark, requested)
     elif "refresh_mode" in changes:
         await _set_refresh_mode(session, context, requested)
-    if context.requested_mode == RefreshMode.IMMEDIATE != requested and "schedule" not in changes:
-        await set_state(session, pgt_id, schedule="calculated")
     if "cdc_mode" in changes:
         await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
         await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
@@ -381,6 +381,18 @@ async def _alter(
         await _set_status(session, context, argument(Status, "status", changes["status"]))
     if requested == RefreshMode.IMMEDIATE and not changes.keys().isdisjoint({"query", "refresh_mode", "status"}):
         await become_immediate(session, pgt_id, spark)
+
+
+async def _set_schedule(
+    session: SqlSession, context: RefreshContext, given: str | None, requested: RefreshMode
+) -> None:
+    """Set the schedule, if one is given. One that was IMMEDIATE had none."""
+    if requested == RefreshMode.IMMEDIATE:
+        return
+    if given is None and context.requested_mode == RefreshMode.IMMEDIATE:
+        given = "calculated"
+    if given is not None:
+        await set_state(session, context.pgt_id, schedule=check_schedule(given))
 
 
 async def _set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:

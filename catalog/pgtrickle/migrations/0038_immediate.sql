@@ -4,6 +4,8 @@ CREATE TABLE pgtrickle.pgt_immediate (
     -- What the triggers and their functions were, when they were made: pgtrickle._immediate_state.
     state  text   NOT NULL,
     -- What a transaction that changes a source holds until its end: its rows, or the whole of it.
-    lock   text   NOT NULL CHECK (lock IN ('rows', 'whole'))
+    lock   text   NOT NULL CHECK (lock IN ('rows', 'whole')),
+    -- The tables that it has to do with: its sources, with their partitions and children, and its own.
+    relations oid[] NOT NULL DEFAULT '{}'
 );
 GRANT SELECT ON pgtrickle.pgt_immediate TO PUBLIC;
