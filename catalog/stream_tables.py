@@ -44,7 +44,8 @@ class StreamTable:
     sources: tuple[int, ...]
     """OIDs of the relations it reads, stream tables' storage among them."""
     untracked: bool
-    """Whether it reads something whose changes are not captured, so that only a refresh can tell whether it changed."""
+    """Whether only a refresh can tell whether there is something to do: it reads something whose changes are not
+    captured, or triggers are to maintain it and do not yet."""
     held_back: str | None = None
     """Why the scheduler must not refresh it now (`pgtrickle._held_back`)."""
     atomic: bool = False
@@ -74,7 +75,8 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        CASE WHEN s.schedule ~ '[ @]' THEN s.schedule END, g.time_zone,
        extract(epoch FROM pg_catalog.clock_timestamp())::double precision,
        g.default_seconds,
-       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false), h.reason,
+       coalesce(d.sources, '{}'::bigint[]), coalesce(d.untracked, false)
+       OR s.requested_mode = 'IMMEDIATE' AND s.refresh_mode <> 'IMMEDIATE' AND s.fallback_reason IS NULL, h.reason,
        s.diamond_consistency = 'atomic' OR g.all_atomic, g.all_atomic, s.diamond_schedule_policy = 'slowest',
        m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false),
        coalesce(s.engine = 'spark', false), s.scc_id

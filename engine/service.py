@@ -28,6 +28,7 @@ from engine.registers.maintenance import RegisterMaintenance
 from engine.requests import requests
 from engine.requests.callers import Callers, has_callers
 from engine.requests.extensions import Installer
+from engine.requests.immediate import awaiting_triggers, enter_immediate
 from engine.requests.requests import Loader
 from engine.scheduling import worker
 from engine.scheduling.scheduler import MOST_WORKERS, Scheduler, Turn
@@ -367,6 +368,10 @@ class Engine:
         try:
             for pgt_id in created:
                 await requests.refresh_now(session, pgt_id, Initiator.INITIAL, spark, restart=session.restart)
+            if immediate := await awaiting_triggers(session, created):
+                await session.restart("READ COMMITTED")
+                for pgt_id in immediate:
+                    await enter_immediate(session, pgt_id, Initiator.INITIAL, spark)
         except SqlError:
             # Its locks must be gone before another connection can undo the first step.
             await session.abandon()

@@ -26,6 +26,7 @@ from sql.compile.compile import ParsedQuery, exchanges_filter, opaque_query, par
 from sql.compile.compiled import Compiled, Core
 from sql.compile.monotone import not_monotone
 from sql.errors import NotDifferentiable
+from sql.immediate import Program, program
 from sql.operators import Recursion
 from sql.operators.statement import StagedText
 from sql.spark.render import SparkQuery, render_spark
@@ -199,6 +200,11 @@ def staged(query: Query, storage: str, staging: str, uncaptured: frozenset[int])
 def refresh(query: Query, storage: str, changed: frozenset[int], usual: bool, late: frozenset[int]) -> str:
     """See `Compiled.refresh_sql`."""
     return _compiled(query).refresh_sql(storage, changed, usual=usual, late=late)
+
+
+def immediate(query: Query, storage: str, pgt_id: int, salt: int) -> Program:
+    """See `sql.immediate.program`. Raises NotDifferentiable."""
+    return program(_compiled(query), storage, pgt_id, salt)
 
 
 def explain(query: Query, storage: str) -> dict[str, Any]:

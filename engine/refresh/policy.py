@@ -111,8 +111,8 @@ def decide(context: RefreshContext, settings: RefreshSettings, estimated_rows: i
         return Decision(Action.FULL, context.computed_whole, fallback=True)
     if is_fresh(context):
         return Decision(Action.NO_DATA, "no changes")
-    if context.refresh_mode == RefreshMode.FULL:
-        return Decision(Action.FULL, "refresh mode FULL")
+    if context.refresh_mode in (RefreshMode.FULL, RefreshMode.IMMEDIATE):
+        return Decision(Action.FULL, f"refresh mode {context.refresh_mode}")
     unusable = _not_incremental(context, settings)
     if unusable is not None:
         return Decision(Action.FULL, unusable, fallback=True)

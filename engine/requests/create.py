@@ -62,6 +62,7 @@ async def create(
         return None
     requested = argument(RefreshMode, "refresh mode", arguments.get("refresh_mode") or RefreshMode.AUTO)
     engine = argument(Engine, "engine", arguments.get("engine") or Engine.AUTO)
+    refuse_options(requested, engine, arguments)
     work_on_behalf_of(owner)
     async with set_role(session, owner, current=target.caller):
         defined = await define_stream_table(session, arguments["query"], search_path, requested, owner)
@@ -93,12 +94,47 @@ async def create(
     ((pgt_id, _),) = await session.fetch(_REGISTER, storage, json.dumps(properties))
     await note_copies(session, int(pgt_id), defined.copies)
     fresh = await track(session, int(pgt_id), await captured_columns(inputs, tracked, defined.mode, engine), engine)
+    if requested == RefreshMode.IMMEDIATE:
+        await check_immediate(session, int(pgt_id))
     await refuse_foreign_diamond(session, int(pgt_id), arguments.get("diamond_consistency"))
     if not arguments.get("initialize", True):
         return None
     if fresh and not in_two_steps:
         _refuse_old_snapshot(target)
     return int(pgt_id)
+
+
+def refuse_options(requested: RefreshMode, engine: Engine, arguments: Mapping[str, Any]) -> None:
+    """Raises SqlError 0A000 for what says how an IMMEDIATE stream table were to be refreshed."""
+    if requested != RefreshMode.IMMEDIATE:
+        return
+    given = arguments.get("schedule") or "calculated"
+    refused = {
+        "cdc_mode => 'wal'": arguments.get("cdc_mode") == "wal",
+        "append_only": bool(arguments.get("append_only")),
+        "engine => 'spark'": engine == Engine.SPARK,
+        f"schedule => '{given}'": given != "calculated",
+    }
+    for option, is_given in refused.items():
+        if is_given:
+            raise SqlError(
+                "0A000",
+                f"{option} is not supported in IMMEDIATE mode",
+                detail="The statements that change the sources maintain the stream table, by triggers in PostgreSQL.",
+                hint="Leave it out, or use refresh_mode => 'DIFFERENTIAL'.",
+            )
+
+
+async def check_immediate(session: SqlSession, pgt_id: int) -> None:
+    """Raises SqlError 0A000 where triggers cannot maintain a stream table, 42501 where its owner may not make them.
+
+    The client is told where the database captures from the write-ahead log, which is nothing to these triggers.
+    """
+    await session.fetch("SELECT pgtrickle._check_immediate($1::bigint)", pgt_id)
+    ((mode,),) = await session.fetch("SELECT pgtrickle._setting('pg_trickle.cdc_mode', 'trigger')")
+    if mode == "wal":
+        message = "pg_trickle.cdc_mode = 'wal' does not apply to IMMEDIATE mode: triggers maintain the stream table"
+        await notice(session, "INFO", message)
 
 
 SYSTEM_COLUMNS = frozenset({"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"})
@@ -152,6 +188,14 @@ async def define_stream_table(
     definition = await define(session, query, search_path)
     _refuse_in_every_mode(definition)
     shown = await expanded(session, definition)
+    if requested == RefreshMode.IMMEDIATE:
+        for dependency in foreign_tables(definition):
+            raise SqlError(
+                "0A000",
+                f'foreign table "{dependency.source.name}" is not supported in IMMEDIATE mode',
+                detail="No trigger in PostgreSQL sees its changes.",
+                hint="Use refresh_mode => 'AUTO'.",
+            )
     definition, copies = await _over_copies(session, definition, requested, owner)
     inputs, fallback = await _plan(session, definition, requested)
     whole = fallback is not None or requested == RefreshMode.FULL
@@ -316,10 +360,10 @@ async def _plan(session: SqlSession, definition: Definition, requested: RefreshM
     except ForeignSource as reason:
         return opaque(definition), reason.construct
     except NotDifferentiable as reason:
-        if requested == RefreshMode.DIFFERENTIAL:
+        if requested in (RefreshMode.DIFFERENTIAL, RefreshMode.IMMEDIATE):
             raise SqlError(
                 "0A000",
-                f"{reason.construct} is not supported in DIFFERENTIAL mode",
+                f"{reason.construct} is not supported in {requested} mode",
                 detail=reason.detail,
                 hint=reason.hint or "Use refresh_mode => 'AUTO' or 'FULL'.",
             ) from reason

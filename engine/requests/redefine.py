@@ -109,7 +109,8 @@ async def _defined(
     async with set_role(session, context.owner, current=context.caller):
         defined = await define_stream_table(session, query, search_path, requested, context.owner)
     sources = [d.source.oid for d in defined.definition.dependencies]
-    await check_circle(session, context, sources, defined.inputs, defined.mode)
+    mode = requested if requested == RefreshMode.IMMEDIATE else defined.mode
+    await check_circle(session, context, sources, defined.inputs, mode)
     return defined
 
 

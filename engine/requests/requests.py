@@ -18,9 +18,10 @@ from engine.refresh.policy import is_fresh
 from engine.refresh.record import Job, RefreshOutcome
 from engine.refresh.refresh import Unpopulated, refresh
 from engine.requests.circle_refresh import refresh_circle_now
-from engine.requests.create import create, creation_target, drop_storage, notice
+from engine.requests.create import check_immediate, create, creation_target, drop_storage, notice, refuse_options
 from engine.requests.diamonds import settle_diamond
 from engine.requests.extensions import Installer, carry_out_extension
+from engine.requests.immediate import awaits_triggers, end_immediate, enter_if_possible, leave_immediate
 from engine.requests.redefine import is_query, redefine
 from engine.requests.repair import CaptureBroken, must_be_repaired, reasons, repair
 from engine.requests.statements import carry_out_statement
@@ -199,6 +200,8 @@ async def refresh_locked(
 
     Where the refresh is `alone` in the transaction and finds nothing, its commit does not wait for the disk.
     """
+    if context.refresh_mode == RefreshMode.IMMEDIATE:
+        context = await end_immediate(session, context)
     if must_be_repaired(context) and not context.circle:
         context = await repair(session, context)
         # A view may have closed a circle.
@@ -210,7 +213,10 @@ async def refresh_locked(
     context, changed = await polled(session, context, spark.lake)
     if changed:
         spark = NoSpark(POLLED, spark.lake)
-    return await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
+    outcome = await refresh(session, context, initiator=initiator, spark=spark, alone=alone)
+    if awaits_triggers(context) and not context.one_snapshot:
+        await enter_if_possible(session, context.pgt_id, initiator, spark)
+    return outcome
 
 
 class HeldBack(Exception):
@@ -243,7 +249,7 @@ class Scheduled:
         the transaction must be READ COMMITTED.
         """
         context = await begin(session, pgt_id, wait=False)
-        if is_fresh(context) and not context.capture.polled:
+        if _is_current(context):
             return context
         if self.on_schedule and context.held_back is not None:
             raise HeldBack(context.held_back)
@@ -273,11 +279,18 @@ async def refresh_scheduled(
 
     Where foreign tables were polled the refresh is always recorded. Raises HeldBack, and as `refresh` does.
     """
-    if is_fresh(context) and not context.capture.polled:
+    if _is_current(context):
         return None
     outcome = await refresh(session, context, initiator=initiator, spark=spark, job=how.job)
     await how.check_gates(session, context)
     return outcome
+
+
+def _is_current(context: RefreshContext) -> bool:
+    """Whether there is nothing to do, by what has been captured or since triggers do it."""
+    if context.refresh_mode == RefreshMode.IMMEDIATE:
+        return not must_be_repaired(context)
+    return is_fresh(context) and not context.capture.polled
 
 
 async def poll_scheduled(session: SqlSession, pgt_id: int, spark: Spark) -> None:
@@ -316,7 +329,7 @@ async def _replace(session: SqlSession, context: RefreshContext, request: Reques
     }
     now = {
         "query": None,
-        "schedule": schedule,
+        "schedule": schedule or "calculated",  # none in IMMEDIATE mode
         "refresh_mode": context.requested_mode,
         "append_only": append_only,
         "cdc_mode": cdc_mode,
@@ -383,17 +396,16 @@ async def _alter(
         context = await repair(session, context)
     pgt_id = context.pgt_id
     requested = argument(RefreshMode, "refresh mode", changes.get("refresh_mode", context.requested_mode))
-    if "schedule" in changes:
-        await set_state(session, pgt_id, schedule=check_schedule(changes["schedule"]))
+    refuse_options(requested, context.engine, changes)
+    if context.refresh_mode == RefreshMode.IMMEDIATE and ("query" in changes or requested != RefreshMode.IMMEDIATE):
+        context = await leave_immediate(session, context)
+    await _set_schedule(session, context, changes.get("schedule"), requested)
     if "query" in changes:
         await redefine(session, context, changes["query"], search_path, spark, requested)
         await _close_circle(session, await lock(session, pgt_id), spark)
     elif "refresh_mode" in changes:
         _refuse_mode_in_circle(context, requested)
-        # AUTO that has fallen back to FULL may be asked to try again.
-        fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
-        if requested != context.requested_mode or fell_back:
-            await set_refresh_mode(session, context, requested)
+        await _set_refresh_mode(session, context, requested)
     if "cdc_mode" in changes:
         await set_state(session, pgt_id, requested_cdc_mode=changes["cdc_mode"])
         await session.fetch("SELECT pgtrickle._check_wal_sources($1::bigint)", pgt_id)
@@ -401,6 +413,35 @@ async def _alter(
     await settle_diamond(session, pgt_id, changes)
     if "status" in changes:
         await _set_status(session, context, argument(Status, "status", changes["status"]))
+    if requested == RefreshMode.IMMEDIATE and not changes.keys().isdisjoint({"query", "refresh_mode", "status"}):
+        await become_immediate(session, pgt_id, spark)
+
+
+async def _set_schedule(
+    session: SqlSession, context: RefreshContext, given: str | None, requested: RefreshMode
+) -> None:
+    """Set the schedule, if one is given. One that was IMMEDIATE had none."""
+    if requested == RefreshMode.IMMEDIATE:
+        return
+    if given is None and context.requested_mode == RefreshMode.IMMEDIATE:
+        given = "calculated"
+    if given is not None:
+        await set_state(session, context.pgt_id, schedule=check_schedule(given))
+
+
+async def _set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:
+    # AUTO that has fallen back to FULL may be asked to try again.
+    fell_back = requested == RefreshMode.AUTO and context.refresh_mode == RefreshMode.FULL
+    if requested != context.requested_mode or fell_back:
+        await set_refresh_mode(session, context, requested)
+
+
+async def become_immediate(session: SqlSession, pgt_id: int, spark: Spark) -> None:
+    """Have triggers maintain a stream table that is to be so, unless it is suspended. Raises SqlError."""
+    context = await lock(session, pgt_id)
+    if awaits_triggers(context) and context.status != Status.SUSPENDED:
+        await check_immediate(session, pgt_id)
+        await refresh_locked(session, may_be_refreshed(context), Initiator.MANUAL, spark)
 
 
 _ANY_SUSPENDED = """
@@ -426,10 +467,10 @@ async def _close_circle(session: SqlSession, context: RefreshContext, spark: Spa
 
 def _refuse_mode_in_circle(context: RefreshContext, requested: RefreshMode) -> None:
     """Raises SqlError 0A000."""
-    if context.circle and requested == RefreshMode.FULL:
+    if context.circle and requested in (RefreshMode.FULL, RefreshMode.IMMEDIATE):
         raise SqlError(
             "0A000",
-            f'stream table "{context.name}" cannot be in a circle in FULL mode',
+            f'stream table "{context.name}" cannot be in a circle in {requested} mode',
             hint="Give it, or another one of the circle, a query that does not close it.",
         )
 
@@ -451,7 +492,8 @@ async def _settle_append_only(session: SqlSession, context: RefreshContext, chan
             return
         found = await lock(session, context.pgt_id)
         inputs = await load_plan(session, replace(found, plan=""))
-        obstacle = await append_obstacle(inputs, found.refresh_mode, keyless=keyless)
+        mode = found.requested_mode if found.requested_mode == RefreshMode.IMMEDIATE else found.refresh_mode
+        obstacle = await append_obstacle(inputs, mode, keyless=keyless)
         if wanted:
             refuse_append_only(obstacle)
             await set_state(session, context.pgt_id, append_only=True)

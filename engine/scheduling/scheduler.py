@@ -29,7 +29,7 @@ from cronsim import CronSimError
 from catalog.graph import DependencyGraph
 from catalog.session import SqlError, SqlSession
 from catalog.stream_tables import StreamTable, acting_roles, stream_tables, version_of_stream_tables
-from catalog.values import Status
+from catalog.values import RefreshMode, Status
 from engine.refresh.record import Job
 from engine.scheduling.announcements import Announcements
 from engine.scheduling.early import Budget, Cost, until_early
@@ -191,8 +191,10 @@ class _Look:
 
     def add(self, table: StreamTable, reads: list[int], upstream: set[int], *, idle: bool) -> None:
         """The next member, which reads those stream tables; `upstream` is what is due of those outside of the unit."""
-        self.changed = self.changed or not idle
         self.upstream |= upstream
+        if table.refresh_mode == RefreshMode.IMMEDIATE and not table.needs_reinit:
+            return  # triggers maintain it
+        self.changed = self.changed or not idle
         if not idle or upstream or any(each.pgt_id in reads for each in self.live):
             self.live.append(table)
 

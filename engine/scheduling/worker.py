@@ -23,6 +23,7 @@ from engine.refresh.record import Job, RefreshOutcome, finish
 from engine.requests import requests
 from engine.requests.circle_refresh import TOGETHER
 from engine.requests.create import undo_creation
+from engine.requests.immediate import awaiting_triggers, enter_if_possible
 from engine.requests.repair import CaptureBroken, prepare
 from engine.requests.requests import ComesLate, HeldBack, Request, Scheduled, refresh_scheduled
 from engine.scheduling.scheduler import Turn
@@ -95,6 +96,7 @@ async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
     """
     try:
         worked = await _refresh(session, task, spark)
+        await _enter_immediate(session, task, spark)
     except HeldBack:
         return Turn.HELD_BACK
     except SqlError as error:
@@ -134,6 +136,14 @@ async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:
                 return False
             else:
                 task.whole = True
+
+
+async def _enter_immediate(session: PooledSession, task: Task, spark: Spark) -> None:
+    """Have triggers maintain those that are to be so, each in a transaction of its own. Raises SqlError."""
+    for pgt_id in await awaiting_triggers(session, list(task.members)):
+        task.at = pgt_id
+        async with session.transaction("read_committed", impatient=True):
+            await enter_if_possible(session, pgt_id, task.members[pgt_id], spark, patience=0)
 
 
 async def _refresh_members(session: PooledSession, task: Task, spark: Spark) -> bool:

@@ -13,8 +13,8 @@ ROWS_GO = "rows were updated or deleted"
 
 async def append_obstacle(inputs: PlanInputs, mode: RefreshMode, *, keyless: bool) -> str | None:
     """Why a stream table cannot be append_only, None if it can. Raises SqlError 54001."""
-    if mode == RefreshMode.FULL:
-        return "its refresh mode is FULL"
+    if mode in (RefreshMode.FULL, RefreshMode.IMMEDIATE):
+        return f"its refresh mode is {mode}"
     if keyless:
         return "a table that it reads has no primary key"
     if not (await compiled(inputs)).appendable:

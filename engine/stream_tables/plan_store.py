@@ -35,7 +35,9 @@ async def load_plan(session: SqlSession, context: RefreshContext) -> PlanInputs:
 
 
 async def set_refresh_mode(session: SqlSession, context: RefreshContext, requested: RefreshMode) -> None:
-    """Switch between AUTO, FULL and DIFFERENTIAL; the next refresh recomputes the table.
+    """Switch between AUTO, FULL, DIFFERENTIAL and, to come, IMMEDIATE.
+
+    The next refresh recomputes the table, unless its changes have been captured and still are.
 
     Raises SqlError 0A000 if DIFFERENTIAL is asked for a query that can only be computed as a whole.
     """
@@ -44,24 +46,36 @@ async def set_refresh_mode(session: SqlSession, context: RefreshContext, request
     ((reason,),) = await session.fetch(
         "SELECT fallback_reason FROM pgtrickle.pgt_stream_tables WHERE pgt_id = $1::bigint", pgt_id
     )
-    if requested == RefreshMode.DIFFERENTIAL and not plan.differentiable:
+    if requested in (RefreshMode.DIFFERENTIAL, RefreshMode.IMMEDIATE) and not plan.differentiable:
         raise SqlError(
             "0A000",
-            f'stream table "{name}" cannot be refreshed in DIFFERENTIAL mode: {reason}',
+            f'stream table "{name}" cannot be refreshed in {requested} mode: {reason}',
             hint="Use refresh_mode => 'AUTO' or 'FULL'.",
         )
     incremental = plan.differentiable and requested != RefreshMode.FULL
     effective = RefreshMode.DIFFERENTIAL if incremental else RefreshMode.FULL
+    fresh = True
     if incremental:
-        sources = await session.fetch(
-            "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", pgt_id
-        )
-        columns = await captured_columns(plan, [int(oid) for (oid,) in sources], effective, context.engine)
-        await track(session, pgt_id, columns, context.engine)
-    state: dict[str, str | bool | None] = {"refresh_mode": effective, "requested_mode": requested, "needs_reinit": True}
+        fresh = await capture_sources(session, context)
+    state: dict[str, str | bool | None] = {
+        "refresh_mode": effective,
+        "requested_mode": requested,
+        "needs_reinit": fresh or context.needs_reinit or effective != context.refresh_mode,
+    }
     if incremental:
         state["fallback_reason"] = None
     await set_state(session, pgt_id, **state)
+
+
+async def capture_sources(session: SqlSession, context: RefreshContext) -> bool:
+    """Have all that a stream table reads captured for it; true if any was not yet. Raises SqlError as `track`."""
+    plan = await load_plan(session, context)
+    sources = await session.fetch(
+        "SELECT source_relid::bigint FROM pgtrickle.pgt_dependencies WHERE pgt_id = $1::bigint", context.pgt_id
+    )
+    oids = [int(oid) for (oid,) in sources]
+    columns = await captured_columns(plan, oids, RefreshMode.DIFFERENTIAL, context.engine)
+    return await track(session, context.pgt_id, columns, context.engine)
 
 
 async def set_state(session: SqlSession, pgt_id: int, **values: object) -> None:

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from catalog.ownership import installed_query
 from catalog.systems import QUEUES, STREAM_TABLES
-from catalog.values import RefreshStatus, Status
+from catalog.values import RefreshMode, RefreshStatus, Status
 from server.commands.psql import reachable
 from server.postgres.cluster import EmbeddedPostgres
 from server.postgres.data_directory import DataDirectory, Running, StartupError
@@ -447,12 +447,18 @@ def _stream_table_table(databases: list[_Database]) -> Table:
                 escape(database.name),
                 escape(row.name),
                 row.refresh_mode + asked,
-                row.schedule or "calculated",
+                row.schedule or "none",
                 f"[{colour}]{row.status}[/]",
-                f"{_duration(row.staleness)} ago" if row.staleness is not None else "not populated",
+                _data_is_from(row),
                 _last_refresh(row),
             )
     return table
+
+
+def _data_is_from(row: _StreamTable) -> str:
+    if row.refresh_mode == RefreshMode.IMMEDIATE:
+        return "the last change"
+    return f"{_duration(row.staleness)} ago" if row.staleness is not None else "not populated"
 
 
 def _under_way_table(databases: list[_Database]) -> Table:

@@ -221,6 +221,26 @@ class Compiled:
         read = [source.oid for source in used]
         return plan.statement.text(report(plan, done, read, changes=True, unread=unread, same=same))
 
+    def immediate_sql(self, storage: str, deltas: Mapping[int, str]) -> str:
+        """Bring the storage up to date with changes of some sources that the tables have already.
+
+        ``deltas`` are queries of their net changes with weights, by the source's oid. Returns how many rows were to be
+        changed and are not stored. The statement has ``salt`` alone of the parameters.
+        """
+        plan = Plan(frozenset(deltas), facts=self.facts)
+        for oid, query in deltas.items():
+            plan.cte(delta_name(oid).strip('"'), f"{query} OFFSET 0", materialized=None)
+        return self._immediate(plan, self.shape.apply_delta(plan, storage))
+
+    def immediate_full_sql(self, storage: str) -> str:
+        """As `full_sql`, with what `immediate_sql` returns."""
+        plan = Plan(frozenset())
+        return self._immediate(plan, self.shape.apply_full(plan, storage, self.shape.rows))
+
+    def _immediate(self, plan: Plan, done: Mapping[str, str]) -> str:
+        missing = f"(SELECT coalesce(pg_catalog.sum(m.n), 0) FROM {done['missing']} AS m)" if "missing" in done else "0"
+        return plan.statement.text(f"SELECT {missing}::bigint INTO __pgt_missing")
+
     def following(
         self, changed: frozenset[int], *, streamed: frozenset[int], dated: bool = False, most: int | None = None
     ) -> Plan:

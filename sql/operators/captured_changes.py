@@ -93,9 +93,18 @@ def source_delta(
     Only those that satisfy a ``condition`` on the buffer's columns (alias c) are looked at, if there is one. If they
     are ``dated``, those of each timestamp are consolidated apart, and have it in the column `AT`.
     """
+    columns = [column.name for column in source.columns if column.name in used]
+    dates = f' JOIN {quote(DATES)} AS a ON a.xid = c."__pgt_xid"' if dated else ""
+    where = [*PENDING, 'c."__pgt_w" <> 0', *([f"({condition})"] if condition else [])]
+    return net_changes(source, used, captured(source.oid, columns, late=late) + dates, where, dated=dated)
+
+
+def net_changes(
+    source: Source, used: Sequence[str], changes: str, where: Sequence[str] = (), *, dated: bool = False
+) -> str:
+    """The net of changes of a source that an item of FROM (alias c) has with their weights."""
     columns = [column for column in source.columns if column.name in used]
     by, values = content_groups(columns, "c")
-    dates = f' JOIN {quote(DATES)} AS a ON a.xid = c."__pgt_xid"' if dated else ""
     return select(
         [
             f"{recorded(value, column.type)} AS {quote(column.name)}"
@@ -103,8 +112,8 @@ def source_delta(
         ]
         + [f'pg_catalog.sum(c."__pgt_w")::bigint AS {quote(WEIGHT)}']
         + [f"a.mz_timestamp AS {quote(AT)}"] * dated,
-        captured(source.oid, [column.name for column in columns], late=late) + dates,
-        where=[*PENDING, 'c."__pgt_w" <> 0', *([f"({condition})"] if condition else [])],
+        changes,
+        where=where,
         group_by=[*by, *["a.mz_timestamp"] * dated],
         having=['pg_catalog.sum(c."__pgt_w") <> 0'],
     )

@@ -106,7 +106,7 @@ class Groups(Keyed):
         return self._computed_again(plan, storage) if self.summed is None else self.apply_delta(plan, storage)
 
     @property
-    def _stored(self) -> dict[str, str]:
+    def stored_as(self) -> dict[str, str]:
         """The storage's columns that hold the aggregate's keys, by these."""
         return {key.name: quote(column.name) for key, column in zip(self.aggregate.keys, self.key, strict=True)}
 
@@ -120,7 +120,7 @@ class Groups(Keyed):
 
         And the condition for the latter.
         """
-        keys, parts, stored = self.aggregate.keys, auxiliaries(self.maintained), self._stored
+        keys, parts, stored = self.aggregate.keys, auxiliaries(self.maintained), self.stored_as
         renamed = [f"{quote(key.name)} AS {stored[key.name]}" for key in keys]
         summed = select(
             renamed + [f"{part.sql} AS {quote(part.name)}" for a in parts for part in a.delta],
@@ -138,7 +138,7 @@ class Groups(Keyed):
             "__pgt_merged",
             select(
                 kept + [f"{a.merge} AS {quote(a.name)}" for a in parts] + [f"{rescan} AS __pgt_rescan"],
-                f"{delta} AS d LEFT JOIN {storage} AS s ON {self._same('s', 'd')}",
+                f"{delta} AS d LEFT JOIN {storage} AS s ON {self.same('s', 'd')}",
             ),
         )
         return merged, rescan
@@ -166,11 +166,11 @@ class Groups(Keyed):
 
     def _gone(self, merged: str, target: str) -> str:
         """The stored groups that are not among the rows of now."""
-        gone = [f"m.{quote(key.name)} AS {self._stored[key.name]}" for key in self.aggregate.keys]
+        gone = [f"m.{quote(key.name)} AS {self.stored_as[key.name]}" for key in self.aggregate.keys]
         going = select([f"m.{ID}", *gone], f"{merged} AS m", where=["m.__pgt_known", *self._going("m")])
         if not self.filtered:
             return going
-        kept_here = select([], f"{target} AS n", where=[self._same("n", "g")])
+        kept_here = select([], f"{target} AS n", where=[self.same("n", "g")])
         return select(["g.*"], derived(going, "g"), where=[f"NOT EXISTS ({kept_here})"])
 
     def _computed_again(self, plan: Plan, storage: str) -> dict[str, str]:

@@ -50,15 +50,20 @@ class Keyed(Shape):
     def identified(self, rows: str) -> str:
         return select([f"{self.row_id('q')} AS {ID}", "q.*"], derived(rows, "q"))
 
-    def _same(self, left: str, right: str) -> str:
+    def same(self, left: str, right: str) -> str:
+        """Whether two rows have the same row id and the same key."""
         return f"{left}.{ID} = {right}.{ID} AND {same_key(self.key, left, right)}"
+
+    def same_keys(self, left: str, right: str) -> str:
+        """Whether two rows have the same key."""
+        return same_key(self.key, left, right)
 
     def apply(self, plan: Plan, storage: str, target: str, scope: str | None) -> dict[str, str]:
         """Make the storage's rows whose key is in `scope` (None: all rows) equal to `target`.
 
         Both are CTEs with row ids and key columns; `target` has all columns. Rows that stay as they are are left alone.
         """
-        wanted = select([], f"{target} AS n", where=[self._same("n", "s")])
+        wanted = select([], f"{target} AS n", where=[self.same("n", "s")])
         if scope:
             deleted = self.delete(plan, storage, scope, f"NOT EXISTS ({wanted})")
         else:
@@ -73,7 +78,7 @@ class Keyed(Shape):
 
     def delete(self, plan: Plan, storage: str, keys: str, *conditions: str) -> str:
         """Delete the rows (alias s) that have a key in a CTE (alias d) and satisfy conditions."""
-        where = " AND ".join([self._same("s", "d"), *conditions])
+        where = " AND ".join([self.same("s", "d"), *conditions])
         return plan.statement.modification(
             "__pgt_deleted", f"DELETE FROM {storage} AS s USING {keys} AS d WHERE {where} RETURNING 1"
         )
@@ -86,13 +91,13 @@ class Keyed(Shape):
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
         return plan.statement.modification(
             "__pgt_updated",
-            f"UPDATE {storage} AS s SET {assignments} FROM {target} AS n WHERE {self._same('s', 'n')}"
+            f"UPDATE {storage} AS s SET {assignments} FROM {target} AS n WHERE {self.same('s', 'n')}"
             f" AND {condition or differs} RETURNING 1",
         )
 
     def insert_missing(self, plan: Plan, storage: str, target: str, *conditions: str) -> str:
         """Insert the rows of `target` whose key is not stored."""
-        present = select([], f"{storage} AS s", where=[self._same("s", "n")])
+        present = select([], f"{storage} AS s", where=[self.same("s", "n")])
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
         come = select(columns, f"{target} AS n", where=[*conditions, f"NOT EXISTS ({present})"])
         return plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
@@ -119,12 +124,12 @@ class KeyedRows(Keyed):
         delta = plan.cte("__pgt_scope", self.identified(select(["*"], net_delta(plan, self.root, self.fields))))
         columns = [quote(name) for name in self.names]
         key = [quote(column.name) for column in self.key]
-        other = select([], f"{delta} AS o", where=[f"o.{W} > 0", self._same("o", "d")])
+        other = select([], f"{delta} AS o", where=[f"o.{W} > 0", self.same("o", "d")])
         going = select(
             [f"d.{name}" for name in (ID, *key)], f"{delta} AS d", where=[f"d.{W} < 0", f"NOT EXISTS ({other})"]
         )
         gone = plan.cte("__pgt_gone", going)
-        source = f"{delta} AS d LEFT JOIN {delta} AS o ON o.{W} < 0 AND {self._same('o', 'd')}"
+        source = f"{delta} AS d LEFT JOIN {delta} AS o ON o.{W} < 0 AND {self.same('o', 'd')}"
         coming = [f"d.{name}" for name in (ID, *columns)] + [f"o.{ID} IS NOT NULL AS __pgt_known"]
         new = plan.cte("__pgt_new", select(coming, source, where=[f"d.{W} > 0"]))
         deleted = self.delete(plan, storage, gone)

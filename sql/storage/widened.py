@@ -24,13 +24,13 @@ class WidenedRows(KeyedRows):
         done = KeyedRows.apply_delta(self, plan, storage) if changing else {}
         names = dict.fromkeys((*(column.name for column in self.key), *self.added))
         rows = select([f"w.{quote(name)}" for name in names], derived(self.rows, "w"))
-        touched = select([], f"{quote('__pgt_scope')} AS d", where=[self._same("d", "r")])
+        touched = select([], f"{quote('__pgt_scope')} AS d", where=[self.same("d", "r")])
         rest = select(["r.*"], derived(self.identified(rows), "r"), where=[f"NOT EXISTS ({touched})"] * changing)
         new = plan.cte("__pgt_wider", rest)
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.added)
         filled = plan.statement.modification(
             "__pgt_filled",
-            f"UPDATE {storage} AS s SET {assignments} FROM {new} AS n WHERE {self._same('s', 'n')} RETURNING 1",
+            f"UPDATE {storage} AS s SET {assignments} FROM {new} AS n WHERE {self.same('s', 'n')} RETURNING 1",
         )
         lost = f"SELECT (SELECT pg_catalog.count(*) FROM {new}) - (SELECT pg_catalog.count(*) FROM {filled}) AS n"
         missing, updated = [lost], [f"SELECT 1 FROM {filled}"]

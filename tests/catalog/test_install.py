@@ -166,7 +166,7 @@ def test_ordinary_role_installs_without_event_triggers(dsn: str, database: str, 
     admin.execute("REASSIGN OWNED BY catalog_alice TO CURRENT_USER")
     # It adds what was missing; the ordinary one is content with that.
     assert install_into(dsn).changed
-    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (5,)
+    assert admin.execute("SELECT count(*) FROM pg_event_trigger").fetchone() == (7,)
     assert not install_into(conninfo.make_conninfo(dsn, user="catalog_alice", password=PASSWORD)).changed
 
 

@@ -41,7 +41,6 @@ def pending(connection: Connection) -> list[tuple[Any, ...]]:
         ("'x', 'SELECT 1', '0s'", "22023", 'schedule "0s" is shorter than the minimum of 1 s'),
         ("'x', 'SELECT 1', ''", "22023", 'invalid schedule ""'),
         ("'x', 'SELECT 1', refresh_mode => 'sometimes'", "22023", 'invalid refresh mode "sometimes"'),
-        ("'x', 'SELECT 1', refresh_mode => 'immediate'", "0A000", "refresh mode IMMEDIATE is not supported yet"),
         ("'x', 'SELECT 1', cdc_mode => 'telepathy'", "22023", 'invalid cdc mode "telepathy"'),
         ("'x', 'SELECT 1', diamond_consistency => 'x'", "22023", 'invalid diamond consistency "x"'),
         ("'x', 'SELECT 1', diamond_schedule_policy => 'x'", "22023", 'invalid diamond schedule policy "x"'),

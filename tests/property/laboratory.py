@@ -16,6 +16,7 @@ from catalog.values import Action, Initiator
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.record import RefreshOutcome
 from engine.requests import requests
+from engine.requests.immediate import enter_immediate
 from engine.requests.requests import Request
 from engine.session.pool import PooledSession
 from server.postgres.cluster import EmbeddedPostgres
@@ -171,7 +172,8 @@ class Laboratory:
         An example whose query is refused as documented is none.
         """
         session = self.session(0)
-        arguments = {"name": name, "query": query.text, "refresh_mode": mode, "schedule": "1s", "initialize": True}
+        schedule = "calculated" if mode == "IMMEDIATE" else "1s"
+        arguments = {"name": name, "query": query.text, "refresh_mode": mode, "schedule": schedule, "initialize": True}
         async with session.transaction("read_committed"):
             request = Request(0, "create", arguments, "public", "postgres")
             try:
@@ -183,6 +185,9 @@ class Laboratory:
         assert created is not None
         async with session.transaction():
             await requests.refresh_now(session, created, Initiator.INITIAL, self.spark)
+        if mode == "IMMEDIATE":
+            async with session.transaction("read_committed"):
+                await enter_immediate(session, created, Initiator.INITIAL, self.spark)
         table = StreamTable(created, name, query, tuple(column for column, _ in query.columns))
         self.stream_tables.append(table)
         await self.check(0, table)
@@ -229,6 +234,21 @@ class Laboratory:
             f" UNION ALL (SELECT 'extra', e::text FROM (({stored}) EXCEPT ALL ({query})) AS e)"
         )
         return [tuple(row) for row in rows]
+
+    async def change(self, steps: Sequence[Step]) -> None:
+        """Run a script; after each statement each stream table is what its query gives the session."""
+        await self.connections[0].execute(f"SET lock_timeout = '{LOCK_TIMEOUT}'")
+        commits = [Step(number, "COMMIT") for number in range(SESSIONS)]
+        for step in [*steps, *commits]:
+            connection = self.connections[step.session]
+            if step.refresh is not None or (step.statement.startswith("TRUNCATE") and connection.is_in_transaction()):
+                continue  # its lock would keep everybody else out
+            if step.statement == "COMMIT" and not connection.is_in_transaction():
+                continue
+            if not await self.run(step.session, step.statement) and connection.is_in_transaction():
+                await self.run(step.session, "ROLLBACK")
+            for table in self.stream_tables:
+                await self.check(step.session, table)
 
     async def play(self, steps: Sequence[Step]) -> None:
         """Run a script; at its end everything is committed, refreshed in order, and then up to date."""

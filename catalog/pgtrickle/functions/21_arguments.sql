@@ -61,10 +61,8 @@ END $$;
 CREATE OR REPLACE FUNCTION pgtrickle._check_refresh_mode(refresh_mode text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF upper(refresh_mode) = 'IMMEDIATE' THEN
-        PERFORM pgtrickle._not_supported('refresh mode IMMEDIATE is', 'Use AUTO with a schedule of ''1s''.');
-    ELSIF upper(refresh_mode) NOT IN ('AUTO', 'FULL', 'DIFFERENTIAL') THEN
-        PERFORM pgtrickle._unknown_value('refresh mode', refresh_mode, 'AUTO, FULL and DIFFERENTIAL');
+    IF upper(refresh_mode) NOT IN ('AUTO', 'FULL', 'DIFFERENTIAL', 'IMMEDIATE') THEN
+        PERFORM pgtrickle._unknown_value('refresh mode', refresh_mode, 'AUTO, FULL, DIFFERENTIAL and IMMEDIATE');
     END IF;
     RETURN upper(refresh_mode);
 END $$;

@@ -35,7 +35,7 @@ BEGIN
     WHERE t.tgrelid = ANY (relations)
       AND t.tgname = ANY (ARRAY['pg_trickle_cdc_ins_' || source, 'pg_trickle_cdc_upd_' || source,
                                 'pg_trickle_cdc_del_' || source, 'pg_trickle_cdc_truncate_' || source,
-                                'pg_trickle_updates_' || source, '~pg_trickle_count_' || source]::name[]);
+                                'pg_trickle_updates_' || source, '~pg_trickle_count_' || source, '~pg_trickle_insert_' || source]::name[]);
     IF NOT pgtrickle._any_unlogged(relations) THEN
         RETURN state;
     ELSIF pg_is_in_recovery() THEN
@@ -130,7 +130,7 @@ DECLARE
     checked_form text := '';
     begun text := format(E'IF tg_when OPERATOR(pg_catalog.=) ''BEFORE'' THEN\n        PERFORM pgtrickle._begin_update(%L);\n'
                          '        RETURN NULL;\n    END IF;\n    ', source);
-    checked text := format(E';\n    PERFORM pgtrickle._check_updated(%L, (SELECT pg_catalog.count(*) FROM __pgt_old))', source);
+    checked text := format(E';\n    PERFORM pgtrickle._check_updated(%L, %L, (SELECT pg_catalog.count(*) FROM __pgt_old))', source, source);
     counted boolean := (SELECT c.relkind FROM pg_class c WHERE c.oid = source) = 'p';
     unlike boolean;
     virtual boolean;
@@ -192,7 +192,6 @@ CREATE OR REPLACE FUNCTION pgtrickle._count_updates(source oid, relation oid) RE
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text := pgtrickle._qualified(relation);
-    counted text := quote_literal('pgtrickle.updated_' || source);
     begin_name name := 'pg_trickle_updates_' || source;
     row_name name := '~pg_trickle_count_' || source;  -- after others, which may keep a row from being updated
     function_name text := format('pgtrickle_changes.%I()', 'pg_trickle_cdc_upd_' || source);
@@ -201,30 +200,58 @@ BEGIN
                    begin_name, target, function_name);
     EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, begin_name);
     IF relation = source THEN
-        EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE UPDATE ON %s FOR EACH ROW WHEN (set_config(%s, '
-                       '(coalesce(nullif(current_setting(%s, true), %L), %L)::bigint + 1)::text, true) IS NULL) '
-                       'EXECUTE FUNCTION %s', row_name, target, counted, counted, '', '0', function_name);
-        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', target, row_name);
+        PERFORM pgtrickle._count_rows(row_name, source, source::text, function_name);
+        PERFORM pgtrickle._see_inserts('~pg_trickle_insert_' || source, source, function_name);
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._count_updates(oid, oid) FROM PUBLIC;
 
-CREATE OR REPLACE FUNCTION pgtrickle._begin_update(source oid) RETURNS void
+-- Put a trigger on a table and its partitions that adds to a counter for each updated row. Its function is never called.
+CREATE OR REPLACE FUNCTION pgtrickle._count_rows(trigger_name name, source oid, counter text, function_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    counted text := 'pgtrickle.updated_' || source;
-    around text := 'pgtrickle.updating_' || source;
+    target text := pgtrickle._qualified(source);
+    counted text := quote_literal('pgtrickle.updated_' || counter);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE UPDATE ON %s FOR EACH ROW WHEN (set_config(%s, '
+                   '(coalesce(nullif(current_setting(%s, true), %L), %L)::bigint + 1)::text, true) IS NULL) '
+                   'EXECUTE FUNCTION %s', trigger_name, target, counted, counted, '', '0', function_name);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', target, trigger_name);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._count_rows(name, oid, text, text) FROM PUBLIC;
+
+-- A MERGE that inserts a row into a partition and then updates another one has the inserted row in the transition table of its
+-- updates, in place of the updated one (up to PostgreSQL 18), unless the partition has a trigger for each row that comes before it is
+-- inserted. This one does nothing. Its function is never called.
+CREATE OR REPLACE FUNCTION pgtrickle._see_inserts(trigger_name name, source oid, function_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    target text := pgtrickle._qualified(source);
+BEGIN
+    EXECUTE format('CREATE OR REPLACE TRIGGER %I BEFORE INSERT ON %s FOR EACH ROW WHEN (false) EXECUTE FUNCTION %s',
+                   trigger_name, target, function_name);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER %I', target, trigger_name);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._see_inserts(name, oid, text) FROM PUBLIC;
+
+-- A statement begins to update rows: its count begins, and that of the statement around it waits.
+DROP FUNCTION IF EXISTS pgtrickle._begin_update(oid), pgtrickle._check_updated(oid, bigint);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._begin_update(counter text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counted text := 'pgtrickle.updated_' || counter;
+    around text := 'pgtrickle.updating_' || counter;
 BEGIN
     PERFORM set_config(around, concat(current_setting(counted, true), ' ', current_setting(around, true)), true),
             set_config(counted, '0', true);
 END $$;
 
 -- Raises 0A000 if a statement has updated more rows of a partitioned source than its transition tables have.
-CREATE OR REPLACE FUNCTION pgtrickle._check_updated(source oid, captured bigint) RETURNS void
+CREATE OR REPLACE FUNCTION pgtrickle._check_updated(counter text, source oid, captured bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    counted text := 'pgtrickle.updated_' || source;
-    around text := 'pgtrickle.updating_' || source;
+    counted text := 'pgtrickle.updated_' || counter;
+    around text := 'pgtrickle.updating_' || counter;
     outer_counts text := current_setting(around, true);
 BEGIN
     IF nullif(current_setting(counted, true), '')::bigint > captured THEN
@@ -236,10 +263,10 @@ BEGIN
             set_config(around, substr(outer_counts, strpos(outer_counts, ' ') + 1), true);
 END $$;
 
--- What an earlier version captures without counting is captured anew.
+-- What an earlier version captures without these triggers is captured anew.
 UPDATE pgtrickle.pgt_captures c SET trigger_state = '' FROM pg_catalog.pg_class r
 WHERE r.oid = c.source_relid AND r.relkind = 'p' AND NOT EXISTS (
-    SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = r.oid AND t.tgname = ('~pg_trickle_count_' || r.oid)::name);
+    SELECT FROM pg_catalog.pg_trigger t WHERE t.tgrelid = r.oid AND t.tgname = ('~pg_trickle_insert_' || r.oid)::name);
 
 
 -- After a trigger was put on a relation by its name, which can be another's meanwhile: the schema may have been renamed,

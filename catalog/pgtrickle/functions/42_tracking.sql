@@ -303,7 +303,7 @@ BEGIN
         WHERE t.tgrelid = relation
           AND (t.tgname IN (SELECT c.name FROM pgtrickle._capture_triggers(source) c)
                OR t.tgname IN ('pg_trickle_pin_' || source, 'pg_trickle_cdc_emptied_' || source, 'pg_trickle_updates_' || source)
-               OR (t.tgname = '~pg_trickle_count_' || source AND t.tgparentid = 0))
+               OR (t.tgname IN ('~pg_trickle_count_' || source, '~pg_trickle_insert_' || source) AND t.tgparentid = 0))
     LOOP
         CONTINUE WHEN pgtrickle._qualified(relation) IS NULL;  -- it has been dropped meanwhile
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
@@ -374,6 +374,7 @@ BEGIN
     END LOOP;
     IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._drop_copies();
+        PERFORM pgtrickle._drop_unused_immediate();
     END IF;
     PERFORM pgtrickle._revoke_buffers(false);
     RETURN ended;

@@ -7,6 +7,53 @@ CREATE SCHEMA IF NOT EXISTS pgtrickle_roles;
 REVOKE ALL ON SCHEMA pgtrickle_roles FROM PUBLIC;
 
 
+-- The SET clauses of functions that run parts of a query, so that they do the same in every session.
+CREATE OR REPLACE FUNCTION pgtrickle._pinned_clauses() RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT $set$
+        SET search_path = pg_catalog, pg_temp
+        SET row_security = off
+        SET datestyle = 'ISO, YMD'
+        SET timezone = 'UTC'
+        SET intervalstyle = 'postgres'
+        SET extra_float_digits = 1
+        SET bytea_output = 'hex' $set$
+$$;
+
+
+-- Those of functions that plan: PostgreSQL plans what joins many tables as if it joined few.
+CREATE OR REPLACE FUNCTION pgtrickle._planning_clauses() RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT $set$
+        SET from_collapse_limit = 11
+        SET join_collapse_limit = 11
+        -- A search through all orders of nine tables or more takes longer than the refresh.
+        SET geqo_threshold = 9
+        SET geqo_effort = 2 $set$
+$$;
+
+
+-- Make a function of the server's that of another role. Where the server is no superuser the caller has
+-- pgt_role_functions_lock, since the privileges of the schema are changed for a moment.
+CREATE OR REPLACE FUNCTION pgtrickle._give_function(signature text, owner oid) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
+    place name := (SELECT n.nspname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                   WHERE p.oid = signature::regprocedure);
+BEGIN
+    IF (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user) THEN
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
+    ELSIF role <> current_user THEN
+        -- A new owner must be able to create in the schema, for the moment of becoming the owner.
+        EXECUTE format('GRANT CREATE ON SCHEMA %I TO %I', place, role);
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
+        EXECUTE format('REVOKE CREATE ON SCHEMA %I FROM %I', place, role);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._give_function(text, oid) FROM PUBLIC;
+
+
 -- A function in which statements run with a role's rights and nobody else's, made at the first call: in pgtrickle_roles,
 -- `as_` or `rows_as_` and the role's OID. It belongs to the role: neither SET ROLE nor RESET ROLE work inside it, so a
 -- function in a query cannot become the one who runs it. `settings` are SET clauses that it has beside the common ones.
@@ -18,19 +65,7 @@ DECLARE
     role name := (SELECT a.rolname FROM pg_roles a WHERE a.oid = owner);
     name text := prefix || owner;
     signature text := format('pgtrickle_roles.%I(%s)', name, arguments);
-    common CONSTANT text := $set$
-        SET search_path = pg_catalog, pg_temp
-        SET row_security = off
-        SET datestyle = 'ISO, YMD'
-        SET timezone = 'UTC'
-        SET intervalstyle = 'postgres'
-        SET extra_float_digits = 1
-        SET bytea_output = 'hex'
-        SET from_collapse_limit = 11
-        SET join_collapse_limit = 11
-        -- A search through all orders of nine tables or more takes longer than the refresh.
-        SET geqo_threshold = 9
-        SET geqo_effort = 2 $set$;
+    common CONSTANT text := pgtrickle._pinned_clauses() || pgtrickle._planning_clauses();
     -- What its present version has, and earlier ones lacked.
     newest CONSTANT text[] := ARRAY['geqo_effort=2'];
     superuser CONSTANT boolean := (SELECT a.rolsuper FROM pg_roles a WHERE a.rolname = current_user);
@@ -63,14 +98,7 @@ BEGIN
         END;
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', signature);
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', signature, current_user);
-        IF superuser THEN
-            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
-        ELSIF role <> current_user THEN
-            -- A new owner must be able to create in the schema, for the moment of becoming the owner.
-            EXECUTE format('GRANT CREATE ON SCHEMA pgtrickle_roles TO %I', role);
-            EXECUTE format('ALTER FUNCTION %s OWNER TO %I', signature, role);
-            EXECUTE format('REVOKE CREATE ON SCHEMA pgtrickle_roles FROM %I', role);
-        END IF;
+        PERFORM pgtrickle._give_function(signature, owner);
     END IF;
     RETURN name;
 END $$;

@@ -173,6 +173,10 @@ BEGIN
         reason := pgtrickle._changed_function(st.function_hashes);
         broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
     END IF;
+    IF st.refresh_mode = 'IMMEDIATE' THEN
+        reason := pgtrickle._immediate_gap(pgt_id);
+        broken := CASE WHEN reason IS NULL THEN broken ELSE broken || reason END;
+    END IF;
     FOR d IN SELECT * FROM pgtrickle._refresh_sources(pgt_id, st.pgt_owner) LOOP
         IF d.relname IS NULL THEN
             broken := broken || format('source with OID %s no longer exists', d.oid);

@@ -15,7 +15,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                                                 FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attacl IS NOT NULL)), 0))
          FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
          WHERE c.oid IN (SELECT k.source_relid FROM pgtrickle.pgt_captures k
-                         UNION ALL SELECT d.source_relid FROM pgtrickle.pgt_dependencies d WHERE d.source_type = 'FOREIGN_TABLE')),
+                         UNION ALL SELECT d.source_relid FROM pgtrickle.pgt_dependencies d
+                                   JOIN pgtrickle.pgt_definitions s USING (pgt_id)
+                                   WHERE d.source_type = 'FOREIGN_TABLE' OR s.refresh_mode = 'IMMEDIATE')),
         (SELECT sum(hashtextextended(concat_ws(' ', d.source_relid, s.pgt_owner), 0))
          FROM pgtrickle.pgt_dependencies d JOIN pgtrickle.pgt_stream_tables s USING (pgt_id))))
 $$;
@@ -30,8 +32,10 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET lock_timeout
 DECLARE
     state text := pgtrickle._rights_state();
 BEGIN
-    IF state IS DISTINCT FROM seen AND NOT pgtrickle._revoke_buffers(false) THEN
-        state := NULL;
+    IF state IS DISTINCT FROM seen THEN
+        IF NOT (pgtrickle._revoke_buffers(false) AND pgtrickle._leave_immediate_without_rights(false)) THEN
+            state := NULL;
+        END IF;
     END IF;
     RETURN state;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN

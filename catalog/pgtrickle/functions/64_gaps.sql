@@ -26,10 +26,18 @@ BEGIN
         WHERE k.trigger_state <> pgtrickle._trigger_state(k.source_relid, k.relations)
            OR (c.relhassubclass OR cardinality(k.relations) > 1) AND k.relations <> pgtrickle._relations(k.source_relid)
            OR pgtrickle._is_replicated_into(k.relations));
+    -- What could not be maintained by triggers, and can be by now, is tried again.
+    UPDATE pgtrickle.pgt_definitions s SET fallback_reason = NULL, updated_at = clock_timestamp()
+    WHERE s.pgt_id IN (
+        SELECT m.pgt_id FROM pgtrickle.pgt_definitions m
+        WHERE m.requested_mode = 'IMMEDIATE' AND m.refresh_mode <> 'IMMEDIATE' AND m.is_populated AND m.status = 'ACTIVE'
+          AND m.fallback_reason IS NOT NULL AND pgtrickle._why_not_immediate(m.pgt_id) IS NULL
+        FOR UPDATE OF m SKIP LOCKED);
     UPDATE pgtrickle.pgt_stream_tables s SET needs_reinit = true, updated_at = clock_timestamp()
     WHERE s.pgt_id IN (
         SELECT m.pgt_id FROM pgtrickle.pgt_stream_tables m
         WHERE m.is_populated AND NOT m.needs_reinit AND m.status = 'ACTIVE' AND (
+            m.refresh_mode = 'IMMEDIATE' AND pgtrickle._immediate_gap(m.pgt_id) IS NOT NULL OR
             EXISTS (SELECT FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k USING (source_relid)
                     WHERE d.pgt_id = m.pgt_id AND d.cdc_mode IS NOT NULL
                       AND (d.source_relid = ANY (gaps) OR k.generation IS DISTINCT FROM d.capture_generation))

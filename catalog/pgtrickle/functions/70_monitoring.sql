@@ -2,7 +2,7 @@
 
 
 -- Seconds after which a stream table is due: its own schedule, or for 'calculated' the shortest of those that read it,
--- directly or not, or else pg_trickle.default_schedule_seconds. NULL for cron.
+-- directly or not, or else pg_trickle.default_schedule_seconds. NULL for cron, 0 in IMMEDIATE mode.
 CREATE OR REPLACE FUNCTION pgtrickle._effective_seconds(pgt_id bigint) RETURNS bigint
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE reader AS (
@@ -12,9 +12,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM reader r
         JOIN pgtrickle.pgt_dependencies d ON d.source_relid = r.pgt_relid
         JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = d.pgt_id
-        WHERE r.schedule = 'calculated'
+        WHERE r.schedule = 'calculated' OR r.schedule IS NULL
     )
-    SELECT CASE WHEN (SELECT s.schedule FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id)
+    SELECT CASE WHEN (SELECT s.schedule IS NULL FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id) THEN 0
+                WHEN (SELECT s.schedule FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _effective_seconds.pgt_id)
                      = 'calculated'
                 THEN coalesce(min(pgtrickle.parse_duration_seconds(schedule)),
                               pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::bigint)
@@ -111,7 +112,7 @@ END $$;
 -- be any more. Of three values: true if so, else NULL if that is not known. The tables of a view are its sources, too: the view itself has none.
 CREATE OR REPLACE FUNCTION pgtrickle._lacks_changes(pgt_id bigint, most bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT s.needs_reinit OR s.status = 'ERROR' OR (
+    SELECT s.needs_reinit OR s.status = 'ERROR' OR s.refresh_mode <> 'IMMEDIATE' AND (
         SELECT CASE WHEN bool_or(c.changed) THEN true WHEN count(*) = count(c.changed) THEN false END
         FROM pgtrickle.pgt_dependencies d,
              LATERAL pgtrickle._has_unseen(d.source_relid, s.frontier, _lacks_changes.most) AS c(changed)
@@ -227,9 +228,20 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE t.pgt_id = _read_as_of.pgt_id AND d.source_type = 'STREAM_TABLE' AND (s.scc_id = t.scc_id) IS NOT TRUE
       AND (f.lacks IS NOT FALSE
            OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_captures k USING (source_relid)
-                      WHERE p.pgt_id = f.pgt_id AND k.mode = 'WAL'))
+                      WHERE p.pgt_id = f.pgt_id AND p.cdc_mode IS NOT NULL AND k.mode = 'WAL'))
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._read_as_of(bigint) FROM PUBLIC;
+
+
+-- As of when the rows of a stream table are. What triggers maintain is up to date, as far as the stream tables are that it reads.
+CREATE OR REPLACE FUNCTION pgtrickle._rows_as_of(pgt_id bigint) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN s.refresh_mode <> 'IMMEDIATE' OR s.needs_reinit THEN s.data_timestamp
+                ELSE least(clock_timestamp(),
+                           (SELECT min(f.data_timestamp) FROM pgtrickle._followed(s.pgt_id, 9223372036854775807) f
+                            WHERE f.lacks IS NOT FALSE AND f.pgt_id <> s.pgt_id)) END
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _rows_as_of.pgt_id
+$$;
 
 
 -- Status of all stream tables.
@@ -238,8 +250,8 @@ RETURNS TABLE (name text, status text, refresh_mode text, is_populated bool, con
                data_timestamp timestamptz, staleness interval)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.pgt_schema || '.' || s.pgt_name, s.status, s.refresh_mode, s.is_populated, s.consecutive_errors, s.schedule,
-           s.data_timestamp, clock_timestamp() - s.data_timestamp
-    FROM pgtrickle.pgt_stream_tables s
+           r.as_of, clock_timestamp() - r.as_of
+    FROM pgtrickle.pgt_stream_tables s, pgtrickle._rows_as_of(s.pgt_id) AS r(as_of)
     ORDER BY s.pgt_schema, s.pgt_name
 $$;
 
@@ -268,8 +280,7 @@ $$;
 -- Seconds since the data of a stream table was current; NULL if it has never been refreshed.
 CREATE OR REPLACE FUNCTION pgtrickle._staleness(pgt_id bigint) RETURNS float8
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT extract(epoch FROM clock_timestamp() - s.data_timestamp)::float8
-    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _staleness.pgt_id
+    SELECT extract(epoch FROM clock_timestamp() - pgtrickle._rows_as_of(_staleness.pgt_id))::float8
 $$;
 
 CREATE OR REPLACE FUNCTION pgtrickle.get_staleness(name text) RETURNS float8
@@ -328,6 +339,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             (7, 'DVM Supported', CASE WHEN st.fallback_reason IS NULL THEN 'Yes' ELSE 'No' END),
             (8, 'Schedule', st.schedule || CASE WHEN st.schedule = 'calculated'
                     THEN format(' (%s s)', pgtrickle._effective_seconds(st.pgt_id)) ELSE '' END),
+            (8.5, 'Lock', (SELECT CASE i.lock WHEN 'none' THEN 'none: whoever changes a row has locked it'
+                                             WHEN 'groups' THEN 'of the groups that a statement changes, until its transaction ends'
+                                             ELSE 'of the stream table, until the transaction ends' END
+                           FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = st.pgt_id)),
             (9, 'Status', st.status),
             (10, 'Engine', st.engine)) AS p(place, property, value)
         UNION ALL
@@ -349,6 +364,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT 100 + row_number() OVER (ORDER BY e.key), 'Strategy: ' || e.key, e.value
         FROM st, jsonb_each_text(CASE jsonb_typeof(st.explain->'strategy') WHEN 'object' THEN st.explain->'strategy'
                                  ELSE '{}' END) e
+        UNION ALL
+        SELECT 900 + row_number() OVER (ORDER BY p.proname), format('Function %s', p.oid::regprocedure), p.prosrc
+        FROM st JOIN pgtrickle.pgt_immediate i USING (pgt_id)
+        JOIN pg_proc p ON p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_', i.pgt_id)
+        WHERE st.defining_query IS NOT NULL  -- who may not see it sees none of these
         UNION ALL
         SELECT 1000, 'Delta SQL', st.plan_texts->>'delta_sql' FROM st
         UNION ALL
@@ -388,7 +408,7 @@ RETURNS TABLE (pgt_name text, pgt_schema text, status text, refresh_mode text, i
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT s.pgt_name, s.pgt_schema, s.status, s.refresh_mode, s.is_populated,
            t.total, t.completed, t.failed, t.inserted, t.deleted, t.avg_ms, l.action, l.status, s.last_refresh_at,
-           extract(epoch FROM clock_timestamp() - s.data_timestamp)::float8, pgtrickle._is_stale(s.pgt_id)
+           pgtrickle._staleness(s.pgt_id), pgtrickle._is_stale(s.pgt_id)
     FROM pgtrickle.pgt_stream_tables s
     CROSS JOIN LATERAL (
         -- A row counts once for itself, and once for each refresh that repeated it.
@@ -423,7 +443,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The capture triggers there should be, on every source and its partitions, and whether they are there and in force.
+-- The triggers there should be, on every source and its partitions, and whether they are there and in force: those that capture
+-- changes, and those of stream tables in IMMEDIATE mode.
 CREATE OR REPLACE FUNCTION pgtrickle.trigger_inventory()
 RETURNS TABLE (source_table text, source_oid bigint, trigger_name text, trigger_type text, present bool, enabled bool)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -440,21 +461,31 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     CROSS JOIN LATERAL pgtrickle._capture_triggers(c.source_relid) AS e
     LEFT JOIN pg_trigger t ON t.tgrelid = r.relid AND t.tgname = e.name
     WHERE c.mode = 'TRIGGER'
-    ORDER BY c.source_relid, r.relid, e.name
+    UNION ALL
+    SELECT pgtrickle._qualified(r.relation), r.source::bigint, e.name, CASE e.part WHEN 'truncate' THEN 'TRUNCATE' ELSE 'DML' END,
+           t.oid IS NOT NULL, coalesce(t.tgenabled = 'A', false)
+    FROM pgtrickle.pgt_immediate i
+    CROSS JOIN LATERAL pgtrickle._immediate_relations(i.pgt_id) AS r
+    JOIN pg_class k ON k.oid = r.source
+    JOIN LATERAL pgtrickle._immediate_triggers(i.pgt_id) AS e
+        ON e.event IS NOT NULL OR e.part = 'begin' OR e.part = 'hold' AND i.lock = 'whole'
+        OR k.relkind = 'p' AND e.part IN ('rows', 'inserts', 'updates', 'moved')
+    LEFT JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname = e.name
+    ORDER BY 2, 1, 3
 $$;
 
 
 -- Everything about every stream table, and whether it is up to date.
 CREATE OR REPLACE VIEW pgtrickle.stream_tables_info AS
-SELECT s.*, clock_timestamp() - s.data_timestamp AS staleness, pgtrickle._is_stale(s.pgt_id) AS stale
+SELECT s.*, clock_timestamp() - pgtrickle._rows_as_of(s.pgt_id) AS staleness, pgtrickle._is_stale(s.pgt_id) AS stale
 FROM pgtrickle.pgt_stream_tables s;
 GRANT SELECT ON pgtrickle.stream_tables_info TO PUBLIC;
 
 
 -- The same for monitoring: with the history added up, and how the sources are captured.
 CREATE OR REPLACE VIEW pgtrickle.pg_stat_stream_tables AS
-SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.status, s.refresh_mode, s.data_timestamp,
-       clock_timestamp() - s.data_timestamp AS staleness, t.stale,
+SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.status, s.refresh_mode, r.as_of AS data_timestamp,
+       clock_timestamp() - r.as_of AS staleness, t.stale,
        t.total_refreshes, t.successful_refreshes, t.failed_refreshes, t.total_rows_inserted, t.total_rows_deleted,
        t.avg_duration_ms, t.last_refresh_action, t.last_refresh_status, t.last_refresh_at,
        s.consecutive_errors, s.schedule, s.is_populated, s.needs_reinit,
@@ -463,7 +494,8 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.status, s.refresh_mode, s.data_time
              ORDER BY 1) AS cdc_modes,
        s.scc_id, s.last_fixpoint_iterations
 FROM pgtrickle.pgt_stream_tables s
-JOIN pgtrickle.st_refresh_stats() t ON t.pgt_schema = s.pgt_schema AND t.pgt_name = s.pgt_name;
+JOIN pgtrickle.st_refresh_stats() t ON t.pgt_schema = s.pgt_schema AND t.pgt_name = s.pgt_name,
+     pgtrickle._rows_as_of(s.pgt_id) AS r(as_of);
 GRANT SELECT ON pgtrickle.pg_stat_stream_tables TO PUBLIC;
 
 

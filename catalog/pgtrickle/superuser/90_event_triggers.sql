@@ -2,6 +2,41 @@
 -- Without them a refresh finds out by itself, but a column must not be dropped or retyped while it is captured.
 
 
+-- After DDL: triggers that maintain a stream table in IMMEDIATE mode do so no longer where it is not what it was made for. What alters
+-- a table is about its partitions and children, and those that it has become one of. What is about no table may be about any.
+CREATE OR REPLACE FUNCTION pgtrickle._follow_immediate() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    altered oid[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgtrickle.pgt_immediate) THEN
+        RETURN;
+    END IF;
+    WITH RECURSIVE above(relid) AS (
+        SELECT e.objid FROM pg_event_trigger_ddl_commands() e WHERE e.classid = 'pg_class'::regclass
+        UNION
+        SELECT h.inhparent FROM above a JOIN pg_inherits h ON h.inhrelid = a.relid)
+    SELECT array_agg(r) INTO altered FROM above a, unnest(pgtrickle._relations(a.relid)) AS r;
+    PERFORM pgtrickle._mark_immediate(CASE WHEN NOT EXISTS (
+        SELECT FROM pg_event_trigger_ddl_commands() e
+        WHERE e.classid IS DISTINCT FROM 'pg_class'::regclass
+          AND (e.command_tag IN ('ALTER SCHEMA', 'ALTER TYPE')
+               OR e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
+                  AND current_setting('pgtrickle.revoking', true) IS DISTINCT FROM 'on')) THEN coalesce(altered, '{}') END);
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._follow_immediate() FROM PUBLIC;
+
+
+-- After DROP: the tables that have lost a trigger that maintains a stream table.
+CREATE OR REPLACE FUNCTION pgtrickle._lost_triggers() RETURNS oid[]
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ARRAY(SELECT to_regclass(format('%I.%I', o.address_names[1], o.address_names[2]))::oid
+                 FROM pg_event_trigger_dropped_objects() o
+                 WHERE o.object_type = 'trigger' AND o.address_names[3] LIKE '%pg\_trickle\_immediate\_%')
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._lost_triggers() FROM PUBLIC;
+
+
 -- After DDL. Where a captured column is gone, has another type or is generated otherwise, the trigger functions are
 -- rewritten at once, in the same transaction, or every write to the table would fail. The buffer is left as it is: to lock it here, with the
 -- source already locked, could deadlock with a refresh.
@@ -13,6 +48,7 @@ DECLARE
     altered oid[];
 BEGIN
     PERFORM pgtrickle._keep_signals();  -- a source may have another name
+    PERFORM pgtrickle._follow_immediate();
     -- Nothing temporary is a source, or can be read by one. And most tables are neither sources nor stream tables, nor
     -- have partitions or children, which could be; nor is a new view a source.
     IF NOT EXISTS (
@@ -58,6 +94,12 @@ BEGIN
                      AND e.objid IN (SELECT unnest(k.relations) FROM pgtrickle.pgt_captures k)) THEN
         PERFORM pgtrickle._revoke_buffers(true);
     END IF;
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e
+               WHERE e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
+                  OR e.command_tag = 'ALTER TABLE'
+                     AND e.objid IN (SELECT d.source_relid FROM pgtrickle.pgt_dependencies d)) THEN
+        PERFORM pgtrickle._leave_immediate_without_rights(true);
+    END IF;
     PERFORM pgtrickle._refuse_source_ddl(s.pgt_id, d.source_relid)
     FROM pg_event_trigger_ddl_commands() e
     JOIN pgtrickle.pgt_dependencies d ON d.source_relid = e.objid
@@ -89,7 +131,7 @@ BEGIN
                    OR k.trigger_state <> pgtrickle._trigger_state(k.source_relid, k.relations)
                       AND EXISTS (SELECT FROM pg_trigger t
                                   WHERE t.tgrelid = ANY (k.relations) AND t.tgenabled <> 'A'
-                                    AND t.tgname ~ '^(pg_trickle_cdc|pg_trickle_updates|~pg_trickle_count)_'))
+                                    AND t.tgname ~ '^(pg_trickle_cdc|pg_trickle_updates|~pg_trickle_count|~pg_trickle_insert)_'))
     ) AS affected
     WHERE s.pgt_id = affected.pgt_id AND NOT s.needs_reinit;
     PERFORM pgtrickle._refuse_alteration(e.objid)
@@ -147,6 +189,10 @@ BEGIN
     PERFORM pgtrickle._refuse_constraints(h.inhparent)
     FROM pg_event_trigger_ddl_commands() e JOIN pg_inherits h ON h.inhrelid = e.objid
     WHERE e.classid = 'pg_class'::regclass;
+    IF EXISTS (SELECT FROM pg_event_trigger_ddl_commands() e JOIN pg_inherits h ON h.inhrelid = e.objid
+               WHERE e.command_tag <> 'ALTER TABLE') THEN
+        PERFORM pgtrickle._follow_immediate();  -- a partition or child of a source
+    END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_reference() FROM PUBLIC;
 
@@ -170,7 +216,9 @@ BEGIN
     FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k ON k.source_relid = d.source_relid
     WHERE d.pgt_id = s.pgt_id AND NOT s.needs_reinit
       AND (d.source_relid = pg_event_trigger_table_rewrite_oid()
-           OR pg_event_trigger_table_rewrite_oid() = ANY (k.relations));
+           OR pg_event_trigger_table_rewrite_oid() = ANY (k.relations)
+           OR EXISTS (SELECT FROM pgtrickle.pgt_immediate i
+                      WHERE i.pgt_id = s.pgt_id AND pg_event_trigger_table_rewrite_oid() = ANY (i.relations)));
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_rewrite() FROM PUBLIC;
 
@@ -195,6 +243,7 @@ BEGIN
         WHERE d.pgt_id = s.pgt_id
           AND (d.column_snapshot->>'schema') || '.' || (d.column_snapshot->>'name') = ANY (policies);
     END IF;
+    PERFORM pgtrickle._mark_immediate(gone || pgtrickle._lost_triggers());
     IF cardinality(gone) = 0 THEN
         RETURN;
     END IF;
@@ -222,6 +271,23 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._on_sql_drop() FROM PUBLIC;
 
 
+-- A function has come, changed or gone, which the query of a stream table in IMMEDIATE mode may call, or a trigger that maintains it.
+CREATE OR REPLACE FUNCTION pgtrickle._on_function() RETURNS event_trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF tg_event = 'sql_drop' THEN
+        PERFORM pgtrickle._mark_immediate(pgtrickle._lost_triggers());
+    END IF;
+    IF tg_event = 'sql_drop' OR EXISTS (
+        SELECT FROM pg_event_trigger_ddl_commands() e
+        WHERE e.schema_name IS NULL OR e.schema_name NOT IN ('pgtrickle', 'pgtrickle_changes', 'pgtrickle_roles')) THEN
+        UPDATE pgtrickle.pgt_definitions s SET needs_reinit = true, updated_at = clock_timestamp()
+        WHERE s.refresh_mode = 'IMMEDIATE' AND s.function_hashes <> '{}' AND pgtrickle._changed_function(s.function_hashes) IS NOT NULL;
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._on_function() FROM PUBLIC;
+
+
 DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
     WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY',
@@ -246,8 +312,18 @@ CREATE EVENT TRIGGER pg_trickle_rewrite_tracker ON table_rewrite
 DROP EVENT TRIGGER IF EXISTS pg_trickle_drop_tracker;
 CREATE EVENT TRIGGER pg_trickle_drop_tracker ON sql_drop
     WHEN TAG IN ('DROP TABLE', 'DROP VIEW', 'DROP MATERIALIZED VIEW', 'DROP FOREIGN TABLE', 'DROP SCHEMA', 'DROP OWNED',
-                 'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION', 'ALTER TABLE')
+                 'DROP POLICY', 'DROP TYPE', 'DROP EXTENSION', 'DROP TRIGGER', 'ALTER TABLE')
     EXECUTE FUNCTION pgtrickle._on_sql_drop();
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_function_tracker;
+CREATE EVENT TRIGGER pg_trickle_function_tracker ON ddl_command_end
+    WHEN TAG IN ('CREATE FUNCTION', 'ALTER FUNCTION', 'ALTER ROUTINE', 'CREATE AGGREGATE', 'CREATE OPERATOR', 'CREATE CAST')
+    EXECUTE FUNCTION pgtrickle._on_function();
+
+DROP EVENT TRIGGER IF EXISTS pg_trickle_function_drop_tracker;
+CREATE EVENT TRIGGER pg_trickle_function_drop_tracker ON sql_drop
+    WHEN TAG IN ('DROP FUNCTION', 'DROP ROUTINE', 'DROP AGGREGATE', 'DROP OPERATOR', 'DROP CAST')
+    EXECUTE FUNCTION pgtrickle._on_function();
 
 -- Also where session_replication_role is replica.
 ALTER EVENT TRIGGER pg_trickle_ddl_tracker ENABLE ALWAYS;
@@ -255,3 +331,5 @@ ALTER EVENT TRIGGER pg_trickle_trigger_tracker ENABLE ALWAYS;
 ALTER EVENT TRIGGER pg_trickle_reference_tracker ENABLE ALWAYS;
 ALTER EVENT TRIGGER pg_trickle_rewrite_tracker ENABLE ALWAYS;
 ALTER EVENT TRIGGER pg_trickle_drop_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_function_tracker ENABLE ALWAYS;
+ALTER EVENT TRIGGER pg_trickle_function_drop_tracker ENABLE ALWAYS;

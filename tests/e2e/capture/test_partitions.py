@@ -39,6 +39,16 @@ def test_row_moved_to_another_partition(p: Database) -> None:
     p.assert_differential("sums")
 
 
+def test_merge_that_updates_after_it_has_inserted(p: Database) -> None:
+    """PostgreSQL puts the inserted row in the place of the updated one, if there is nothing to keep it from that."""
+    p.run(
+        "MERGE INTO p USING (VALUES (100, 5), (2, 2), (101, 11), (11, 11), (12, 12)) AS m(id, k) ON p.id = m.id"
+        " WHEN MATCHED THEN UPDATE SET v = p.v + 10 WHEN NOT MATCHED THEN INSERT VALUES (m.id, m.k, 7)"
+    )
+    p.assert_differential("copy")
+    p.assert_differential("sums")
+
+
 def test_partition_named_directly(p: Database) -> None:
     p.run(
         "INSERT INTO p1 VALUES (200, 1, 1); DELETE FROM p2a; UPDATE p2b SET v = 77; INSERT INTO p2 VALUES (201, 11, 1)"

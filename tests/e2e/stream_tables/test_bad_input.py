@@ -189,7 +189,6 @@ def test_schedule_that_is_none(db: Any, schedule: str) -> None:
     ("argument", "value", "sqlstate"),
     [
         ("refresh_mode", "SOMETIMES", "22023"),
-        ("refresh_mode", "IMMEDIATE", "0A000"),
         ("diamond_consistency", "quantum", "22023"),
         ("diamond_schedule_policy", "never", "22023"),
         ("cdc_mode", "telepathy", "22023"),

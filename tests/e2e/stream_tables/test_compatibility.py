@@ -98,7 +98,7 @@ def test_every_kind_of_expression_is_maintained(made: Database) -> None:
 
 
 def test_examples_of_alter_stream_table(made: Database) -> None:
-    """From the first to the last, but for those of IMMEDIATE."""
+    """From the first to the last."""
     db = made
     db.create("order_totals", "SELECT customer_id, sum(amount) AS total FROM orders GROUP BY customer_id")
     db.create("event_log_st", "SELECT id, event_type, payload, created_at FROM events", schedule="30s")
@@ -120,7 +120,8 @@ def test_examples_of_alter_stream_table(made: Database) -> None:
         ),
         ("schedule => '5m'", {"schedule": "5m"}),
         ("refresh_mode => 'FULL'", {"refresh_mode": "FULL"}),
-        ("refresh_mode => 'DIFFERENTIAL', schedule => '5m'", {"refresh_mode": "DIFFERENTIAL"}),
+        ("refresh_mode => 'IMMEDIATE'", {"refresh_mode": "IMMEDIATE", "schedule": None}),
+        ("refresh_mode => 'DIFFERENTIAL', schedule => '5m'", {"refresh_mode": "DIFFERENTIAL", "schedule": "5m"}),
         ("cdc_mode => 'trigger'", {"requested_cdc_mode": "trigger"}),
         ("status => 'SUSPENDED'", {"status": "SUSPENDED"}),
         ("status => 'ACTIVE'", {"status": "ACTIVE", "consecutive_errors": 0}),
@@ -131,9 +132,9 @@ def test_examples_of_alter_stream_table(made: Database) -> None:
     assert db.value("SELECT 'order_totals'::regclass::oid") == oid
     db.run("SELECT pgtrickle.alter_stream_table('event_log_st', append_only => true)")
     assert db.state("event_log_st")["append_only"]
-    for call in ("create_stream_table('live', 'SELECT id FROM orders',", "alter_stream_table('order_totals',"):
-        with pytest.raises(psycopg.errors.FeatureNotSupported, match="IMMEDIATE is not supported yet"):
-            db.run(f"SELECT pgtrickle.{call} refresh_mode => 'IMMEDIATE')")
+    db.run("SELECT pgtrickle.create_stream_table('live', 'SELECT id FROM orders', refresh_mode => 'IMMEDIATE')")
+    db.run("INSERT INTO orders VALUES (1000)")
+    db.assert_current("live")
 
 
 def test_examples_of_the_monitoring_functions(made: Database) -> None:
