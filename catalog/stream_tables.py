@@ -90,7 +90,8 @@ CROSS JOIN pgtrickle.pgt_stream_tables s
 LEFT JOIN (
     -- There are many stream tables, and few schedules.
     SELECT schedule, pgtrickle.parse_duration_seconds(schedule)::double precision AS seconds
-    FROM (SELECT DISTINCT schedule FROM pgtrickle.pgt_stream_tables OFFSET 0) AS known
+    FROM pgtrickle.pgt_stream_tables
+    GROUP BY schedule
 ) AS c USING (schedule)
 LEFT JOIN (
     SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
