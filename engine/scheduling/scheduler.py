@@ -60,7 +60,7 @@ LOOK_INTERVAL = 1.0
 REST = 0.05
 """Seconds until what must not be refreshed at the moment, or is busy elsewhere, is tried again."""
 
-LOOK_SHARE = 0.1
+LOOK_SHARE = 0.2
 """Part of its time that the scheduler looks, at most, so that a storm of commits does not become a storm of looks."""
 
 CHECK_SECONDS = 0.06
