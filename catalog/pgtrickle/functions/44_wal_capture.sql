@@ -600,7 +600,7 @@ BEGIN
     WHERE s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = source);
     PERFORM pgtrickle._tell_transition(source, 'TRANSITIONING', 'WAL');
     RETURN NULL;
-EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure OR insufficient_privilege THEN
     RETURN SQLERRM;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._begin_wal(oid) FROM PUBLIC;
@@ -653,7 +653,7 @@ BEGIN
             source, pgtrickle._capture_gap(source, true, k.relations, k.trigger_state, true) IS NULL));
     END IF;
     RETURN NULL;
-EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure THEN
+EXCEPTION WHEN lock_not_available OR deadlock_detected OR serialization_failure OR insufficient_privilege THEN
     RETURN SQLERRM;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._back_to_triggers(oid) FROM PUBLIC;
