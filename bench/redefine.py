@@ -57,6 +57,7 @@ CASES: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     ),
     "totals: a column less": (TOTALS, (", count(*) AS n", ""), ("", "")),
     "totals: a filter more, 1 % go": (TOTALS, ("", ""), ("", " WHERE {o}.amount >= 10")),
+    "totals: a filter more, half go": (TOTALS, ("", ""), ("", " WHERE {o}.amount >= 500")),
     "totals: a filter less, 1 % come": (TOTALS, ("", " WHERE {o}.amount >= 10"), ("", "")),
     "totals: a column more": (TOTALS, ("", ""), (", count(*) AS n", "")),
 }

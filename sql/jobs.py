@@ -16,6 +16,7 @@ from sql.build.topk import TopK, topk
 from sql.canonical.constant_keys import without_positions
 from sql.canonical.equivalence import same_wording
 from sql.canonical.explain_rewrites import rewrites
+from sql.canonical.other_filter import read_rows
 from sql.canonical.rejected import rejected
 from sql.canonical.renamed import Renamed, follow_renames
 from sql.canonical.schema_names import Qualified, qualified_by
@@ -103,6 +104,11 @@ def renamed(canonical: str, relations: tuple[tuple[tuple[str, str], Renamed], ..
 def without_views(canonical: str, views: Sequence[View]) -> str:
     """See `inlined`."""
     return inlined(canonical, views)
+
+
+def rows_read(before: str, canonical: str) -> tuple[str, str, str]:
+    """See `read_rows`."""
+    return read_rows(before, canonical)
 
 
 def grouping_sets(query: Query) -> int:

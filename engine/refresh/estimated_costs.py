@@ -61,8 +61,19 @@ async def _last_differential(session: SqlSession, context: RefreshContext) -> Ap
     return AppliedChanges(int(rows[0][0]), float(rows[0][1])) if rows else None
 
 
+async def estimated_rows(session: SqlSession, context: RefreshContext, statement: str) -> float:
+    """How many rows a statement would give. Raises SqlError."""
+    return float((await _planned(session, context, statement, {}))["Plan Rows"])
+
+
 async def _cost(session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any]) -> float:
-    """The total cost of a statement that is planned with the rights, settings and parameters it would be run with."""
+    return float((await _planned(session, context, statement, parameters))["Total Cost"])
+
+
+async def _planned(
+    session: SqlSession, context: RefreshContext, statement: str, parameters: dict[str, Any]
+) -> dict[str, Any]:
+    """How a statement is planned with the rights, settings and parameters it would be run with."""
     explain = f"EXPLAIN (FORMAT JSON) {statement}"
     plans = await run_as_owner(session, context.owner, explain, parameters, current=context.caller)
-    return float(plans[0]["Plan"]["Total Cost"])
+    return dict(plans[0]["Plan"])

@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from catalog.pinned_settings import PINNED_PATH
-from catalog.session import SqlSession
+from catalog.session import SqlError, SqlSession
 from catalog.values import RefreshMode
 from engine.compile.compiled_query import CompiledQuery, compiled_query
-from engine.compile.pool import TooComplex
+from engine.compile.pool import TooComplex, compilers
+from engine.refresh.estimated_costs import DATA_EXCEPTION, estimated_rows
 from engine.requests.create import Defined
-from engine.session.transactions import set_role
+from engine.session.transactions import savepoint, set_role
 from engine.stream_tables.analysis import define
 from engine.stream_tables.plan_inputs import PlanInputs, compiled, described
 from engine.stream_tables.refresh_state import RefreshContext
 from engine.stream_tables.storage_columns import ColumnChanges
-from sql import NotDifferentiable
+from sql import NotDifferentiable, jobs
+
+FEW_ROWS = 10_000
+"""In which filters may always differ: what takes milliseconds need not be chosen."""
+
+_RATIO = "SELECT pgtrickle._setting('pg_trickle.differential_max_change_ratio', '0.15')::pg_catalog.float8"
 
 
 class AllDiffers(Exception):
@@ -67,6 +73,7 @@ async def exchange(
     alike = former.told_apart == later.told_apart == plan.told_apart and later.columns == plan.columns
     if not alike or not kept[1] <= kept[0]:
         raise AllDiffers("rows are told apart otherwise, or stored otherwise")
+    await _check_size(session, context, plan, old, defined)
     found = ["rows that only one of the filters lets through"] * plan.refiltered
     found += ["columns that go, for which no row is computed"] * bool(user.dropped)
     found += ["columns that are new, which alone are computed for rows that stay"] * bool(user.added)
@@ -84,6 +91,29 @@ async def _planned(session: SqlSession, old: PlanInputs, new: PlanInputs) -> Com
         raise AllDiffers(reason.construct) from reason
     except TooComplex as reason:
         raise AllDiffers("the change is too complex") from reason
+
+
+async def _check_size(
+    session: SqlSession, context: RefreshContext, plan: CompiledQuery, old: PlanInputs, defined: Defined
+) -> None:
+    """Raises AllDiffers where the filters are estimated to differ in so many rows that all are computed sooner."""
+    if not plan.refiltered:
+        return
+    texts = await compilers().run(jobs.rows_read, old.canonical, defined.definition.canonical)
+    try:
+        async with savepoint(session):
+            former, later, both = [await estimated_rows(session, context, text) for text in texts]
+            ((ratio,),) = await session.fetch(_RATIO)
+    except SqlError as error:
+        if not error.sqlstate.startswith(DATA_EXCEPTION):  # of a constant that the planner computes
+            raise
+        return
+    moved = former + later - 2 * both
+    if moved > max(FEW_ROWS, 2 * ratio * max(former, later)):
+        raise AllDiffers(
+            f"the filters differ in about {moved:.0f} of {max(former, later):.0f} rows, more than twice"
+            f" pg_trickle.differential_max_change_ratio = {ratio}"
+        )
 
 
 def _check_state(context: RefreshContext, old: PlanInputs, defined: Defined) -> None:

@@ -59,6 +59,28 @@ def exchanged(before: str, canonical: str, special: frozenset[str] = frozenset()
     return Exchange(query, in_place, added)
 
 
+def read_rows(before: str, canonical: str) -> tuple[str, str, str]:
+    """What each of two queries that can be exchanged reads, and what both of them do: queries without columns.
+
+    >>> for text in read_rows("SELECT x FROM t WHERE (x > 1)", "SELECT x, count(*) FROM t WHERE (x < 9) GROUP BY x"):
+    ...     text
+    'SELECT 1 FROM t WHERE x > 1'
+    'SELECT 1 FROM t WHERE x < 9'
+    'SELECT 1 FROM t WHERE x > 1 AND x < 9'
+    """
+    queries = parse(before).copy(), parse(canonical).copy()
+    former, later = (_conditions(query) for query in queries)
+    rows = queries[1]
+    for part in ("group", "having", "windows", "distinct", "order"):
+        rows.set(part, None)
+    rows.set("expressions", [exp.Literal.number(1)])
+    texts = []
+    for conditions in (former, later, [*former, *later]):
+        rows.set("where", exp.Where(this=exp.and_(*conditions, wrap=True)) if conditions else None)
+        texts.append(generate(rows))
+    return texts[0], texts[1], texts[2]
+
+
 def _check_columns(
     before: dict[str, exp.Expr], now: dict[str, exp.Expr], special: frozenset[str], *, distinct: bool
 ) -> None:

@@ -67,6 +67,34 @@ def test_another_filter(db: Database, form: str) -> None:
         db.assert_refreshed("st")
 
 
+def test_filters_that_differ_in_many_rows(db: Database) -> None:
+    """By PostgreSQL's estimate, of what the filter lets through of a join; the setting is that of changes."""
+    db.run(SOURCE)
+    db.run(
+        "INSERT INTO orders SELECT n, 'r' || n % 5, n FROM generate_series(100, 40000) AS n; ANALYZE orders, regions"
+    )
+    query = "SELECT o.id, o.amount, r.name FROM orders AS o LEFT JOIN regions AS r USING (region)"
+    db.create("st", query)
+    for condition, expected in (
+        ("amount > 400", "DIFFERENTIAL"),
+        ("amount > 20000", "REINITIALIZE"),
+        ("amount > 20100", "DIFFERENTIAL"),
+        ("amount > 35000 AND region <> 'r0'", "REINITIALIZE"),
+    ):
+        db.run("UPDATE orders SET amount = amount + 0.5 WHERE id % 1000 = 7")
+        action, reason = alter(db, f"{query} WHERE o.{condition}")
+        assert action == expected, reason
+        if action == "REINITIALIZE":
+            assert "the filters differ in about" in reason and "differential_max_change_ratio = 0.15" in reason
+        db.run("DELETE FROM orders WHERE id % 1000 = 8")
+        db.assert_refreshed("st")
+    with db.connect() as client:
+        client.execute("SET pg_trickle.differential_max_change_ratio = 1")
+        client.execute("SELECT pgtrickle.alter_stream_table('st', query => %s)", [f"{query} WHERE o.amount < 35000"])
+    assert db.history("st")[-1]["action"] == "DIFFERENTIAL"
+    db.assert_current("st")
+
+
 ROWS = "SELECT {} FROM orders WHERE amount > 5"
 GROUPS = "SELECT {} FROM orders WHERE amount > 5 GROUP BY region"
 COLUMNS = {
