@@ -9,14 +9,25 @@ from engine.stream_tables.plan_store import set_state
 from engine.stream_tables.refresh_state import RefreshContext
 
 ROWS_GO = "rows were updated or deleted"
+FULL = "its refresh mode is FULL"
+IMMEDIATE = "its refresh mode is IMMEDIATE"
+KEYLESS = "a table that it reads has no primary key"
+_HINTS = {
+    FULL: "Leave append_only out: a FULL refresh computes all rows.",
+    IMMEDIATE: "Leave append_only out: triggers maintain it.",
+    KEYLESS: "Leave append_only out, or give the table a primary key.",
+}
+_HINT = "Leave append_only out, or give out the primary key of each table that the query joins."
 
 
 async def append_obstacle(inputs: PlanInputs, mode: RefreshMode, *, keyless: bool) -> str | None:
     """Why a stream table cannot be append_only, None if it can. Raises SqlError 54001."""
-    if mode in (RefreshMode.FULL, RefreshMode.IMMEDIATE):
-        return f"its refresh mode is {mode}"
+    if mode == RefreshMode.FULL:
+        return FULL
+    if mode == RefreshMode.IMMEDIATE:
+        return IMMEDIATE
     if keyless:
-        return "a table that it reads has no primary key"
+        return KEYLESS
     if not (await compiled(inputs)).appendable:
         return "its query does not give out the primary keys of its tables as they are: its rows can change or repeat"
     return None
@@ -29,7 +40,7 @@ def refuse_append_only(obstacle: str | None) -> None:
             "0A000",
             "append_only is not supported for this stream table",
             detail=f"The reason is that {obstacle}.",
-            hint="Leave append_only out, or give out the primary key of each table that the query joins.",
+            hint=_HINTS.get(obstacle, _HINT),
         )
 
 
