@@ -195,12 +195,13 @@ $$;
 
 
 -- The stream tables that may be stale: all others rest, and are not, so that _is_stale need not be asked of each. Which these are tells of
--- what changes; who has not the rights of pg_monitor gets all.
+-- what changes; who is not the engine, nor has the rights of pg_monitor, gets all.
 CREATE OR REPLACE FUNCTION pgtrickle._may_be_stale() RETURNS SETOF bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH RECURSIVE suspect AS (
         SELECT s.pgt_id, s.pgt_relid FROM pgtrickle.pgt_definitions s
-        WHERE NOT pg_has_role(pgtrickle._caller(), 'pg_monitor', 'USAGE')
+        WHERE NOT (pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid
+                   OR pg_has_role(pgtrickle._caller(), 'pg_monitor', 'USAGE'))
            OR s.needs_reinit OR s.status <> 'ACTIVE'
            OR s.pgt_id IN (SELECT * FROM pgtrickle._changed_stream_tables())
            OR s.pgt_id IN (SELECT d.pgt_id FROM pgtrickle.pgt_dependencies d WHERE d.cdc_mode IS NULL AND d.source_type <> 'VIEW')

@@ -99,6 +99,27 @@ def test_what_is_not_refreshed_is_stale(live_db: Database, eventually: Callable[
     )
 
 
+def test_who_may_know_what_changes_is_told_what_is_stale(
+    db: Database, eventually: Callable[..., Any], role: Callable[..., Any]
+) -> None:
+    db.run("CREATE TABLE src (id int PRIMARY KEY, v int); CREATE TABLE rests (id int PRIMARY KEY)")
+    db.create("st", "SELECT id, v FROM src", schedule="1s")
+    db.create("above", "SELECT id FROM st", schedule="1s")
+    db.create("resting", "SELECT id FROM rests", schedule="1s")
+    db.run("INSERT INTO src VALUES (1, 1)")
+    stale = (
+        "SELECT stale_tables FROM pgtrickle.quick_health",
+        "SELECT count(*) FROM pgtrickle.stream_tables_info WHERE stale",
+    )
+    eventually(lambda: [db.value(each) for each in stale] == [2, 2], what="both are")
+    for number, (rights, expected) in enumerate([("", 0), ("SELECT ON src", 2), ("pg_monitor", 2)]):
+        somebody = role(f"looker{number}")
+        if rights:
+            db.run(f"GRANT {rights} TO {somebody.info.user}")
+        for each in stale:
+            assert somebody.execute(each.encode()).fetchone() == (expected,), (rights, each)
+
+
 @pytest.mark.long
 def test_server_that_hangs_is_seen(own_db: Database, eventually: Callable[..., Any]) -> None:
     own_db.run("CREATE TABLE src (id int PRIMARY KEY, v int)")
