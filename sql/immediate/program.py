@@ -118,6 +118,7 @@ DECLARE
     __pgt_left CONSTANT text := coalesce(current_setting('{self._left}', true), '');
     __pgt_maintenance CONSTANT text := coalesce(current_setting('pgtrickle.maintenance', true), '');
     __pgt_named CONSTANT text := coalesce(current_setting('{self._named}', true), '');
+    __pgt_path CONSTANT text := current_setting('search_path');
     __pgt_changed bigint;
     __pgt_missing bigint;
 BEGIN
@@ -206,7 +207,7 @@ END"""
     @property
     def _unspoilt(self) -> str:
         """A search_path that a function has set for the session would stay. It redirects nothing that stands here."""
-        return """IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) 'pg_catalog, pg_temp' THEN
+        return """IF pg_catalog.current_setting('search_path') OPERATOR(pg_catalog.<>) __pgt_path THEN
         PERFORM pgtrickle._raise_left_behind();
     END IF;"""
 
