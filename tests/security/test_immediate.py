@@ -452,3 +452,24 @@ def test_function_that_resets_the_count_within_a_statement(tables: Database, wri
         bob.execute("INSERT INTO t SELECT 4, f(), 1")
     tables.assert_current("joined", "sums")
     assert tables.rows("SELECT id FROM u WHERE id = 9") == []
+
+
+@pytest.mark.parametrize("setting", ["begun", "named"])
+def test_what_a_statement_hides_from_maintenance_a_refresh_puts_right(
+    tables: Database, writer: tuple[Connection, int], setting: str
+) -> None:
+    """It says that no column was named, or that no other statement is under way, and is right again at its end."""
+    bob, n = writer
+    tables.run(f"GRANT CREATE ON SCHEMA public TO {bob.info.user}")
+    before, after = ("'0'", "'1'") if setting == "begun" else ("''", "''")
+    bob.execute(
+        "CREATE FUNCTION hide(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN"
+        f" PERFORM set_config('pgtrickle.{setting}_{n}', {before}, true);"
+        " INSERT INTO u VALUES (n + 100, 1, 9) ON CONFLICT DO NOTHING;"
+        f" PERFORM set_config('pgtrickle.{setting}_{n}', {after}, true); RETURN 1; END $$".encode()
+    )
+    bob.execute("UPDATE t SET g = hide(id)")
+    tables.assert_refreshed("joined")
+    assert mode(tables, "joined") == "IMMEDIATE"
+    bob.execute("UPDATE t SET g = 2; DELETE FROM u WHERE id > 100")
+    tables.assert_current("joined", "sums")
