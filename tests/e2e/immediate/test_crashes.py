@@ -140,11 +140,11 @@ def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable
     for number in range(rounds):
         what = rng.choice(["headwater", "backend", "postgres", "both"])
         with Load(server, seed * 1000 + number) as load:
-            time.sleep(rng.uniform(0.3, 1.5))
+            eventually(lambda load=load: load.done > 2, what="work")
+            time.sleep(rng.uniform(0.1, 1.5))
             kill(server, what, rng)
             load._stop.set()
         assert load.unexpected == [], f"round {number}, {what} killed"
-        assert load.done > 0
         with connected(server) as database:
             try:
                 check(database, eventually)
