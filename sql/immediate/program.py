@@ -243,31 +243,36 @@ END"""
         """Apply the changes of one statement."""
         come, gone = (f"SELECT * FROM {table} AS t" for table in ("__pgt_new", "__pgt_old"))
         found = self._direct(source, Images("" if event == "DELETE" else come, "" if event == "INSERT" else gone))
-        deltas = {source.oid: self._transition(source, event)}
-        by_deltas = self.compiled.immediate_sql(self.storage, deltas) + ";"
-        statements = self._unsalted(found or by_deltas)
+        changes = self._transition(source, event)
+        by_deltas = self._unsalted(self.compiled.immediate_sql(self.storage, {source.oid: changes}) + ";")
+        statements = by_deltas if found is None else self._unsalted(found)
         if found and event == "UPDATE" and isinstance(self.compiled.shape, KeyedRows):
             # A foreign key can update a row once more, in the same statement.
-            statements = f"IF EXISTS ({_CASCADES}) THEN {self._unsalted(by_deltas)}\nELSE\n{statements}\nEND IF;"
-        unchanged, late = "", ""
-        if event == "UPDATE":
-            unchanged = self._unread(source)
-            # Where no column was named that is read, a trigger of the user's may have changed one all the same.
-            late = f"            {self.hold()}\n" if self.lock is Lock.WHOLE else ""
-        if found is None:
-            rows = deltas[source.oid] if event == "UPDATE" else f"SELECT FROM {_IMAGES[event][0][0]}"
-            unchanged += f"{' OR ' if unchanged else ''}NOT EXISTS ({rows})"
+            statements = f"IF EXISTS ({_CASCADES}) THEN {by_deltas}\nELSE\n{statements}\nEND IF;"
+        late = ""
         if self.lock is Lock.WHOLE:
-            table = "__pgt_old" if event == "DELETE" else "__pgt_new"
-            few = f"(SELECT count(*) FROM (SELECT FROM {table} LIMIT {FEW + 1}) AS c) <= {FEW}"
+            few = f"(SELECT count(*) FROM (SELECT FROM {_IMAGES[event][-1][0]} LIMIT {FEW + 1}) AS c) <= {FEW}"
             statements = f"IF {few} THEN\n{statements}\nELSE\n{statements}\nEND IF;"
-        nothing = (
-            f"IF {unchanged} THEN\n                {self._unspoilt}\n                RETURN NULL;\n            END IF;"
-        )
-        guard = f"            {nothing}\n" if unchanged else ""
-        return f"""{guard}{late}            PERFORM set_config('pgtrickle.maintenance', 'on', true);
+            # Where no column was named that is read, a trigger of the user's may have changed one all the same.
+            late = f"            {self.hold()}\n" if event == "UPDATE" else ""
+        return f"""{self._skipped(source, event, None if found else changes)}{late}\
+            PERFORM set_config('pgtrickle.maintenance', 'on', true);
             {statements}
             {self._done}"""
+
+    def _skipped(self, source: Source, event: str, changes: str | None) -> str:
+        """Nothing more is done where nothing that is read has changed; the ``changes`` are looked for if given."""
+        conditions = [self._unread(source)] if event == "UPDATE" else []
+        if changes is not None:
+            rows = changes if event == "UPDATE" else f"SELECT FROM {_IMAGES[event][0][0]}"
+            conditions.append(f"NOT EXISTS ({rows})")
+        if not conditions:
+            return ""
+        return f"""            IF {" OR ".join(conditions)} THEN
+                {self._unspoilt}
+                RETURN NULL;
+            END IF;
+"""
 
     def _unread(self, source: Source) -> str:
         """The condition that an update cannot have changed a column that is read: none of them was named."""

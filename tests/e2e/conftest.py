@@ -48,7 +48,8 @@ UNION ALL SELECT 'relation ' || c.oid::regclass FROM pg_class c JOIN pg_namespac
 UNION ALL SELECT 'trigger ' || tgname || ' on ' || tgrelid::regclass FROM pg_trigger
     WHERE NOT tgisinternal AND tgrelid::regclass::text NOT LIKE 'pgtrickle.%%'
 UNION ALL SELECT 'function ' || p.oid::regprocedure FROM pg_proc p
-    WHERE pronamespace = 'pgtrickle_changes'::regnamespace AND proname !~ '^as_'
+    WHERE pronamespace IN ('pgtrickle_changes'::regnamespace, 'pgtrickle_roles'::regnamespace)
+      AND proname !~ '^(rows_)?as_'
 ORDER BY 1
 """
 

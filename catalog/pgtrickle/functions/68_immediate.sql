@@ -31,6 +31,18 @@ LANGUAGE sql STABLE ROWS 4 SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- The types of users that the functions of a stream table mention, but for those of tables.
+CREATE OR REPLACE FUNCTION pgtrickle._mentioned_types(pgt_id bigint) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT string_agg(DISTINCT format('%I.%I', n.nspname, t.typname), ',')
+    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+    JOIN pg_proc p ON p.pronamespace IN ('pgtrickle_roles'::regnamespace, 'pgtrickle_changes'::regnamespace)
+                  AND p.proname ~ format('^immediate_%s_', _mentioned_types.pgt_id)
+    WHERE t.oid >= 16384 AND t.typelem = 0 AND strpos(p.prosrc, t.typname) > 0
+      AND (t.typrelid = 0 OR (SELECT c.relkind FROM pg_class c WHERE c.oid = t.typrelid) = 'c')
+$$;
+
+
 -- What the triggers of a stream table are now, with their functions; the tables that have them; and the names that the functions
 -- mention. One that was disabled and enabled again is another.
 CREATE OR REPLACE FUNCTION pgtrickle._immediate_state(pgt_id bigint) RETURNS text
@@ -44,7 +56,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         (SELECT md5(coalesce(string_agg(l.relation::text, ',' ORDER BY l.relation), '')) FROM place l),
         (SELECT md5(concat_ws(',', pgtrickle._qualified((SELECT s.pgt_relid FROM pgtrickle.pgt_definitions s
                                                          WHERE s.pgt_id = _immediate_state.pgt_id)),
-                              string_agg(DISTINCT pgtrickle._qualified(l.source), ','))) FROM place l))
+                              string_agg(DISTINCT pgtrickle._qualified(l.source), ','),
+                              pgtrickle._mentioned_types(_immediate_state.pgt_id))) FROM place l))
 $$;
 
 
@@ -90,7 +103,14 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         || pgtrickle._immediate_denial(s.pgt_owner, d.source_relid),
         pgtrickle._read_obstacle(s.pgt_owner, d.source_relid, d.columns_used))) AS o(reason)
     WHERE d.pgt_id = _why_not_immediate.pgt_id AND d.source_type <> 'VIEW' AND o.reason IS NOT NULL
-    ORDER BY d.source_relid LIMIT 1
+    UNION ALL
+    SELECT coalesce(pgtrickle._read_obstacle(s.pgt_owner, s.pgt_relid, '{}'),
+                    (SELECT format('permission denied for table %s', pgtrickle._qualified(s.pgt_relid))
+                     WHERE NOT (has_table_privilege(s.pgt_owner, s.pgt_relid, 'INSERT')
+                                AND has_table_privilege(s.pgt_owner, s.pgt_relid, 'UPDATE')
+                                AND has_table_privilege(s.pgt_owner, s.pgt_relid, 'DELETE'))))
+    FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = _why_not_immediate.pgt_id
+    LIMIT 1
 $$;
 
 
@@ -109,8 +129,15 @@ BEGIN
         RETURN 'a trigger that maintains it was dropped, disabled or changed';
     END IF;
     RETURN coalesce(
-        (SELECT format('definition of %s has changed', pgtrickle._source_name(d)) FROM pgtrickle.pgt_dependencies d
-         WHERE d.pgt_id = _immediate_gap.pgt_id AND d.schema_fingerprint <> pgtrickle._fingerprint(d.source_relid, d.columns_used) LIMIT 1),
+        (SELECT format('definition of %s has changed', pgtrickle._source_name(d))
+         FROM pgtrickle.pgt_dependencies d LEFT JOIN pg_class c ON c.oid = d.source_relid
+         WHERE d.pgt_id = _immediate_gap.pgt_id
+           AND (d.schema_fingerprint <> pgtrickle._fingerprint(d.source_relid, d.columns_used)
+                -- Who reads all columns may read whole rows.
+                OR c.relnatts > (d.column_snapshot->'known'->>'attributes')::int
+                   AND cardinality(d.columns_used) = jsonb_array_length(d.column_snapshot->'known'->'columns')) LIMIT 1),
+        (SELECT pgtrickle._changed_function(s.function_hashes) FROM pgtrickle.pgt_definitions s
+         WHERE s.pgt_id = _immediate_gap.pgt_id AND s.function_hashes <> '{}'),
         pgtrickle._why_not_immediate(pgt_id));
 END $$;
 

@@ -340,8 +340,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             (7, 'DVM Supported', CASE WHEN st.fallback_reason IS NULL THEN 'Yes' ELSE 'No' END),
             (8, 'Schedule', st.schedule || CASE WHEN st.schedule = 'calculated'
                     THEN format(' (%s s)', pgtrickle._effective_seconds(st.pgt_id)) ELSE '' END),
-            (8.5, 'Lock', (SELECT CASE i.lock WHEN 'none' THEN 'none: whoever changes a row has locked it'
-                                             WHEN 'groups' THEN 'of the groups that a statement changes, until its transaction ends'
+            (8.5, 'Lock', (SELECT CASE i.lock WHEN 'rows' THEN 'of the rows that a statement changes, until its transaction ends'
                                              ELSE 'of the stream table, until the transaction ends' END
                            FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = st.pgt_id)),
             (9, 'Status', st.status),
@@ -368,7 +367,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL
         SELECT 900 + row_number() OVER (ORDER BY p.proname), format('Function %s', p.oid::regprocedure), p.prosrc
         FROM st JOIN pgtrickle.pgt_immediate i USING (pgt_id)
-        JOIN pg_proc p ON p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ format('^immediate_%s_', i.pgt_id)
+        JOIN pg_proc p ON p.pronamespace IN ('pgtrickle_roles'::regnamespace, 'pgtrickle_changes'::regnamespace)
+                      AND p.proname ~ format('^immediate_%s_', i.pgt_id)
         WHERE st.defining_query IS NOT NULL  -- who may not see it sees none of these
         UNION ALL
         SELECT 1000, 'Delta SQL', st.plan_texts->>'delta_sql' FROM st
@@ -469,7 +469,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     CROSS JOIN LATERAL pgtrickle._immediate_relations(i.pgt_id) AS r
     JOIN pg_class k ON k.oid = r.source
     JOIN LATERAL pgtrickle._immediate_triggers(i.pgt_id) AS e
-        ON e.event IS NOT NULL OR e.part = 'begin' OR e.part = 'hold' AND i.lock = 'whole'
+        ON e.event IS NOT NULL OR e.part = 'begin'
+        OR e.part = 'hold' AND (i.lock = 'whole' OR EXISTS (
+            SELECT FROM pgtrickle.pgt_dependencies d
+            WHERE d.pgt_id = i.pgt_id AND d.source_relid = r.source AND d.columns_used <> '{}'))
         OR k.relkind = 'p' AND e.part IN ('rows', 'inserts', 'updates', 'moved')
     LEFT JOIN pg_trigger t ON t.tgrelid = r.relation AND t.tgname = e.name
     ORDER BY 2, 1, 3

@@ -20,9 +20,7 @@ BEGIN
     PERFORM pgtrickle._mark_immediate(CASE WHEN NOT EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() e
         WHERE e.classid IS DISTINCT FROM 'pg_class'::regclass
-          AND (e.command_tag IN ('ALTER SCHEMA', 'ALTER TYPE')
-               OR e.command_tag = 'REVOKE' AND lower(e.object_type) IN ('table', 'schema')
-                  AND current_setting('pgtrickle.revoking', true) IS DISTINCT FROM 'on')) THEN coalesce(altered, '{}') END);
+          AND e.command_tag IN ('ALTER SCHEMA', 'ALTER TYPE', 'ALTER DOMAIN')) THEN coalesce(altered, '{}') END);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_immediate() FROM PUBLIC;
 
@@ -290,7 +288,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._on_function() FROM PUBLIC;
 
 DROP EVENT TRIGGER IF EXISTS pg_trickle_ddl_tracker;
 CREATE EVENT TRIGGER pg_trickle_ddl_tracker ON ddl_command_end
-    WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY',
+    WHEN TAG IN ('ALTER TABLE', 'ALTER TYPE', 'ALTER DOMAIN', 'ALTER SCHEMA', 'ALTER VIEW', 'CREATE VIEW', 'CREATE POLICY', 'ALTER POLICY',
                  'REVOKE')
     EXECUTE FUNCTION pgtrickle._on_ddl_end();
 

@@ -150,9 +150,10 @@ def test_monitoring(t: Database, eventually: Eventually) -> None:
     number = t.state("now_")["pgt_id"]
     functions = {name: body for name, body in explained.items() if name.startswith("Function ")}
     assert set(functions) == {
-        f"Function pgtrickle_changes.immediate_{number}_{part}()" for part in ("1", "2", "hold", "left")
+        *(f"Function pgtrickle_roles.immediate_{number}_{part}()" for part in ("1", "2", "hold")),
+        f"Function pgtrickle_changes.immediate_{number}_left()",
     }
-    assert "__pgt_new" in functions[f"Function pgtrickle_changes.immediate_{number}_1()"]
+    assert "__pgt_new" in functions[f"Function pgtrickle_roles.immediate_{number}_1()"]
     inventory = t.rows(
         "SELECT source_table, trigger_name, present AND enabled FROM pgtrickle.trigger_inventory()"
         " WHERE trigger_name ~ 'immediate' AND source_oid = %s",

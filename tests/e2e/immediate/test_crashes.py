@@ -30,7 +30,7 @@ WHERE t.tgname ~ '^~?pg_trickle_immediate_' AND NOT EXISTS (
     SELECT FROM pgtrickle.pgt_immediate i WHERE t.tgname ~ ('_' || lpad(i.pgt_id::text, 12, '0') || '_'))
 UNION ALL
 SELECT 'function ' || p.proname FROM pg_proc p
-WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ '^immediate_' AND NOT EXISTS (
+WHERE p.pronamespace::regnamespace::text ~ '^pgtrickle_' AND p.proname ~ '^immediate_' AND NOT EXISTS (
     SELECT FROM pgtrickle.pgt_immediate i WHERE p.proname ~ ('^immediate_' || i.pgt_id || '_'))
 UNION ALL
 SELECT 'table ' || c.relname FROM pg_class c

@@ -19,7 +19,7 @@ QUERIES = {"sums": SUMS, "joined": JOINED, "rows": "SELECT id, v FROM t WHERE v 
 
 LEFT_BEHIND = (
     "SELECT count(*) FROM (SELECT FROM pg_trigger WHERE tgname ~ 'pg_trickle_immediate' UNION ALL SELECT FROM pg_proc"
-    " WHERE pronamespace = 'pgtrickle_changes'::regnamespace AND proname ~ '^immediate_' UNION ALL SELECT FROM pg_class"
+    " WHERE pronamespace::regnamespace::text ~ '^pgtrickle_' AND proname ~ '^immediate_' UNION ALL SELECT FROM pg_class"
     " WHERE relnamespace = 'pgtrickle_changes'::regnamespace AND relname ~ '^immediate_') AS found"
 )
 
