@@ -333,7 +333,7 @@ SETTINGS = (
         "Depth up to which IMMEDIATE mode follows a recursion.",
         1,
         10000,
-        fixed="This version has no IMMEDIATE mode.",
+        fixed="A recursive query is followed to its end.",
     ),
 )
 

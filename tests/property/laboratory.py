@@ -199,7 +199,9 @@ class Laboratory:
         try:
             if session == 0:
                 async with own.transaction():
-                    outcome = await requests.refresh_scheduled(own, table.pgt_id, Initiator.SCHEDULER, self.spark)
+                    how = requests.Scheduled()
+                    context = await how.ready(own, table.pgt_id)
+                    outcome = await requests.refresh_scheduled(own, context, Initiator.SCHEDULER, self.spark, how)
                     await self.check(session, table)
                     return outcome
             inside = self.connections[session].is_in_transaction()

@@ -165,6 +165,9 @@ BEGIN
         PERFORM pgtrickle._raise('0A000', 'cdc_mode => ''wal'' is not supported in IMMEDIATE mode',
             'What is decoded from the write-ahead log comes after the statement that has made it.',
             'Use cdc_mode => ''auto'' or ''trigger'', or refresh_mode => ''DIFFERENTIAL''.');
+    ELSIF NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies p WHERE p.pgt_id = _check_immediate.pgt_id AND p.source_type <> 'VIEW') THEN
+        PERFORM pgtrickle._raise('0A000', 'this query is not supported in IMMEDIATE mode', 'It reads no table.',
+                                 'Use refresh_mode => ''FULL''.');
     END IF;
     FOR d IN SELECT p.source_relid, o.obstacle, pgtrickle._immediate_denial(owner, p.source_relid) AS denial
              FROM pgtrickle.pgt_dependencies p
