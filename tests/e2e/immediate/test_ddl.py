@@ -31,6 +31,10 @@ def tables(db: Database) -> None:
         db.create(name, query, refresh_mode="IMMEDIATE")
 
 
+pytestmark = pytest.mark.long
+"""DDL here can meet the server's own in a deadlock, which ends one of them (40P01)."""
+
+
 @pytest.fixture
 def tu(db: Database) -> Database:
     """Nothing is refreshed but by hand."""
