@@ -388,22 +388,29 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._drop_immediate(bigint, name[], oid[]) FROM PUBLIC;
 
 
--- Remove what has maintained stream tables that are no longer maintained so. Where a table is busy for half a second it is left for the
--- next time.
+-- The numbers of stream tables that have triggers, and are neither maintained by them nor just about to be.
+CREATE OR REPLACE FUNCTION pgtrickle._unused_immediate() RETURNS SETOF bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT f.pgt_id
+    FROM pg_proc p CROSS JOIN LATERAL (SELECT split_part(p.proname, '_', 2)::bigint) AS f(pgt_id)
+    WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ '^immediate_[0-9]+_left$'
+      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = f.pgt_id)
+      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_definitions s
+                      WHERE s.pgt_id = f.pgt_id AND s.requested_mode = 'IMMEDIATE' AND s.status = 'ACTIVE' AND s.fallback_reason IS NULL)
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._unused_immediate() FROM PUBLIC;
+
+
+-- Remove what these have. Where a table is busy for half a second it is left for the next time.
 CREATE OR REPLACE FUNCTION pgtrickle._drop_unused_immediate() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
     unused bigint;
 BEGIN
-    FOR unused IN
-        SELECT substr(p.proname, 11)::bigint FROM (
-            SELECT rtrim(left(p.proname, -4), '_') AS proname FROM pg_proc p
-            WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace AND p.proname ~ '^immediate_[0-9]+_left$') AS p
-        WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = substr(p.proname, 11)::bigint)
-    LOOP
+    FOR unused IN SELECT * FROM pgtrickle._unused_immediate() LOOP
         BEGIN
             PERFORM pgtrickle._drop_immediate(unused, '{}', '{}');
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             RETURN;
         END;
     END LOOP;
@@ -584,12 +591,11 @@ DECLARE
 BEGIN
     FOR s IN
         SELECT m.pgt_id FROM pgtrickle.pgt_definitions m
-        WHERE m.refresh_mode = 'IMMEDIATE' AND NOT m.needs_reinit AND EXISTS (
-            SELECT FROM pgtrickle.pgt_dependencies d
-            WHERE d.pgt_id = m.pgt_id
-              AND (CASE WHEN d.source_type = 'VIEW' THEN NOT has_any_column_privilege(m.pgt_owner, d.source_relid, 'SELECT')
-                        ELSE NOT has_table_privilege(m.pgt_owner, d.source_relid, 'TRIGGER') END
-                   OR pgtrickle._read_obstacle(m.pgt_owner, d.source_relid, d.columns_used) IS NOT NULL))
+        WHERE m.refresh_mode = 'IMMEDIATE' AND NOT m.needs_reinit AND (
+            pgtrickle._why_not_immediate(m.pgt_id) IS NOT NULL
+            OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d
+                       WHERE d.pgt_id = m.pgt_id AND d.source_type = 'VIEW'
+                         AND NOT has_any_column_privilege(m.pgt_owner, d.source_relid, 'SELECT')))
         ORDER BY m.pgt_id
     LOOP
         IF NOT waits THEN

@@ -190,6 +190,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                      AND NOT EXISTS (SELECT FROM pgtrickle.pgt_subscription_sources u
                                      WHERE 'pg_trickle_cdc_emptied_' || u.source_relid = g.tgname))
         OR EXISTS (SELECT FROM pgtrickle._lost_copies())
+        OR EXISTS (SELECT FROM pgtrickle._unused_immediate())
 $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unfollowed() FROM PUBLIC;
 
