@@ -93,6 +93,8 @@ async def enter_immediate(
             detail="It may not see changes that were committed before the triggers are there.",
             hint="Use a READ COMMITTED transaction, or no transaction block.",
         )
+    if not awaits_triggers(found):
+        return  # another session was faster
     work_on_behalf_of(found.owner)
     if not is_fresh(found):
         await refresh(session, found, initiator=initiator, spark=NoSpark(LOCKED, spark.lake))

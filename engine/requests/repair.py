@@ -25,7 +25,7 @@ from engine.stream_tables.analysis import (
 )
 from engine.stream_tables.plan_inputs import PlanInputs, captured_columns, compiled, expanded, opaque, plan
 from engine.stream_tables.plan_store import load_plan, set_state, track
-from engine.stream_tables.refresh_state import RefreshContext
+from engine.stream_tables.refresh_state import RefreshContext, begin
 from engine.stream_tables.storage_columns import ColumnChanges, change_columns, column_changes
 from sql import Column, NotDifferentiable, Renamed, jobs
 
@@ -63,8 +63,9 @@ async def repair(session: SqlSession, context: RefreshContext) -> RefreshContext
             hint="Refresh it outside of a transaction block, or in one that is READ COMMITTED.",
         )
     await prepare(session, context)
-    trusted = replace(context.capture, broken=())
-    return replace(context, capture=trusted, needs_reinit=True, plan="", plan_format=None)
+    found = await begin(session, context.pgt_id)  # what is captured by now, of which this transaction may have some
+    trusted = replace(found.capture, broken=())
+    return replace(found, capture=trusted, needs_reinit=True, plan="", plan_format=None)
 
 
 def reasons(context: RefreshContext) -> tuple[str, ...]:

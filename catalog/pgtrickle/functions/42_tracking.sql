@@ -368,13 +368,12 @@ BEGIN
         BEGIN
             PERFORM pgtrickle._drop_capture(c.source_relid);
             ended := ended + 1;
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN  -- with another one that ends them
             EXIT WHEN ended > 0;
         END;
     END LOOP;
     IF pgtrickle._caller() = to_regrole(quote_ident(current_user))::oid THEN
         PERFORM pgtrickle._drop_copies();
-        PERFORM pgtrickle._drop_unused_immediate();
     END IF;
     PERFORM pgtrickle._revoke_buffers(false);
     RETURN ended;

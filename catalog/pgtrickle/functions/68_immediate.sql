@@ -378,10 +378,10 @@ BEGIN
              WHERE p.pronamespace IN ('pgtrickle_changes'::regnamespace, 'pgtrickle_roles'::regnamespace)
                AND p.proname ~ format('^immediate_%s_', pgt_id)
                AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgfoid = p.oid) LOOP
-        EXECUTE format('DROP FUNCTION %s', t.signature);
+        EXECUTE format('DROP FUNCTION IF EXISTS %s', t.signature);
     END LOOP;
     IF to_regclass(format('pgtrickle_changes.%I', 'immediate_' || pgt_id)) IS NOT NULL THEN
-        EXECUTE format('DROP TABLE pgtrickle_changes.%I', 'immediate_' || pgt_id);
+        EXECUTE format('DROP TABLE IF EXISTS pgtrickle_changes.%I', 'immediate_' || pgt_id);
     END IF;
     DELETE FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _drop_immediate.pgt_id;
 END $$;
@@ -420,7 +420,8 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._drop_unused_immediate() FROM PUBLIC;
 
 -- Have triggers maintain a stream table from now on: {"lock", "sources": [{"oid", "number", "columns", "body"}], "left", "hold"} are the
 -- bodies of functions, which run with the rights of its owner. The caller has locked the sources, and the stream table holds what
--- its query gives. Its sources are no longer captured for it.
+-- its query gives. Its sources are no longer captured for it: who looks after captures ends those that nobody needs, in a transaction that
+-- has no lock on them yet. A stronger lock than the one held here could deadlock with whoever creates another stream table.
 CREATE OR REPLACE FUNCTION pgtrickle._install_immediate(pgt_id bigint, program jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -465,7 +466,6 @@ BEGIN
     INSERT INTO pgtrickle.pgt_immediate (pgt_id, state, lock, relations)
     SELECT pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock', relations || d.pgt_relid
     FROM pgtrickle.pgt_definitions d WHERE d.pgt_id = pgt_id;
-    PERFORM pgtrickle._untrack_sources();
 END $$;
 
 

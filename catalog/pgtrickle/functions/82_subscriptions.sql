@@ -158,6 +158,7 @@ BEGIN
         END;
     END IF;
     ended := pgtrickle._untrack_sources();
+    PERFORM pgtrickle._drop_unused_immediate();
     FOR t IN
         SELECT g.tgrelid, g.tgname FROM pg_trigger g
         WHERE g.tgfoid = 'pgtrickle._on_emptied()'::regprocedure

@@ -357,3 +357,28 @@ def test_back_and_forth_under_writers_loses_nothing(live: Database) -> None:
     assert writers.errors == []
     assert writers.done > 50
     assert_immediate(live, *QUERIES)
+
+
+def test_created_one_after_the_other_while_the_scheduler_works(live: Database, eventually: Callable[..., Any]) -> None:
+    """Whoever is first has the triggers made; and captures end later, which others do not deadlock with."""
+    for number in range(12):
+        live.create(
+            f"st{number}", f"SELECT g, count(*) AS n FROM t WHERE v > {number} GROUP BY g", refresh_mode="IMMEDIATE"
+        )
+    assert_immediate(live, *(f"st{number}" for number in range(12)))
+    eventually(lambda: live.value("SELECT count(*) FROM pgtrickle.pgt_captures") == 0)
+    assert [len(live.history(f"st{number}")) for number in range(12)] == [1] * 12
+
+
+def test_refreshed_in_a_transaction_whose_changes_are_captured_for_another_one(tu: Database) -> None:
+    """What it has written before is counted once."""
+    tu.create("deferred", SUMS, schedule="1h")
+    tu.create("sums", SUMS, refresh_mode="IMMEDIATE")
+    with tu.connection.transaction():
+        tu.run("INSERT INTO t VALUES (7000, 1, 1)")
+        tu.refresh("sums")
+        tu.assert_current("sums")
+        tu.run("INSERT INTO t VALUES (7001, 1, 1)")
+        tu.assert_current("sums")
+    assert_immediate(tu, "sums")
+    tu.assert_refreshed("deferred")
