@@ -19,7 +19,7 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
 from engine.refresh.refresh import refresh
 from engine.requests.create import notice
-from engine.requests.repair import must_be_repaired
+from engine.requests.repair import flush_immediate, must_be_repaired
 from engine.stream_tables.plan_store import capture_sources, load_plan
 from engine.stream_tables.refresh_state import RefreshContext, begin
 from sql import NotDifferentiable, jobs
@@ -125,6 +125,12 @@ async def leave_immediate(session: SqlSession, context: RefreshContext) -> Refre
 
 
 async def end_immediate(session: SqlSession, context: RefreshContext) -> RefreshContext:
-    """Have triggers no longer maintain it: it is computed anew when it is next refreshed."""
+    """Have triggers no longer maintain it: it is computed anew when it is next refreshed.
+
+    No writer uses them any more, but for a transaction with one snapshot, which cannot compute it. Raises SqlError
+    55P03.
+    """
+    if not context.one_snapshot:
+        await flush_immediate(session, context.pgt_id)
     await session.fetch("SELECT pgtrickle._end_immediate($1::bigint)", context.pgt_id)
     return await begin(session, context.pgt_id)

@@ -10,7 +10,7 @@ from typing import Any
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import SqlError, SqlSession
 from catalog.values import RefreshMode
-from engine.capture.lock_retry import LOCK_PATIENCE
+from engine.capture.lock_retry import LOCK_PATIENCE, with_lock_retry
 from engine.compile.pool import compilers, work_on_behalf_of
 from engine.foreign_tables.polling import begin_polls
 from engine.requests.circles import check_circle
@@ -84,6 +84,7 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
             f'the table of stream table "{context.name}" has not been restored',
             hint="Restore it with its triggers, or drop the stream table and create it again.",
         )
+    await flush_immediate(session, context.pgt_id, patience)
     work_on_behalf_of(context.owner)
     old = await load_plan(session, context)
     polls = await begin_polls(session, context)
@@ -127,6 +128,15 @@ async def prepare(session: SqlSession, context: RefreshContext, *, patience: flo
         needs_reinit=True,
         **fallback,
     )
+
+
+async def flush_immediate(session: SqlSession, pgt_id: int, patience: float = LOCK_PATIENCE) -> None:
+    """Wait for those whose statements triggers of a stream table follow, if it has any, and keep others out.
+
+    What they still do to it would be mixed with what is computed. Raises SqlError 55P03.
+    """
+    statement = "SELECT pgtrickle._try_flush_immediate($1::bigint)::text"
+    await with_lock_retry(session, statement, pgt_id, patience=patience)
 
 
 async def _follow_columns(session: SqlSession, context: RefreshContext, old: PlanInputs, inputs: PlanInputs) -> None:

@@ -203,6 +203,27 @@ EXCEPTION WHEN lock_not_available THEN
 END $$;
 
 
+-- Before a stream table that has such triggers is computed anew: lock the tables that have them against writers, until the transaction
+-- ends. Nobody is then in the midst of a statement whose triggers maintain it still. Returns what _try_lock_sources does.
+CREATE OR REPLACE FUNCTION pgtrickle._try_flush_immediate(pgt_id bigint) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
+DECLARE
+    t record;
+BEGIN
+    PERFORM pgtrickle._owner_of(pgt_id);
+    IF to_regprocedure(format('pgtrickle_changes.%I()', format('immediate_%s_left', pgt_id))) IS NULL THEN
+        RETURN '{}';
+    END IF;
+    FOR t IN SELECT g.tgrelid FROM pg_trigger g
+             WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n WHERE n.part = 'begin') ORDER BY 1 LOOP
+        EXECUTE format('LOCK TABLE ONLY %s IN SHARE ROW EXCLUSIVE MODE', pgtrickle._qualified(t.tgrelid));
+    END LOOP;
+    RETURN '{}';
+EXCEPTION WHEN lock_not_available THEN
+    RETURN jsonb_build_object('locked', SQLERRM);
+END $$;
+
+
 -- A function of a stream table's, with the rights of its owner: a trigger function, or one that trigger functions call.
 CREATE OR REPLACE FUNCTION pgtrickle._write_immediate_function(name text, returns text, body text, owner oid, joins boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -382,3 +383,34 @@ def test_refreshed_in_a_transaction_whose_changes_are_captured_for_another_one(t
         tu.assert_current("sums")
     assert_immediate(tu, "sums")
     tu.assert_refreshed("deferred")
+
+
+class Refreshing(Writers):
+    """The same, and one that has all rows computed by hand, again and again."""
+
+    def __init__(self, db: Database, number: int):
+        super().__init__(db, number)
+        self.refreshed = 0
+        self._add(self._refresh, db)
+
+    def _refresh(self, db: Database) -> None:
+        with psycopg.connect(db.server.dsn(db.name), autocommit=True) as connection:
+            while not self._stop.is_set():
+                with suppress(psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):
+                    connection.execute("SELECT pgtrickle.refresh_stream_table('named')")
+                    self.refreshed += 1
+
+
+def test_refreshed_by_hand_under_writers_whose_changes_are_captured(live: Database) -> None:
+    """Nobody's triggers are at work while it is computed, though no capture has to begin."""
+    for name, query in QUERIES.items():
+        live.create(name, query, refresh_mode="IMMEDIATE")
+    live.create("named", "SELECT name, count(*) AS n FROM joined GROUP BY name", refresh_mode="IMMEDIATE")
+    live.create("captures", "SELECT name, count(*) AS n FROM joined GROUP BY name", schedule="1h")
+    with Refreshing(live, 4) as writers:
+        deadline = time.monotonic() + 60
+        while writers.refreshed < 40 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert writers.errors == []
+    assert writers.refreshed > 3 and writers.done > 20
+    live.assert_current(*QUERIES, "named")
