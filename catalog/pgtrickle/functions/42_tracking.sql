@@ -306,6 +306,8 @@ BEGIN
                OR (t.tgname IN ('~pg_trickle_count_' || source, '~pg_trickle_insert_' || source) AND t.tgparentid = 0))
     LOOP
         CONTINUE WHEN pgtrickle._qualified(relation) IS NULL;  -- it has been dropped meanwhile
+        -- At once: DROP TRIGGER begins with a weaker lock, and two of them deadlock.
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(relation));
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', trigger_name, pgtrickle._qualified(relation));
     END LOOP;
 END $$;

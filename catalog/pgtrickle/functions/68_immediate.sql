@@ -393,6 +393,9 @@ BEGIN
     FOR t IN SELECT g.tgrelid, g.tgname FROM pg_trigger g
              WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n) AND g.tgparentid = 0
                AND NOT (g.tgname = ANY (kept) AND g.tgrelid = ANY (but_for)) ORDER BY 1, 2 LOOP
+        CONTINUE WHEN pgtrickle._qualified(t.tgrelid) IS NULL;  -- it has been dropped meanwhile
+        -- At once: DROP TRIGGER begins with a weaker lock, and two of them deadlock.
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(t.tgrelid));
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
     END LOOP;
     FOR t IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
@@ -459,7 +462,7 @@ BEGIN
     END IF;
     -- What stays is replaced, which locks no reader of the sources out.
     PERFORM pgtrickle._drop_immediate(
-        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t WHERE t.part <> 'hold' OR holds), relations);
+        pgt_id, ARRAY(SELECT t.name FROM pgtrickle._immediate_triggers(pgt_id) t), relations);
     PERFORM pgtrickle._write_immediate_table(pgt_id, program->'sources', owner);
     PERFORM pgtrickle._write_immediate_function(format('immediate_%s_left', pgt_id), 'void', program->>'left', owner, true);
     PERFORM pgtrickle._write_immediate_function(format('immediate_%s_hold', pgt_id), 'trigger', program->>'hold', owner, false);
