@@ -137,8 +137,8 @@ class _Circle:
                 self._check_limit(round_number)
                 self.iteration, worked = round_number, True
                 await self._refresh(context)
-                if not context.one_snapshot and (reason := await self._went(context)) is not None:
-                    return reason  # its statement may have seen it
+                if not context.one_snapshot and (reason := await self._went(context, refreshed=True)) is not None:
+                    return reason  # its statement has seen it
             if not worked:
                 return None
 
@@ -159,13 +159,11 @@ class _Circle:
             return None
         return await self._went(context)
 
-    async def _went(self, context: RefreshContext) -> str | None:
-        """Whether rows have gone from sources outside since the frontier of a context."""
-        ((source,),) = await self.session.fetch(
-            "SELECT pgtrickle._rows_went($1::bigint, $2::text::jsonb)",
-            context.pgt_id,
-            json.dumps(context.capture.frontier),
-        )
+    async def _went(self, context: RefreshContext, *, refreshed: bool = False) -> str | None:
+        """Whether a source outside has lost rows since a member was refreshed, or `refreshed`: since before that."""
+        before = json.dumps(context.capture.frontier) if refreshed else None
+        query = "SELECT pgtrickle._rows_went($1::bigint, $2::text::jsonb)"
+        ((source,),) = await self.session.fetch(query, context.pgt_id, before)
         if source is None:
             return None
         return f"rows were updated or deleted in {source}, and rows of a circle can support each other"

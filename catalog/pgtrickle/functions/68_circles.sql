@@ -76,9 +76,10 @@ CREATE OR REPLACE TRIGGER leave_circle AFTER DELETE ON pgtrickle.pgt_definitions
     FOR EACH ROW WHEN (OLD.scc_id IS NOT NULL) EXECUTE FUNCTION pgtrickle._leave_circle();
 
 
--- The name of a source outside of its circle of which a frontier of a stream table has not seen all changes, and these are not only new
--- rows; NULL if there is none. Without a frontier it is the one that is stored. Raises 42501 unless the caller may act for the owner.
-CREATE OR REPLACE FUNCTION pgtrickle._rows_went(pgt_id bigint, frontier jsonb DEFAULT NULL) RETURNS text
+-- The name of a source outside of its circle that has lost rows, as far as a stream table reads their columns, by changes that its
+-- frontier has not seen; or, where a frontier before is given, by those that it has seen since. NULL if there is none. What was taken away
+-- and given back is not lost. Raises 42501 unless the caller may act for the owner.
+CREATE OR REPLACE FUNCTION pgtrickle._rows_went(pgt_id bigint, before jsonb DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -87,23 +88,44 @@ DECLARE
 BEGIN
     PERFORM pgtrickle._owner_of(_rows_went.pgt_id);
     FOR d IN
-        SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid) AS buffer, p.source_relid,
-               coalesce(_rows_went.frontier, s.frontier) AS frontier
+        SELECT to_regclass('pgtrickle_changes.changes_' || p.source_relid) AS buffer, p.source_relid, p.columns_used,
+               CASE WHEN _rows_went.before IS NULL THEN s.frontier ELSE _rows_went.before END AS since,
+               CASE WHEN _rows_went.before IS NOT NULL THEN s.frontier END AS until
         FROM pgtrickle.pgt_dependencies p JOIN pgtrickle.pgt_stream_tables s ON s.pgt_id = p.pgt_id
         WHERE p.pgt_id = _rows_went.pgt_id AND p.cdc_mode IS NOT NULL
           AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables m WHERE m.pgt_relid = p.source_relid AND m.scc_id = s.scc_id)
     LOOP
-        CONTINUE WHEN d.buffer IS NULL OR d.frontier->>'snapshot' IS NULL;
-        EXECUTE format('SELECT EXISTS (SELECT FROM %s c WHERE c."__pgt_w" <> 1 AND %s)', d.buffer,
-                       pgtrickle._unseen('$1', '$2', '$3'))
-        INTO went USING (d.frontier->>'snapshot')::pg_snapshot, (d.frontier->>'xid')::xid8,
-                        coalesce((d.frontier->>'change_id')::bigint, 0);
+        CONTINUE WHEN d.buffer IS NULL OR d.since->>'snapshot' IS NULL;
+        EXECUTE format($q$
+            SELECT EXISTS (
+                SELECT FROM (
+                    SELECT i.weight, i.written, i.image *= first_value(i.image) OVER (PARTITION BY i.written) AS alike
+                    FROM (SELECT c."__pgt_w" AS weight, %1$s AS image, (%1$s)::text COLLATE "C" AS written
+                          FROM %2$s c WHERE %3$s AND ($4 IS NULL OR NOT (%4$s))) AS i) AS n
+                GROUP BY n.written
+                HAVING sum(n.weight) < 0 OR bool_or(n.weight = 0) OR NOT bool_and(n.alike))$q$,
+            pgtrickle._image(d.buffer, d.columns_used), d.buffer, pgtrickle._unseen('$1', '$2', '$3'),
+            pgtrickle._unseen('$4', '$5', '$6'))
+        INTO went
+        USING (d.since->>'snapshot')::pg_snapshot, (d.since->>'xid')::xid8, coalesce((d.since->>'change_id')::bigint, 0),
+              (d.until->>'snapshot')::pg_snapshot, (d.until->>'xid')::xid8, coalesce((d.until->>'change_id')::bigint, 0);
         IF went THEN
             RETURN pgtrickle._qualified(d.source_relid);
         END IF;
     END LOOP;
     RETURN NULL;
 END $$;
+
+
+-- The row image in a buffer, as a record of these captured columns (NULL: of all), of an alias c.
+CREATE OR REPLACE FUNCTION pgtrickle._image(buffer regclass, columns text[] DEFAULT NULL) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('ROW(%s)', string_agg(format('c.%I', a.attname), ', ' ORDER BY a.attnum))
+    FROM pg_attribute a
+    WHERE a.attrelid = buffer AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attname NOT IN ('__pgt_change_id', '__pgt_xid', '__pgt_w') AND (columns IS NULL OR a.attname = ANY (columns))
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._image(regclass, text[]) FROM PUBLIC;
 
 
 -- Begin the refresh of stream tables that read each other: the number of the last statement whose changes were captured before. Raises
@@ -130,10 +152,7 @@ BEGIN
     IF buffer IS NULL THEN
         RETURN;
     END IF;
-    SELECT format('ROW(%s)', string_agg(format('c.%I', a.attname), ', ' ORDER BY a.attnum)) INTO image
-    FROM pg_attribute a
-    WHERE a.attrelid = buffer AND a.attnum > 0 AND NOT a.attisdropped
-      AND a.attname NOT IN ('__pgt_change_id', '__pgt_xid', '__pgt_w');
+    image := pgtrickle._image(buffer);
     -- Images are brought together by their texts; where those of one text are not all the same to the byte, they stay.
     EXECUTE format($q$
         WITH mine AS (

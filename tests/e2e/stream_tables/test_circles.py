@@ -108,6 +108,24 @@ def test_new_rows_are_followed_by_changes_alone(db: Database) -> None:
     assert whole["was_full_fallback"] and "rows were updated or deleted in public.edges" in whole["executor_reason"]
 
 
+def test_what_nobody_reads_may_change(db: Database) -> None:
+    """And what is taken away and given back: then no row has gone."""
+    pair(db)
+    db.run("ALTER TABLE edges ADD COLUMN length int; INSERT INTO edges (src, dst, length) VALUES (3, 4, 1)")
+    db.create("lengths", "SELECT src, dst, length FROM edges")
+    db.refresh("reach_a")
+    before = len(db.history("reach_a"))
+    db.run("UPDATE edges SET length = 7; INSERT INTO edges (src, dst) VALUES (4, 5)")
+    db.run("DELETE FROM edges WHERE src = 2; INSERT INTO edges (src, dst) VALUES (2, 3)")
+    db.refresh("reach_a")
+    assert set(actions(db, "reach_a")[before:]) == {"DIFFERENTIAL"}
+    assert_reachable(db, "reach_a", "reach_b")
+    db.run("INSERT INTO edges (src, dst) VALUES (1, 2); DELETE FROM edges WHERE src = 1; UPDATE edges SET length = 8")
+    db.refresh("reach_a")
+    assert "FULL" in actions(db, "reach_a")[before:]
+    assert_reachable(db, "reach_a", "reach_b")
+
+
 def test_readers_below_get_what_differs(db: Database) -> None:
     """Members are emptied on the way, which is not what those below are told."""
     pair(db)
