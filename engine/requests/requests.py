@@ -440,6 +440,8 @@ async def become_immediate(session: SqlSession, pgt_id: int, spark: Spark) -> No
     """Have triggers maintain a stream table that is to be so, unless it is suspended. Raises SqlError."""
     context = await lock(session, pgt_id)
     if awaits_triggers(context) and context.status != Status.SUSPENDED:
+        if must_be_repaired(context):
+            context = await repair(session, context)  # what it reads may not be known before
         await check_immediate(session, pgt_id)
         await refresh_locked(session, may_be_refreshed(context), Initiator.MANUAL, spark)
 

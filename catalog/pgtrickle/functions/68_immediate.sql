@@ -384,18 +384,44 @@ BEGIN
 END $$;
 
 
--- Remove what maintains a stream table, but for some triggers. Locks the tables of the others.
-CREATE OR REPLACE FUNCTION pgtrickle._drop_immediate(pgt_id bigint, kept name[], but_for oid[]) RETURNS void
+-- Lock what maintains a stream table, but for some triggers, as dropping it does: its tables, and then the table of its own. At once, since
+-- DROP TRIGGER begins with a weaker lock, and two of them deadlock.
+CREATE OR REPLACE FUNCTION pgtrickle._lock_immediate(pgt_id bigint, kept name[] DEFAULT '{}', but_for oid[] DEFAULT '{}') RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t record;
 BEGIN
-    FOR t IN SELECT g.tgrelid, g.tgname FROM pg_trigger g
-             WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n) AND g.tgparentid = 0
-               AND NOT (g.tgname = ANY (kept) AND g.tgrelid = ANY (but_for)) ORDER BY 1, 2 LOOP
+    FOR t IN SELECT DISTINCT g.tgrelid FROM pgtrickle._placed_immediate(pgt_id, kept, but_for) g ORDER BY 1 LOOP
         CONTINUE WHEN pgtrickle._qualified(t.tgrelid) IS NULL;  -- it has been dropped meanwhile
-        -- At once: DROP TRIGGER begins with a weaker lock, and two of them deadlock.
         EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', pgtrickle._qualified(t.tgrelid));
+    END LOOP;
+    IF to_regclass(format('pgtrickle_changes.%I', 'immediate_' || pgt_id)) IS NOT NULL THEN
+        EXECUTE format('LOCK TABLE pgtrickle_changes.%I IN ACCESS EXCLUSIVE MODE', 'immediate_' || pgt_id);
+    END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._lock_immediate(bigint, name[], oid[]) FROM PUBLIC;
+
+-- The triggers of a stream table that there are, but for some on some tables.
+CREATE OR REPLACE FUNCTION pgtrickle._placed_immediate(pgt_id bigint, kept name[], but_for oid[], OUT tgrelid oid, OUT tgname name)
+RETURNS SETOF record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT g.tgrelid, g.tgname FROM pg_trigger g
+    WHERE g.tgname IN (SELECT n.name FROM pgtrickle._immediate_triggers(pgt_id) n) AND g.tgparentid = 0
+      AND NOT (g.tgname = ANY (kept) AND g.tgrelid = ANY (but_for))
+    ORDER BY 1, 2
+$$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._placed_immediate(bigint, name[], oid[]) FROM PUBLIC;
+
+
+-- Remove what maintains a stream table, but for some triggers. Locks the tables of the others.
+CREATE OR REPLACE FUNCTION pgtrickle._drop_immediate(pgt_id bigint, kept name[] DEFAULT '{}', but_for oid[] DEFAULT '{}') RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t record;
+BEGIN
+    PERFORM pgtrickle._lock_immediate(pgt_id, kept, but_for);
+    FOR t IN SELECT * FROM pgtrickle._placed_immediate(pgt_id, kept, but_for) LOOP
+        CONTINUE WHEN pgtrickle._qualified(t.tgrelid) IS NULL;
         EXECUTE format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, pgtrickle._qualified(t.tgrelid));
     END LOOP;
     FOR t IN SELECT p.oid::regprocedure AS signature FROM pg_proc p
@@ -425,7 +451,8 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._unused_immediate() FROM PUBLIC;
 
 
--- Remove what these have. Where a table is busy for half a second it is left for the next time.
+-- Remove what these have. Where a table is busy for half a second it is left for the next time; and whoever had it locked may have made
+-- the stream table IMMEDIATE meanwhile.
 CREATE OR REPLACE FUNCTION pgtrickle._drop_unused_immediate() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms' AS $$
 DECLARE
@@ -433,7 +460,10 @@ DECLARE
 BEGIN
     FOR unused IN SELECT * FROM pgtrickle._unused_immediate() LOOP
         BEGIN
-            PERFORM pgtrickle._drop_immediate(unused, '{}', '{}');
+            PERFORM pgtrickle._lock_immediate(unused);
+            IF unused IN (SELECT * FROM pgtrickle._unused_immediate()) THEN
+                PERFORM pgtrickle._drop_immediate(unused);
+            END IF;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             RETURN;
         END;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -414,3 +415,17 @@ def test_refreshed_by_hand_under_writers_whose_changes_are_captured(live: Databa
     assert writers.errors == []
     assert writers.refreshed > 3 and writers.done > 20
     live.assert_current(*QUERIES, "named")
+
+
+def test_triggers_are_used_again_while_somebody_is_about_to_remove_them(tu: Database) -> None:
+    """Who waited for their tables looks again."""
+    tu.create("sums", SUMS, refresh_mode="IMMEDIATE")
+    tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'DIFFERENTIAL')")
+    other = tu.connect()
+    with ThreadPoolExecutor() as threads:
+        with tu.connection.transaction():
+            tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'IMMEDIATE')")
+            removing = threads.submit(other.execute, "SELECT pgtrickle._end_captures()")
+            time.sleep(0.2)  # it waits for 0.5 s at most
+        removing.result()
+    assert_immediate(tu, "sums")
