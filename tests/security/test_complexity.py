@@ -243,7 +243,7 @@ def test_what_is_too_complex_says_why_and_what_to_do(
 
 def test_query_too_complex_to_be_maintained_can_be_computed_in_full(strict: Headwater, database: Database) -> None:
     database.run("INSERT INTO t VALUES (1, 1)")
-    query = _doubling(13)
+    query = _doubling(15)
     with answered(strict), pytest.raises(errors.StatementTooComplex, match="statement too complex") as raised:
         database.create("complex", query)
     assert "refresh_mode => 'FULL'" in (raised.value.diag.message_hint or "")
