@@ -13,7 +13,14 @@ from tests.e2e.conftest import Database
 Role = Callable[..., psycopg.Connection[Any]]
 Eventually = Callable[..., Any]
 
-TABLES = ("pgt_leases", "pgt_source_locks", "pgt_name_locks", "pgt_timeline_lock", "pgt_role_functions_lock")
+TABLES = (
+    "pgt_leases",
+    "pgt_source_locks",
+    "pgt_name_locks",
+    "pgt_timeline_lock",
+    "pgt_role_functions_lock",
+    "pgt_circles_lock",
+)
 
 
 def test_functions_of_the_catalog_take_no_advisory_lock(db: Database) -> None:

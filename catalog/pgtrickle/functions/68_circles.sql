@@ -63,6 +63,27 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._settle_circle(bigint, boolean) FROM PUBLIC;
 
 
+-- When a transaction is committed in which a stream table has come to read another one: raises 40001 if that closes a circle with what
+-- another transaction has done, which this one did not see when it looked for one.
+CREATE OR REPLACE FUNCTION pgtrickle._check_circle_known() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    LOCK TABLE pgtrickle.pgt_circles_lock IN EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s JOIN pgtrickle.pgt_stream_tables o ON o.pgt_id = NEW.pgt_id
+               WHERE s.pgt_id = ANY (pgtrickle._circle_of(NEW.pgt_id)) AND (s.scc_id = o.scc_id) IS NOT TRUE) THEN
+        PERFORM pgtrickle._raise('40001', 'could not serialize access due to a concurrent change of what stream tables read',
+            format('Stream table "%s" would be computed from itself.',
+                   (SELECT s.pgt_name FROM pgtrickle.pgt_stream_tables s WHERE s.pgt_id = NEW.pgt_id)),
+            'Try again.');
+    END IF;
+    RETURN NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._check_circle_known() FROM PUBLIC;
+DROP TRIGGER IF EXISTS circle_known ON pgtrickle.pgt_dependencies;
+CREATE CONSTRAINT TRIGGER circle_known AFTER INSERT ON pgtrickle.pgt_dependencies DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.source_type = 'STREAM_TABLE') EXECUTE FUNCTION pgtrickle._check_circle_known();
+
+
 -- A stream table that goes leaves its circle.
 CREATE OR REPLACE FUNCTION pgtrickle._leave_circle() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

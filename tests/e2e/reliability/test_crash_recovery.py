@@ -29,6 +29,12 @@ ORPHANS = """
 SELECT 'buffer ' || c.relname FROM pg_class c
 WHERE c.relnamespace = 'pgtrickle_changes'::regnamespace AND c.relkind = 'r'
   AND NOT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE c.relname = 'changes_' || k.source_relid)
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
+                  WHERE c.relname = 'immediate_' || s.pgt_id AND s.requested_mode = 'IMMEDIATE')
+UNION ALL
+SELECT 'slot ' || r.slot_name FROM pg_replication_slots r
+WHERE r.database = current_database()
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.slot_name = r.slot_name)
 UNION ALL
 SELECT 'trigger ' || t.tgname || ' on ' || t.tgrelid::regclass FROM pg_trigger t
 WHERE t.tgname ~ '^pg_trickle_cdc'
@@ -38,6 +44,8 @@ UNION ALL
 SELECT 'function ' || p.proname FROM pg_proc p
 WHERE p.pronamespace = 'pgtrickle_changes'::regnamespace
   AND NOT EXISTS (SELECT FROM pgtrickle.pgt_captures k WHERE p.proname ~ ('_' || k.source_relid || '$'))
+  AND NOT EXISTS (SELECT FROM pgtrickle.pgt_stream_tables s
+                  WHERE p.proname ~ ('^immediate_' || s.pgt_id || '_') AND s.requested_mode = 'IMMEDIATE')
 UNION ALL
 SELECT 'capture of ' || k.source_relid FROM pgtrickle.pgt_captures k
 WHERE NOT EXISTS (SELECT FROM pgtrickle.pgt_dependencies d WHERE d.source_relid = k.source_relid)
@@ -82,6 +90,7 @@ class Load(ClientThreads):
                             psycopg.errors.SerializationFailure,
                             psycopg.errors.DeadlockDetected,
                             psycopg.errors.LockNotAvailable,
+                            psycopg.errors.FeatureNotSupported,  # IMMEDIATE mode with changes from the log
                         ):
                             pass
             except (psycopg.OperationalError, psycopg.Rollback):
@@ -118,21 +127,25 @@ class Load(ClientThreads):
         name = f"passing_{rng.randrange(3)}"
         if rng.random() < 0.5:
             query = rng.choice([query for name, query in QUERIES.items() if name != "over_another"])
-            connection.execute("SELECT pgtrickle.create_stream_table(%s, %s, schedule => '1s')", [name, query])
+            how = rng.choice(["schedule => '1s'", "cdc_mode => 'wal', schedule => '1s'", "refresh_mode => 'IMMEDIATE'"])
+            connection.execute(f"SELECT pgtrickle.create_stream_table(%s, %s, {how})", [name, query])
         else:
             connection.execute("SELECT pgtrickle.drop_stream_table(%s)", [name])
 
     @staticmethod
     def _redefine(connection: psycopg.Connection[Any], rng: random.Random) -> None:
         query = rng.choice(list(REDEFINED))
-        match rng.randrange(4):
+        match rng.randrange(5):
             case 0:
                 connection.execute("SELECT pgtrickle.alter_stream_table('changing', query => %s)", [query])
             case 1:
                 connection.execute("SELECT pgtrickle.create_or_replace_stream_table('changing', %s, '1s')", [query])
             case 2:
-                mode = rng.choice(["FULL", "AUTO"])
-                connection.execute("SELECT pgtrickle.alter_stream_table('changing', refresh_mode => %s)", [mode])
+                change = rng.choice(["refresh_mode => 'FULL'", "refresh_mode => 'AUTO'", "refresh_mode => 'IMMEDIATE'"])
+                connection.execute(f"SELECT pgtrickle.alter_stream_table('changing', {change})")
+            case 3:
+                change = rng.choice(["cdc_mode => 'wal'", "cdc_mode => 'trigger'"])
+                connection.execute(f"SELECT pgtrickle.alter_stream_table('changing', {change})")
             case _:  # what triggers do not see, in the midst of which the kill may come
                 connection.execute("ALTER TABLE regions DISABLE TRIGGER USER")
                 connection.execute("UPDATE regions SET name = name || '!' WHERE id = %s", [rng.randrange(7)])

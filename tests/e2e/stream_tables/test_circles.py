@@ -235,6 +235,33 @@ def test_refused_unless_it_is_allowed(db: Database) -> None:
     assert db.rows("SELECT * FROM pgtrickle.pgt_scc_status()") == []
 
 
+@pytest.mark.parametrize("allowed", ["on", "off"])
+def test_closed_by_two_that_do_not_see_each_other(db: Database, allowed: str) -> None:
+    """One of them fails, or is tried again, and then sees the circle."""
+    db.run("CREATE TABLE edges (src int, dst int)")
+    for name in ("reach_a", "reach_b"):
+        db.create(name, "SELECT DISTINCT src, dst FROM edges")
+        db.create(f"over_{name}", f"SELECT src, dst FROM {name}")  # so that both are captured, which locks them
+    others = [db.connect(), db.connect()]
+    alteration = "SELECT pgtrickle.alter_stream_table(%s, query => %s)"
+    for other, name, read in zip(others, ("reach_a", "reach_b"), ("reach_b", "reach_a"), strict=True):
+        other.execute(f"SET pg_trickle.allow_circular = {allowed}".encode())
+        other.execute("BEGIN")
+        other.execute(alteration, [name, f"SELECT src, dst FROM edges UNION SELECT src, dst FROM {read}"])
+    others[0].execute("COMMIT")
+    with pytest.raises(psycopg.errors.SerializationFailure, match="what stream tables read"):
+        others[1].execute("COMMIT")
+    again = (alteration, ["reach_b", "SELECT src, dst FROM edges UNION SELECT src, dst FROM reach_a"])
+    if allowed == "on":
+        others[1].execute(*again)
+        db.run("INSERT INTO edges VALUES (1, 2)")
+        db.refresh("reach_a")
+        assert db.rows("SELECT src, dst FROM reach_b") == [(1, 2)]
+    else:
+        with pytest.raises(psycopg.errors.InvalidObjectDefinition, match="would be computed from itself"):
+            others[1].execute(*again)
+
+
 @pytest.mark.parametrize(
     ("query", "construct"),
     [
@@ -664,7 +691,8 @@ def test_members_of_other_roles(db: Database, role: Callable[..., psycopg.Connec
     alice.execute("BEGIN")
     alice.execute(written, [json.dumps(read)])
     assert alice.execute("SELECT * FROM pgtrickle.pgt_scc_status()").fetchall() == []
-    alice.execute("ROLLBACK")
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        alice.execute("COMMIT")
     db.run(f"GRANT {bob.info.user} TO {alice.info.user}")
     alice.execute(closing, [CLOSING])
     assert db.value("SELECT members FROM pgtrickle.pgt_scc_status()") == ["public.reach_a", "public.reach_b"]
