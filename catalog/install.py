@@ -37,6 +37,8 @@ from catalog.systems import STREAM_TABLES, SYSTEMS, VERSION, System
 log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 150000
+LOCK_SECONDS = 10.0
+"""So long the tables of a catalog are waited for. Others wait behind, and can do nothing about a prepared transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +262,15 @@ async def _install_and_commit(session: ScriptSession, scripts: Scripts, system: 
     try:
         changed = await install_in_transaction(session, scripts, system=system, schema=schema)
         await session.execute("COMMIT")
-    except BaseException:
+    except BaseException as error:
         await session.execute("ROLLBACK")
+        if isinstance(error, SqlError) and error.sqlstate == "55P03":
+            raise SqlError(
+                "55P03",
+                f"{system.title} cannot be installed or upgraded while a transaction uses them: {error.message}",
+                hint="It is tried again when somebody connects. See pg_prepared_xacts, and xact_start in"
+                " pg_stat_activity.",
+            ) from None
         raise
     return changed
 
@@ -303,6 +312,7 @@ async def install_in_transaction(
     await session.execute("SET LOCAL client_min_messages = warning")
     await session.execute("SET LOCAL check_function_bodies = off")
     await session.execute(f"SET LOCAL search_path = {PINNED_PATH}")
+    await session.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
     await _lock(session, system)
     place = schema or await _place(session, system)
     await _check_rights(session, system, place)

@@ -86,6 +86,23 @@ def test_upgrade_runs_new_migrations_once_and_rewrites_functions(dsn: str, bare_
     ).fetchone() == ("More.",)
 
 
+def test_upgrade_does_not_wait_for_a_prepared_transaction(
+    dsn: str, bare_connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who connects could see why, and end it."""
+    monkeypatch.setattr("catalog.install.LOCK_SECONDS", 0.2)
+    scripts = bundled_scripts()
+    install_into(dsn, scripts)
+    connection = bare_connect()
+    connection.execute("BEGIN; LOCK TABLE pgtrickle.pgt_dependencies IN ROW EXCLUSIVE MODE; PREPARE TRANSACTION 'old'")
+    newer = Scripts(scripts.migrations, (*scripts.functions, Script("99", "SELECT 1")), ())
+    with pytest.raises(SqlError, match="while a transaction uses them") as failure:
+        install_into(dsn, newer)
+    assert failure.value.sqlstate == "55P03" and "pg_prepared_xacts" in (failure.value.hint or "")
+    connection.execute("COMMIT PREPARED 'old'")
+    assert install_into(dsn, newer).changed
+
+
 def test_upgrade_rewrites_capture_and_trusts_it_as_before(engine: Engine, dsn: str) -> None:
     engine.connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE gone (a int, b int)")
     kept, broken = engine.create("st", t=["id", "v"]), engine.create("st_gone", gone=["a", "b"])
