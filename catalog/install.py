@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 OLDEST_SERVER = 150000
 LOCK_SECONDS = 10.0
-"""So long the tables of a catalog are waited for. Others wait behind, and can do nothing about a prepared transaction."""
+"""So long the tables of a catalog are waited for. Who waits behind can do nothing about a prepared transaction."""
 
 
 @dataclass(frozen=True, slots=True)
