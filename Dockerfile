@@ -11,6 +11,7 @@ RUN pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./
 COPY catalog catalog
 COPY engine engine
+COPY headwater headwater
 COPY server server
 COPY sql sql
 RUN pip install --no-cache-dir --no-deps --no-build-isolation . \

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("server", "engine", "catalog", "sql")
+PACKAGES = ("server", "engine", "catalog", "sql", "headwater")
 
 OPTIONS = "server/commands"
 """Functions here are as long as the options that they declare."""

@@ -1,0 +1,174 @@
+"""The asynchronous consumer: what `batches.py` does, awaited. A change of one is a change of the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+
+from headwater.calls import make_async
+from headwater.queues.events import BatchLost, Delivery, Event
+from headwater.queues.subscription import Pauses, Subscription, is_lost, log, slices, stopped_by_signals
+
+AsyncHandler = Callable[[Event, "AsyncConnection[Any]"], Awaitable[object]]
+
+
+class AsyncBatch(Delivery):
+    """Events to be processed. Asking for the next batch acknowledges this one, unless it has been or has failed."""
+
+    def __init__(self, subscription: Subscription, connection: AsyncConnection[Any], events: tuple[Event, ...]):
+        super().__init__(events)
+        self._subscription = subscription
+        self.connection = connection
+        """The consumer's, in autocommit mode: what is done on it within `transaction()` is committed with the batch."""
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """A transaction on the consumer's connection, which acknowledges the batch before it commits: exactly once.
+
+        An exception undoes it, and the batch comes again, after a pause. Two kinds of failure are no exception here:
+        the connection is lost, or the batch is (BatchLost). They are logged, all that was done is undone by the
+        database, and the loop goes on; code behind the `with` can ask for `finished`.
+        """
+        try:
+            async with self.connection.transaction():
+                yield self.connection
+                if not self.finished:
+                    await self.ack()
+        except BaseException as error:
+            self.finished, self.undone = False, True
+            if not (isinstance(error, BatchLost) or (isinstance(error, Exception) and is_lost(self.connection, error))):
+                raise
+            log.warning("%s: what was done for batch %d is undone: %s", self._subscription, self.id, error)
+
+    async def ack(self) -> None:
+        """Close the batch. Raises BatchLost if it is no longer this consumer's."""
+        if await make_async(self.connection, self._subscription.ack(self.id)) != 1:
+            self.undone = True
+            raise BatchLost(f"batch {self.id} has been finished or taken over by somebody else")
+        self.finished = True
+
+    async def nack(self, event: Event, *, after: timedelta | None = None, reason: str | None = None) -> None:
+        """Have an event come again (`pgque.nack`), or be a dead letter once it has had the queue's `max_retries`.
+
+        after: `retry_after` of the consumer, where nothing is said.
+        reason: Kept with a dead letter.
+        """
+        await make_async(self.connection, self._subscription.nack(event, after, reason))
+
+    async def touch(self) -> None:
+        """A sign of life during long work, for members with a `dead_interval`. It is seen once it is committed."""
+        await make_async(self.connection, self._subscription.touch())
+
+
+async def batches(subscription: Subscription) -> AsyncIterator[AsyncBatch]:
+    """Batches with events, until the subscription is stopped.
+
+    Raises psycopg's errors: those of the first connection, and all but the loss of the connection later.
+    """
+    with stopped_by_signals(subscription):
+        connection = await _connect(subscription)
+        batch: AsyncBatch | None = None
+        pauses = Pauses()
+        try:
+            while True:
+                try:
+                    if batch is not None and not batch.undone:
+                        pauses = Pauses()
+                        await _settle(batch)
+                    elif batch is not None:
+                        await _pause(subscription, pauses.next())
+                    batch = None
+                    if subscription.stopped:
+                        return
+                    batch = await _receive(subscription, connection)
+                except psycopg.OperationalError as error:
+                    if not is_lost(connection, error):
+                        raise
+                    await connection.close()
+                    again = await _reconnect(subscription, error)
+                    if again is None:
+                        return
+                    connection = again
+                    if batch is not None:
+                        batch.connection = connection
+                    continue
+                if batch is not None:
+                    yield batch
+        finally:
+            await connection.close()
+
+
+async def _connect(subscription: Subscription) -> AsyncConnection[Any]:
+    connection = await psycopg.AsyncConnection.connect(subscription.dsn, autocommit=True)
+    try:
+        await connection.execute(subscription.listen())
+        await make_async(connection, subscription.subscribe())
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def _reconnect(subscription: Subscription, error: psycopg.OperationalError) -> AsyncConnection[Any] | None:
+    """A new connection, as soon as there is one; None if the consumer is stopped before that."""
+    pauses = Pauses()
+    while True:
+        log.warning("%s: the connection is lost, and opened anew: %s", subscription, error)
+        await _pause(subscription, pauses.next())
+        if subscription.stopped:
+            return None
+        try:
+            return await _connect(subscription)
+        except psycopg.OperationalError as again:
+            error = again
+
+
+async def _settle(batch: AsyncBatch) -> None:
+    """The program has asked for more, so it is done with this batch."""
+    if not batch.finished:
+        try:
+            await batch.ack()
+        except BatchLost as error:
+            log.warning("%s", error)
+
+
+async def _receive(subscription: Subscription, connection: AsyncConnection[Any]) -> AsyncBatch | None:
+    """A batch; or None, after a notification has come or `poll_interval` has passed."""
+    if events := await make_async(connection, subscription.receive()):
+        return AsyncBatch(subscription, connection, events)
+    for part in slices(subscription.poll_interval):
+        if subscription.stopped or [n async for n in connection.notifies(timeout=part, stop_after=1)]:
+            break
+    return None
+
+
+async def _pause(subscription: Subscription, seconds: float) -> None:
+    for part in slices(seconds):
+        if not subscription.stopped:
+            await asyncio.sleep(part)
+
+
+async def work(
+    subscription: Subscription, handlers: Mapping[str | None, AsyncHandler], others: AsyncHandler | None
+) -> None:
+    """Give each event to its handler, until stopped; each batch is one transaction, each event a savepoint in it."""
+    async for batch in batches(subscription):
+        async with batch.transaction() as connection:
+            for event in batch:
+                handler = handlers.get(event.type, others)
+                try:
+                    async with connection.transaction():
+                        if handler is None:
+                            raise LookupError(f"there is no handler for events of type {event.type!r}")
+                        await handler(event, connection)
+                except Exception as error:
+                    if is_lost(connection, error):
+                        raise
+                    log.warning("%s: event %d is refused", subscription, event.id, exc_info=error)
+                    await batch.nack(event, reason=f"{type(error).__name__}: {error}")
