@@ -12,6 +12,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from headwater.calls import make_async
+from headwater.queues import calls
 from headwater.queues.events import BatchLost, Delivery, Event
 from headwater.queues.subscription import Pauses, Subscription, is_lost, log, slices, stopped_by_signals
 
@@ -48,7 +49,7 @@ class AsyncBatch(Delivery):
 
     async def ack(self) -> None:
         """Close the batch. Raises BatchLost if it is no longer this consumer's."""
-        if await make_async(self.connection, self._subscription.ack(self.id)) != 1:
+        if await make_async(self.connection, calls.ack(self.id)) != 1:
             self.undone = True
             raise BatchLost(f"batch {self.id} has been finished or taken over by somebody else")
         self.finished = True
@@ -59,11 +60,13 @@ class AsyncBatch(Delivery):
         after: `retry_after` of the consumer, where nothing is said.
         reason: Kept with a dead letter.
         """
-        await make_async(self.connection, self._subscription.nack(event, after, reason))
+        await make_async(
+            self.connection, calls.nack(event, self._subscription.retry_after if after is None else after, reason)
+        )
 
     async def touch(self) -> None:
         """A sign of life during long work, for members with a `dead_interval`. It is seen once it is committed."""
-        await make_async(self.connection, self._subscription.touch())
+        await make_async(self.connection, calls.touch(self._subscription))
 
 
 async def batches(subscription: Subscription) -> AsyncIterator[AsyncBatch]:
@@ -107,8 +110,8 @@ async def batches(subscription: Subscription) -> AsyncIterator[AsyncBatch]:
 async def _connect(subscription: Subscription) -> AsyncConnection[Any]:
     connection = await psycopg.AsyncConnection.connect(subscription.dsn, autocommit=True)
     try:
-        await connection.execute(subscription.listen())
-        await make_async(connection, subscription.subscribe())
+        await connection.execute(calls.listen(subscription))
+        await make_async(connection, calls.subscribe(subscription))
     except BaseException:
         await connection.close()
         raise
@@ -140,7 +143,7 @@ async def _settle(batch: AsyncBatch) -> None:
 
 async def _receive(subscription: Subscription, connection: AsyncConnection[Any]) -> AsyncBatch | None:
     """A batch; or None, after a notification has come or `poll_interval` has passed."""
-    if events := await make_async(connection, subscription.receive()):
+    if events := await make_async(connection, calls.receive(subscription)):
         return AsyncBatch(subscription, connection, events)
     for part in slices(subscription.poll_interval):
         if subscription.stopped or [n async for n in connection.notifies(timeout=part, stop_after=1)]:

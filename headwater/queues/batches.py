@@ -12,6 +12,7 @@ import psycopg
 from psycopg import Connection
 
 from headwater.calls import make
+from headwater.queues import calls
 from headwater.queues.events import BatchLost, Delivery, Event
 from headwater.queues.subscription import Pauses, Subscription, is_lost, log, slices, stopped_by_signals
 
@@ -48,7 +49,7 @@ class Batch(Delivery):
 
     def ack(self) -> None:
         """Close the batch. Raises BatchLost if it is no longer this consumer's."""
-        if make(self.connection, self._subscription.ack(self.id)) != 1:
+        if make(self.connection, calls.ack(self.id)) != 1:
             self.undone = True
             raise BatchLost(f"batch {self.id} has been finished or taken over by somebody else")
         self.finished = True
@@ -59,11 +60,11 @@ class Batch(Delivery):
         after: `retry_after` of the consumer, where nothing is said.
         reason: Kept with a dead letter.
         """
-        make(self.connection, self._subscription.nack(event, after, reason))
+        make(self.connection, calls.nack(event, self._subscription.retry_after if after is None else after, reason))
 
     def touch(self) -> None:
         """A sign of life during long work, for members with a `dead_interval`. It is seen once it is committed."""
-        make(self.connection, self._subscription.touch())
+        make(self.connection, calls.touch(self._subscription))
 
 
 def batches(subscription: Subscription) -> Iterator[Batch]:
@@ -107,8 +108,8 @@ def batches(subscription: Subscription) -> Iterator[Batch]:
 def _connect(subscription: Subscription) -> Connection[Any]:
     connection = psycopg.connect(subscription.dsn, autocommit=True)
     try:
-        connection.execute(subscription.listen())
-        make(connection, subscription.subscribe())
+        connection.execute(calls.listen(subscription))
+        make(connection, calls.subscribe(subscription))
     except BaseException:
         connection.close()
         raise
@@ -140,7 +141,7 @@ def _settle(batch: Batch) -> None:
 
 def _receive(subscription: Subscription, connection: Connection[Any]) -> Batch | None:
     """A batch; or None, after a notification has come or `poll_interval` has passed."""
-    if events := make(connection, subscription.receive()):
+    if events := make(connection, calls.receive(subscription)):
         return Batch(subscription, connection, events)
     for part in slices(subscription.poll_interval):
         if subscription.stopped or list(connection.notifies(timeout=part, stop_after=1)):

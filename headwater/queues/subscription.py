@@ -14,30 +14,17 @@ from types import FrameType
 from typing import Any
 
 import psycopg
-from psycopg import sql
-
-from headwater.calls import Call, Rows, value
-from headwater.queues.events import Event
 
 log = logging.getLogger("headwater.queues")
 
-WHOLE_BATCH = 2**31 - 1
-"""A batch is acknowledged as a whole, so all of it is asked for."""
 NOTICED_SECONDS = 0.2
 """So soon it is noticed that a consumer is to stop, wherever it waits."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
-_EVENTS = "SELECT msg_id, batch_id, type, payload, retry_count, created_at, extra1, extra2, extra3, extra4 FROM "
-_RECEIVE = sql.SQL(_EVENTS + "pgque.receive(%s, %s, %s)")
-_RECEIVE_COOP = sql.SQL(_EVENTS + "pgque.receive_coop(%s, %s, %s, %s, %s)")
-_NACK = sql.SQL(
-    "SELECT pgque.nack(%s, ROW(%s, %s, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::pgque.message, %s, %s)"
-)
-
 
 @dataclass(eq=False)
 class Subscription:
-    """A consumer's place in a queue, the calls that it makes, and whether it is to stop."""
+    """A consumer's place in a queue, how it waits there, and whether it is to stop."""
 
     dsn: str = field(repr=False)
     """A connection string of psycopg's. Nothing is connected to before the consumer is iterated over."""
@@ -71,42 +58,6 @@ class Subscription:
         May be called from anywhere, also from a handler, a signal handler or another thread.
         """
         self.stopped = True
-
-    def listen(self) -> sql.Composed:
-        """A statement: each tick with events is announced on this channel."""
-        return sql.SQL("LISTEN {}").format(sql.Identifier("pgque_" + self.queue))
-
-    def subscribe(self) -> Call[int]:
-        """Nothing changes where the consumer is registered already."""
-        if self.member is None:
-            return Call(sql.SQL("SELECT pgque.subscribe(%s, %s)"), (self.queue, self.name), value)
-        names = (self.queue, self.name, self.member)
-        return Call(sql.SQL("SELECT pgque.subscribe_subconsumer(%s, %s, %s)"), names, value)
-
-    def receive(self) -> Call[tuple[Event, ...]]:
-        if self.member is None:
-            return Call(_RECEIVE, (self.queue, self.name, WHOLE_BATCH), _events)
-        return Call(_RECEIVE_COOP, (self.queue, self.name, self.member, WHOLE_BATCH, self.dead_interval), _events)
-
-    def ack(self, batch_id: int) -> Call[int]:
-        """1, or 0 if there is no such batch any more."""
-        return Call(sql.SQL("SELECT pgque.ack(%s)"), (batch_id,), value)
-
-    def nack(self, event: Event, after: timedelta | None, reason: str | None) -> Call[int]:
-        delay = self.retry_after if after is None else after
-        return Call(_NACK, (event.batch_id, event.id, event.batch_id, delay, reason), value)
-
-    def touch(self) -> Call[int]:
-        if self.member is None:
-            raise ValueError("only a member of a cooperative consumer can show a sign of life")
-        names = (self.queue, self.name, self.member)
-        return Call(sql.SQL("SELECT pgque.touch_subconsumer(%s, %s, %s)"), names, value)
-
-
-def _events(rows: Rows) -> tuple[Event, ...]:
-    return tuple(
-        Event(id, batch, type, payload, retries or 0, *rest) for id, batch, type, payload, retries, *rest in rows
-    )
 
 
 def is_lost(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: Exception) -> bool:

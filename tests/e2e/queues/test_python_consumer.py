@@ -1,0 +1,680 @@
+"""`headwater.queues`: consumers and producers in Python, against a server, through the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from headwater.queues import AsyncBatch, AsyncProducer, Batch, BatchLost, Consumer, Event, Producer, consumer
+from tests.e2e.conftest import Database, Headwater
+from tests.e2e.queues.queue_crews import DONE, Crew
+
+Eventually = Callable[..., Any]
+PROGRAM = Path(__file__).with_name("consumer_program.py")
+SECONDS = 60.0
+FLAVOURS = pytest.mark.parametrize("flavour", ["sync", "async"])
+
+
+@dataclass
+class Line:
+    product: int
+    amount: Decimal
+
+
+@dataclass
+class Order:
+    at: datetime
+    lines: list[Line]
+
+
+def make(database: Database, queue: str, *consumers: str) -> str:
+    """A queue with consumers; returns the connection string."""
+    database.run("SELECT pgque.set_tick_period_ms(20)")
+    database.run("SELECT pgque.create_queue(%s)", queue)
+    for name in consumers:
+        database.run("SELECT pgque.subscribe(%s, %s)", queue, name)
+    return database.server.dsn(database.name)
+
+
+def send(database: Database, queue: str, *payloads: object, type: str = "default") -> list[int]:
+    return Producer(database.connection, queue).send_batch(payloads, type)
+
+
+def open_batches(database: Database) -> int:
+    return int(database.value("SELECT count(current_batch) FROM pgque.get_consumer_info()"))
+
+
+def stopped_after(events: int, flavour: str, worker: Consumer) -> list[Event]:
+    """What the consumer gives; it is stopped in the loop when it has given so many events."""
+    given: list[Event] = []
+
+    def take(batch: Batch | AsyncBatch) -> None:
+        given.extend(batch)
+        if len(given) >= events:
+            worker.stop()
+
+    async def take_all() -> None:
+        async for batch in worker:
+            take(batch)
+
+    if flavour == "async":
+        asyncio.run(asyncio.wait_for(take_all(), SECONDS))
+    else:
+        for batch in worker:
+            take(batch)
+    return given
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`consumer_program.py`, from when it is about to connect; killed in the end, if it is still there."""
+    process = subprocess.Popen([sys.executable, PROGRAM, *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+@contextmanager
+def running(work: Callable[[], object], worker: Consumer) -> Iterator[None]:
+    """Something that a thread does until the consumer is stopped."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert errors == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Batches
+
+
+@FLAVOURS
+def test_batches_come_in_order_and_are_acknowledged_by_asking_for_more(live_db: Database, flavour: str) -> None:
+    dsn = make(live_db, "Orders", "billing")
+    first = send(live_db, "Orders", *("a", "b"), type="created")
+    live_db.run("SELECT pgque.force_next_tick('Orders'), pgque.ticker('Orders')")
+    second = send(live_db, "Orders", "c")
+    given = stopped_after(3, flavour, consumer(dsn, "Orders", "billing"))
+    assert [(e.id, e.type, e.payload) for e in given] == [
+        (first[0], "created", "a"),
+        (first[1], "created", "b"),
+        (second[0], "default", "c"),
+    ]
+    assert all(e.retries == 0 and e.created_at.tzinfo is not None and e.extra1 is None for e in given)
+    assert open_batches(live_db) == 0
+
+
+@FLAVOURS
+def test_consumer_registers_itself(live_db: Database, flavour: str, eventually: Eventually) -> None:
+    dsn = make(live_db, "orders")
+    worker = consumer(dsn, "orders", "new")
+
+    def late() -> None:
+        eventually(lambda: live_db.rows("SELECT * FROM pgque.get_consumer_info('orders', 'new')"))
+        send(live_db, "orders", "sent afterwards")
+
+    sender = threading.Thread(target=late)
+    sender.start()
+    assert [e.payload for e in stopped_after(1, flavour, worker)] == ["sent afterwards"]
+    sender.join()
+
+
+def test_batch_left_by_break_comes_again_unless_acknowledged(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    send(live_db, "orders", "a")
+    for batch in consumer(dsn, "orders", "billing"):
+        assert [e.payload for e in batch] == ["a"]
+        break
+    for again in consumer(dsn, "orders", "billing"):
+        assert [e.payload for e in again] == ["a"]
+        with pytest.raises(ValueError, match="only a member"):
+            again.touch()
+        again.ack()
+        break
+    send(live_db, "orders", "b")
+    assert [e.payload for e in stopped_after(1, "sync", consumer(dsn, "orders", "billing"))] == ["b"]
+
+
+def test_what_is_done_for_a_batch_is_committed_with_it_or_undone_with_it(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("CREATE TABLE handled (payload text)")
+    send(live_db, "orders", "a", "b")
+    worker = consumer(dsn, "orders", "billing")
+    failures = 2
+    finished = []
+    for batch in worker:
+        try:
+            with batch.transaction() as connection:
+                for event in batch:
+                    connection.execute("INSERT INTO handled VALUES (%s)", [event.payload])
+                if failures:
+                    failures -= 1
+                    raise RuntimeError("in the middle")
+                worker.stop()
+        except RuntimeError:
+            assert batch.undone
+            assert live_db.rows("SELECT * FROM handled") == []
+        finished.append(batch.finished)
+    assert finished == [False, False, True]
+    assert live_db.rows("SELECT payload FROM handled ORDER BY 1") == [("a",), ("b",)]
+    assert open_batches(live_db) == 0
+
+
+def test_asynchronous_batch_is_processed_in_its_transaction(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("CREATE TABLE handled (payload text)")
+    send(live_db, "orders", "a", "b")
+    worker = consumer(dsn, "orders", "billing")
+
+    async def work() -> list[bool]:
+        finished = []
+        async for batch in worker:
+            try:
+                async with batch.transaction() as connection:
+                    for event in batch:
+                        await connection.execute("INSERT INTO handled VALUES (%s)", [event.payload])
+                    if not finished:
+                        raise RuntimeError("in the middle")
+                    worker.stop()
+            except RuntimeError:
+                assert batch.undone
+            finished.append(batch.finished)
+        return finished
+
+    assert asyncio.run(asyncio.wait_for(work(), SECONDS)) == [False, True]
+    assert live_db.rows("SELECT payload FROM handled ORDER BY 1") == [("a",), ("b",)]
+
+
+def test_batch_that_somebody_else_has_finished_is_lost(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("CREATE TABLE handled (payload text)")
+    send(live_db, "orders", "a")
+    worker = consumer(dsn, "orders", "billing")
+    for batch in worker:
+        with batch.transaction() as connection:
+            connection.execute("INSERT INTO handled VALUES ('undone')")
+            assert live_db.value("SELECT pgque.ack(%s)", batch.id) == 1
+        assert (batch.finished, batch.undone) == (False, True)
+        with pytest.raises(BatchLost, match=f"batch {batch.id} has been finished"):
+            batch.ack()
+        worker.stop()
+    assert live_db.rows("SELECT * FROM handled") == []
+
+
+def test_refused_event_comes_again_after_its_delay_and_is_dead_in_the_end(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("SELECT pgque.set_queue_config('orders', 'max_retries', '2')")
+    (refused, _) = send(live_db, "orders", "bad", "good")
+    worker = consumer(dsn, "orders", "billing", retry_after=timedelta(seconds=0.1))
+    seen: list[tuple[str | None, int]] = []
+    for batch in worker:
+        with batch.transaction():
+            for event in batch:
+                seen.append((event.payload, event.retries))
+                if event.payload == "bad":
+                    after = timedelta(seconds=0.5) if event.retries == 0 else None
+                    batch.nack(event, after=after, reason=f"no luck, {event.retries} times")
+                    if event.retries == 2:
+                        worker.stop()
+    assert seen == [("bad", 0), ("good", 0), ("bad", 1), ("bad", 2)]
+    dead = live_db.rows("SELECT ev_id, ev_retry, dl_reason FROM pgque.dlq_inspect('orders')")
+    assert dead == [(refused, 2, "no luck, 2 times")]
+
+
+def test_events_are_read_into_types(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    order = Order(datetime.fromisoformat("2026-04-18T14:30:00+02:00"), [Line(42, Decimal("0.10000000000000000001"))])
+    send(live_db, "orders", order, "not JSON", {"at": "tomorrow", "lines": []})
+    good, no_json, no_order = stopped_after(3, "sync", consumer(dsn, "orders", "billing"))
+    assert good.decode(Order) == order
+    assert good.json()["lines"][0]["product"] == 42
+    with pytest.raises(msgspec.DecodeError):
+        no_json.json()
+    with pytest.raises(msgspec.ValidationError, match=r"Invalid RFC3339.*at"):
+        no_order.decode(Order)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Waiting and stopping
+
+
+def test_events_are_delivered_by_notification(live_db: Database, record_property: Callable[..., None]) -> None:
+    """The interval for polling is far longer than the test may take."""
+    dsn = make(live_db, "orders", "billing")
+    worker = consumer(dsn, "orders", "billing", poll_interval=10 * SECONDS)
+    arrived: list[float] = []
+    there = threading.Event()
+
+    def work() -> None:
+        for batch in worker:
+            arrived.extend(time.monotonic() for _ in batch)
+            there.set()
+
+    delays = []
+    with running(work, worker):
+        for number in range(20):
+            there.clear()
+            began = time.monotonic()
+            send(live_db, "orders", str(number))
+            assert there.wait(SECONDS)
+            delays.append(arrived[-1] - began)
+            time.sleep(0.01 * (number % 5))  # anywhere between two ticks
+    assert len(arrived) == 20
+    record_property("latency", f"{statistics.median(delays) * 1000:.0f} ms")
+
+
+@FLAVOURS
+def test_without_notifications_the_queue_is_asked_from_time_to_time(live_db: Database, flavour: str) -> None:
+    dsn = make(live_db, "orders", "billing")
+    worker = consumer(dsn, "orders", "billing", poll_interval=0.3)
+    unheard: list[str | None] = []
+
+    async def work() -> None:
+        async for batch in worker:
+            unheard.extend(e.payload for e in batch)
+            await batch.connection.execute("UNLISTEN *")
+            send(live_db, "orders", "second") if len(unheard) == 1 else worker.stop()
+
+    send(live_db, "orders", "first")
+    if flavour == "async":
+        asyncio.run(asyncio.wait_for(work(), SECONDS))
+    else:
+        for batch in worker:
+            unheard.extend(e.payload for e in batch)
+            batch.connection.execute("UNLISTEN *")
+            send(live_db, "orders", "second") if len(unheard) == 1 else worker.stop()
+    assert unheard == ["first", "second"]
+
+
+@FLAVOURS
+def test_stop_ends_a_consumer_that_waits(live_db: Database, flavour: str, eventually: Eventually) -> None:
+    dsn = make(live_db, "orders")
+    worker = consumer(dsn, "orders", "idle", poll_interval=10 * SECONDS)
+    elsewhere = live_db.connect(dbname="postgres")
+    connections = f"SELECT FROM pg_stat_activity WHERE datname = '{live_db.name}' AND query LIKE '%pgque.receive(%'"
+    with running(lambda: stopped_after(1, flavour, worker), worker):
+        eventually(lambda: elsewhere.execute(connections).fetchall(), what="a consumer that waits")
+    eventually(lambda: not elsewhere.execute(connections).fetchall(), what="a closed connection")
+
+
+def test_sigterm_in_the_middle_of_a_batch_lets_it_be_finished(live_db: Database, eventually: Eventually) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run(DONE)
+    send(live_db, "orders", *map(str, range(500)))  # one statement, so one batch, for a second
+    with program(dsn, "orders", "billing") as process:
+        eventually(lambda: open_batches(live_db) == 1)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "stopped\n"
+        assert process.wait(SECONDS) == 0
+    assert live_db.value("SELECT count(*) FROM done") == 500
+    assert open_batches(live_db) == 0
+
+
+def test_signals_are_given_back_and_those_of_the_program_are_left_alone(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "one", "two")
+    one, two = consumer(dsn, "orders", "one"), consumer(dsn, "orders", "two")
+    send(live_db, "orders", "a")
+
+    async def work(worker: Consumer) -> None:
+        async for _ in worker:
+            if worker is two:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    async def both() -> None:
+        await asyncio.gather(work(one), work(two))
+
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    asyncio.run(asyncio.wait_for(both(), SECONDS))
+    assert one.stopped and two.stopped
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    caught: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: caught.append(number))
+    try:
+        send(live_db, "orders", "b")
+        third = consumer(dsn, "orders", "one")
+        for _ in third:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert not third.stopped
+            third.stop()
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    assert caught == [signal.SIGTERM]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Faults
+
+
+def test_killed_consumer_loses_nothing_and_repeats_nothing(live_db: Database, eventually: Eventually) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run(DONE)
+    crew = Crew(lambda: dsn, "orders")
+    rng = random.Random(21)
+    with crew:
+        crew.produce("p", 60, seed=21)
+        crew.produce("q", 60, seed=22)
+        killed_in_the_middle = 0
+        for _ in range(6):
+            with program(dsn, "orders", "billing") as process:
+                eventually(lambda: open_batches(live_db) == 1, what="a batch")
+                time.sleep(rng.uniform(0, 0.2))
+                process.send_signal(signal.SIGKILL)
+                process.wait(SECONDS)
+            killed_in_the_middle += open_batches(live_db)
+        crew.all_sent()
+        with program(dsn, "orders", "billing"):
+            eventually(lambda: crew.arrived(live_db.connection, "billing"))
+    crew.check(live_db.connection, "billing")
+    assert killed_in_the_middle > 0
+
+
+@FLAVOURS
+def test_connection_lost_in_a_transaction_gives_the_batch_again(live_db: Database, flavour: str) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("CREATE TABLE handled (payload text)")
+    send(live_db, "orders", "a")
+    worker = consumer(dsn, "orders", "billing")
+    outcomes = []
+
+    def cut(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        live_db.run("SELECT pg_terminate_backend(%s, 60000)", connection.info.backend_pid)
+
+    async def work() -> None:
+        async for batch in worker:
+            async with batch.transaction() as connection:
+                await connection.execute("INSERT INTO handled VALUES (%s)", [batch.events[0].payload])
+                if not outcomes:
+                    cut(connection)
+                    await connection.execute("INSERT INTO handled VALUES ('never')")
+                worker.stop()
+            outcomes.append(batch.finished)
+
+    if flavour == "async":
+        asyncio.run(asyncio.wait_for(work(), SECONDS))
+    else:
+        for batch in worker:
+            with batch.transaction() as connection:
+                connection.execute("INSERT INTO handled VALUES (%s)", [batch.events[0].payload])
+                if not outcomes:
+                    cut(connection)
+                    connection.execute("INSERT INTO handled VALUES ('never')")
+                worker.stop()
+            outcomes.append(batch.finished)
+    assert outcomes == [False, True]
+    assert live_db.rows("SELECT * FROM handled") == [("a",)]
+
+
+def test_acknowledgement_is_made_on_the_next_connection(live_db: Database) -> None:
+    """The program is done with the batch; only to acknowledge it there was no connection any more."""
+    dsn = make(live_db, "orders", "billing")
+    send(live_db, "orders", "a")
+    worker = consumer(dsn, "orders", "billing")
+    given = []
+    for batch in worker:
+        given += [e.payload for e in batch]
+        if len(given) == 1:
+            live_db.run("SELECT pg_terminate_backend(%s, 60000)", batch.connection.info.backend_pid)
+            send(live_db, "orders", "b")
+        else:
+            worker.stop()
+    assert given == ["a", "b"]
+    assert open_batches(live_db) == 0
+
+
+@FLAVOURS
+def test_consumer_survives_a_restart_of_the_server(tmp_path: Path, flavour: str, eventually: Eventually) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = Headwater(tmp_path / "data", "--port", str(port)).start()
+    try:
+        database = Database(server, "postgres")
+        dsn = make(database, "orders", "billing")
+        worker = consumer(dsn, "orders", "billing")
+        handled: list[str | None] = []
+
+        async def work_async() -> None:
+            async for batch in worker:
+                handled.extend(e.payload for e in batch)
+
+        def work() -> None:
+            if flavour == "async":
+                asyncio.run(work_async())
+            else:
+                for batch in worker:
+                    handled.extend(e.payload for e in batch)
+
+        with running(work, worker):
+            send(database, "orders", "before")
+            eventually(lambda: handled == ["before"])
+            database.close()
+            server.kill()
+            server.start()
+            send(Database(server, "postgres"), "orders", "after")
+            eventually(lambda: "after" in handled)
+        assert handled in (["before", "after"], ["before", "before", "after"])
+    finally:
+        server.stop()
+
+
+def test_errors_that_no_new_connection_mends_are_raised(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    with pytest.raises(psycopg.OperationalError):
+        next(iter(consumer("host=127.0.0.1 port=1 connect_timeout=5", "orders", "billing")))
+    with pytest.raises(psycopg.errors.RaiseException, match="nowhere"):
+        next(iter(consumer(dsn, "nowhere", "billing")))
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="normal consumer"):
+        next(iter(consumer(dsn, "orders", "billing", member="one")))
+    with pytest.raises(ValueError, match="say member"):
+        consumer(dsn, "orders", "billing", dead_interval=timedelta(minutes=1))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Members
+
+
+def stop_with_a_batch(database: Database, process: subprocess.Popen[str], eventually: Eventually) -> None:
+    """Stop member `one` for good, at a moment when it has a batch."""
+    batch = "SELECT current_batch FROM pgque.get_consumer_info('orders', 'group.one')"
+
+    def has_one() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        first = database.value(batch)
+        time.sleep(0.1)  # what it has sent before has been carried out
+        if first is not None and database.value(batch) == first:
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    eventually(has_one, what="a batch of the member")
+    process.kill()
+
+
+def test_members_share_the_events_and_one_takes_over_what_the_other_leaves(
+    live_db: Database, eventually: Eventually
+) -> None:
+    dsn = make(live_db, "orders")
+    for member in ("one", "two"):
+        live_db.run("SELECT pgque.subscribe_subconsumer('orders', 'group', %s)", member)
+    live_db.run(DONE)
+    crew = Crew(lambda: dsn, "orders")
+    both = "SELECT count(DISTINCT worker) FROM done"
+    with crew, program(dsn, "orders", "group", "one", "1") as one, program(dsn, "orders", "group", "two", "1"):
+        crew.produce("p", 100, seed=23)
+        eventually(lambda: live_db.value(both) == 2, what="work for both")
+        stop_with_a_batch(live_db, one, eventually)
+        crew.all_sent()
+        eventually(lambda: crew.arrived(live_db.connection, "group"))
+    crew.check(live_db.connection, "group")
+
+
+def test_sign_of_life_keeps_a_batch(live_db: Database, eventually: Eventually) -> None:
+    dsn = make(live_db, "orders")
+    live_db.run("CREATE TABLE handled (member text)")
+    interval = timedelta(seconds=3)
+    one, two = (
+        consumer(dsn, "orders", "group", member=member, dead_interval=interval, poll_interval=0.1)
+        for member in ("one", "two")
+    )
+    live_db.run("SELECT pgque.subscribe_subconsumer('orders', 'group', 'one')")
+    send(live_db, "orders", "a")
+    taken_over: list[int] = []
+
+    def take_over() -> None:
+        for batch in two:
+            taken_over.append(batch.id)
+
+    for batch in one:
+        with running(take_over, two):
+            for _ in range(20):
+                time.sleep(interval.total_seconds() * 1.5 / 20)
+                batch.touch()
+            assert taken_over == []
+            with batch.transaction() as connection:
+                connection.execute("INSERT INTO handled VALUES ('one')")
+                eventually(lambda: taken_over, what="a take-over")
+        assert batch.undone
+        one.stop()
+    assert taken_over != [batch.id]
+    assert live_db.rows("SELECT * FROM handled") == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Handlers
+
+
+def test_events_are_given_to_the_handlers_of_their_types(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("SELECT pgque.set_queue_config('orders', 'max_retries', '0')")
+    live_db.run("CREATE TABLE handled (type text, payload text)")
+    worker = consumer(dsn, "orders", "billing")
+
+    @worker.on("created")
+    def created(event: Event, connection: psycopg.Connection[Any]) -> None:
+        connection.execute("INSERT INTO handled VALUES ('created', %s)", [event.payload])
+        if event.payload == "bad":
+            raise ValueError("no such order")
+
+    @worker.on("last")
+    def last(event: Event, connection: psycopg.Connection[Any]) -> None:
+        worker.stop()
+
+    with pytest.raises(TypeError, match=r"for run\(\)"):
+        asyncio.run(worker.run_async())
+    for kind, payload in [("created", "good"), ("created", "bad"), ("unheard of", "x"), ("last", "")]:
+        Producer(live_db.connection, "orders").send(payload, kind)
+    worker.run()
+    assert live_db.rows("SELECT * FROM handled") == [("created", "good")]
+    assert live_db.rows("SELECT ev_type, ev_data, dl_reason FROM pgque.dlq_inspect('orders') ORDER BY ev_id") == [
+        ("created", "bad", "ValueError: no such order"),
+        ("unheard of", "x", "LookupError: there is no handler for events of type 'unheard of'"),
+    ]
+    assert open_batches(live_db) == 0
+
+
+def test_asynchronous_handlers(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    live_db.run("CREATE TABLE handled (type text, payload text)")
+    worker = consumer(dsn, "orders", "billing", retry_after=timedelta(seconds=0.1))
+    with pytest.raises(ValueError, match="no handler"):
+        worker.run()
+
+    @worker.on()
+    async def other(event: Event, connection: psycopg.AsyncConnection[Any]) -> None:
+        await connection.execute("INSERT INTO handled VALUES (%s, %s)", [event.type, event.payload])
+        if event.retries == 0:
+            raise ValueError("not yet")
+        worker.stop()
+
+    with pytest.raises(TypeError, match=r"for run_async\(\)"):
+        worker.run()
+    send(live_db, "orders", "a", type="anything")
+    asyncio.run(asyncio.wait_for(worker.run_async(), SECONDS))
+    assert live_db.rows("SELECT * FROM handled") == [("anything", "a")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Producers
+
+
+def test_events_are_sent_in_the_transaction_of_the_program(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    with live_db.connect(autocommit=False) as connection:
+        producer = Producer(connection, "orders")
+        producer.send("undone")
+        connection.rollback()
+        kept = [producer.send('{"a":  1}'), *producer.send_batch([{"b": Decimal("1.50")}, None, "text"], "many")]
+        kept.append(producer.send("keyed", "k", extra=("key", None, "third")))
+        connection.commit()
+    given = stopped_after(5, "sync", consumer(dsn, "orders", "billing"))
+    assert sorted((e.id, e.type, e.payload) for e in given) == sorted(
+        zip(
+            kept,
+            ["default", "many", "many", "many", "k"],
+            ['{"a":  1}', '{"b":1.50}', "null", "text", "keyed"],
+            strict=True,
+        )
+    )
+    keyed = given[-1]
+    assert (keyed.extra1, keyed.extra2, keyed.extra3, keyed.extra4) == ("key", None, "third", None)
+
+
+def test_asynchronous_producer(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+
+    async def produce() -> list[int]:
+        async with await psycopg.AsyncConnection.connect(dsn) as connection:
+            producer = AsyncProducer(connection, "orders")
+            return [await producer.send("a"), *await producer.send_batch(["b", "c"])]
+
+    ids = asyncio.run(produce())
+    given = stopped_after(3, "sync", consumer(dsn, "orders", "billing"))
+    assert sorted((e.id, e.payload) for e in given) == sorted(zip(ids, ["a", "b", "c"], strict=True))
+
+
+def test_payloads_that_would_not_arrive_as_they_are_are_refused(live_db: Database) -> None:
+    make(live_db, "orders")
+    producer = Producer(live_db.connection, "orders")
+    with pytest.raises(TypeError, match="encode bytes"):
+        producer.send(b"\x00")
+    with pytest.raises(ValueError, match="at most 4"):
+        producer.send("a", extra=["1", "2", "3", "4", "5"])
+    with pytest.raises(ValueError, match="at most 4"):
+        producer.send("a", extra="key")
+    assert producer.send_batch([]) == []
