@@ -17,6 +17,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 NODE = ("pg@8", "pg-cursor@2", "pg-copy-streams@7")
 JDBC = "org.postgresql:postgresql:42.7.4"
 PGX = "github.com/jackc/pgx/v5@v5.11.0"
+PGQUE = "pgque-py==0.2.2"
 INSTALL_SECONDS = 600.0
 
 
@@ -40,6 +41,14 @@ def _install(command: Sequence[str], folder: Path) -> None:
 def python(folder: Path) -> list[str]:
     """The Python of the tests, whose packages they are."""
     return [sys.executable]
+
+
+def pgque(folder: Path) -> Path:
+    """The directory of PgQue's Python client, which goes on the path; psycopg it shares with the tests."""
+    if not (folder / "pgque").exists():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _install([*pip, "--no-deps", "--target", str(folder), PGQUE], folder)
+    return folder
 
 
 def environment(folder: Path, *requirements: str) -> Path:
