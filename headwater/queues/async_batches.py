@@ -142,13 +142,28 @@ async def _settle(batch: AsyncBatch) -> None:
 
 
 async def _receive(subscription: Subscription, connection: AsyncConnection[Any]) -> AsyncBatch | None:
-    """A batch; or None, after a notification has come or `poll_interval` has passed."""
-    if events := await make_async(connection, calls.receive(subscription)):
-        return AsyncBatch(subscription, connection, events)
+    """A batch; or None: after one without events, or after a notification or `poll_interval` where there was none.
+
+    To receive nothing does not mean that there is nothing more: of many ticks without events one call may pass over one
+    only. Notifications of the others have come already.
+    """
+    events = await make_async(connection, calls.receive(subscription))
+    if not events:
+        batch_id = await make_async(connection, calls.next_batch(subscription))
+        if batch_id is None:
+            await _wait(subscription, connection)
+            return None
+        events = await make_async(connection, calls.batch_events(batch_id))
+        if not events:
+            await make_async(connection, calls.ack(batch_id))
+            return None
+    return AsyncBatch(subscription, connection, events)
+
+
+async def _wait(subscription: Subscription, connection: AsyncConnection[Any]) -> None:
     for part in slices(subscription.poll_interval):
         if subscription.stopped or [n async for n in connection.notifies(timeout=part, stop_after=1)]:
             break
-    return None
 
 
 async def _pause(subscription: Subscription, seconds: float) -> None:

@@ -140,13 +140,28 @@ def _settle(batch: Batch) -> None:
 
 
 def _receive(subscription: Subscription, connection: Connection[Any]) -> Batch | None:
-    """A batch; or None, after a notification has come or `poll_interval` has passed."""
-    if events := make(connection, calls.receive(subscription)):
-        return Batch(subscription, connection, events)
+    """A batch; or None: after one without events, or after a notification or `poll_interval` where there was none.
+
+    To receive nothing does not mean that there is nothing more: of many ticks without events one call may pass over one
+    only. Notifications of the others have come already.
+    """
+    events = make(connection, calls.receive(subscription))
+    if not events:
+        batch_id = make(connection, calls.next_batch(subscription))
+        if batch_id is None:
+            _wait(subscription, connection)
+            return None
+        events = make(connection, calls.batch_events(batch_id))
+        if not events:
+            make(connection, calls.ack(batch_id))
+            return None
+    return Batch(subscription, connection, events)
+
+
+def _wait(subscription: Subscription, connection: Connection[Any]) -> None:
     for part in slices(subscription.poll_interval):
         if subscription.stopped or list(connection.notifies(timeout=part, stop_after=1)):
             break
-    return None
 
 
 def _pause(subscription: Subscription, seconds: float) -> None:

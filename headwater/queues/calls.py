@@ -16,6 +16,10 @@ WHOLE_BATCH = 2**31 - 1
 _EVENTS = "SELECT msg_id, batch_id, type, payload, retry_count, created_at, extra1, extra2, extra3, extra4 FROM "
 _RECEIVE = sql.SQL(_EVENTS + "pgque.receive(%s, %s, %s)")
 _RECEIVE_COOP = sql.SQL(_EVENTS + "pgque.receive_coop(%s, %s, %s, %s, %s)")
+_BATCH_EVENTS = sql.SQL(
+    "SELECT ev_id, %s::bigint, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4"
+    " FROM pgque.get_batch_events(%s)"
+)
 # Of the message only its id is looked at.
 _NACK = sql.SQL(
     "SELECT pgque.nack(%s, ROW(%s, %s, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::pgque.message, %s, %s)"
@@ -39,6 +43,18 @@ def receive(of: Subscription) -> Call[tuple[Event, ...]]:
     if of.member is None:
         return Call(_RECEIVE, (of.queue, of.name, WHOLE_BATCH), _events)
     return Call(_RECEIVE_COOP, (of.queue, of.name, of.member, WHOLE_BATCH, of.dead_interval), _events)
+
+
+def next_batch(of: Subscription) -> Call[int | None]:
+    """The id of the batch that the consumer has, or gets by this; None where there is none."""
+    if of.member is None:
+        return Call(sql.SQL("SELECT pgque.next_batch(%s, %s)"), (of.queue, of.name), value)
+    names = (of.queue, of.name, of.member)
+    return Call(sql.SQL("SELECT pgque.next_batch(%s, %s, %s, %s)"), (*names, of.dead_interval), value)
+
+
+def batch_events(batch_id: int) -> Call[tuple[Event, ...]]:
+    return Call(_BATCH_EVENTS, (batch_id, batch_id), _events)
 
 
 def ack(batch_id: int) -> Call[int]:

@@ -322,11 +322,30 @@ def test_without_notifications_the_queue_is_asked_from_time_to_time(live_db: Dat
 
 
 @FLAVOURS
+@pytest.mark.parametrize("member", [None, "one"])
+def test_ticks_without_events_are_passed_over_at_once(live_db: Database, flavour: str, member: str | None) -> None:
+    """As after a quiet night: the interval for polling is far longer than the test may take."""
+    dsn = make(live_db, "orders")
+    worker = consumer(dsn, "orders", "billing", member=member, poll_interval=10 * SECONDS)
+    if member is None:
+        live_db.run("SELECT pgque.subscribe('orders', 'billing')")
+    else:
+        live_db.run("SELECT pgque.subscribe_subconsumer('orders', 'billing', %s)", member)
+    for _ in range(9):
+        live_db.run("SELECT pgque.force_next_tick('orders')")
+        live_db.run("SELECT pgque.ticker('orders')")
+    send(live_db, "orders", "in the morning")
+    time.sleep(0.5)  # its tick is made, and announced, before anybody listens
+    assert [e.payload for e in stopped_after(1, flavour, worker)] == ["in the morning"]
+    assert open_batches(live_db) == 0
+
+
+@FLAVOURS
 def test_stop_ends_a_consumer_that_waits(live_db: Database, flavour: str, eventually: Eventually) -> None:
     dsn = make(live_db, "orders")
     worker = consumer(dsn, "orders", "idle", poll_interval=10 * SECONDS)
     elsewhere = live_db.connect(dbname="postgres")
-    connections = f"SELECT FROM pg_stat_activity WHERE datname = '{live_db.name}' AND query LIKE '%pgque.receive(%'"
+    connections = f"SELECT FROM pg_stat_activity WHERE datname = '{live_db.name}' AND query LIKE '%pgque.next_batch(%'"
     with running(lambda: stopped_after(1, flavour, worker), worker):
         eventually(lambda: elsewhere.execute(connections).fetchall(), what="a consumer that waits")
     eventually(lambda: not elsewhere.execute(connections).fetchall(), what="a closed connection")
