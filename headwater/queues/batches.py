@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -33,11 +33,13 @@ class Batch(Delivery):
         """A transaction on the consumer's connection, which acknowledges the batch before it commits: exactly once.
 
         An exception undoes it, and the batch comes again, after a pause. Two kinds of failure are no exception here:
-        the connection is lost, or the batch is (BatchLost). They are logged, all that was done is undone by the
-        database, and the loop goes on; code behind the `with` can ask for `finished`.
+        the connection is lost, or the batch is (BatchLost). They are logged, and the loop goes on; the batch comes
+        again unless it has been finished after all. Code behind the `with` can ask for `finished`.
         """
+        began = False
         try:
             with self.connection.transaction():
+                began = True
                 yield self.connection
                 if not self.finished:
                     self.ack()
@@ -45,7 +47,12 @@ class Batch(Delivery):
             self.finished, self.undone = False, True
             if not (isinstance(error, BatchLost) or (isinstance(error, Exception) and is_lost(self.connection, error))):
                 raise
-            log.warning("%s: what was done for batch %d is undone: %s", self._subscription, self.id, error)
+            log.warning("%s: batch %d is not finished here: %s", self._subscription, self.id, error)
+        if not began:
+            # A block cannot be left out. On a closed connection it can do nothing.
+            self.connection.close()
+            with suppress(psycopg.OperationalError):
+                yield self.connection
 
     def ack(self) -> None:
         """Close the batch. Raises BatchLost if it is no longer this consumer's."""

@@ -55,7 +55,7 @@ class Delivery:
         self.finished = False
         """Whether it has been acknowledged; what it was processed in has been committed then."""
         self.undone = False
-        """Whether processing it has failed, so that it will come again."""
+        """Whether processing it has failed: it comes again, unless the answer to a COMMIT was all that was lost."""
 
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)

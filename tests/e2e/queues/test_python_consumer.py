@@ -425,37 +425,49 @@ def test_killed_consumer_loses_nothing_and_repeats_nothing(live_db: Database, ev
 
 
 @FLAVOURS
-def test_connection_lost_in_a_transaction_gives_the_batch_again(live_db: Database, flavour: str) -> None:
+@pytest.mark.parametrize("moment", ["before", "within", "at the end"])
+def test_connection_lost_around_a_transaction_gives_the_batch_again(
+    live_db: Database, flavour: str, moment: str
+) -> None:
     dsn = make(live_db, "orders", "billing")
     live_db.run("CREATE TABLE handled (payload text)")
     send(live_db, "orders", "a")
     worker = consumer(dsn, "orders", "billing")
-    outcomes = []
+    outcomes: list[bool] = []
+    insert = "INSERT INTO handled VALUES (%s)"
 
-    def cut(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-        live_db.run("SELECT pg_terminate_backend(%s, 60000)", connection.info.backend_pid)
+    def cut(batch: Batch | AsyncBatch, now: str) -> bool:
+        """Close the connection, the first time, at the moment to be tested."""
+        if outcomes or now != moment:
+            return False
+        live_db.run("SELECT pg_terminate_backend(%s, 60000)", batch.connection.info.backend_pid)
+        return True
 
     async def work() -> None:
         async for batch in worker:
+            cut(batch, "before")
             async with batch.transaction() as connection:
-                await connection.execute("INSERT INTO handled VALUES (%s)", [batch.events[0].payload])
-                if not outcomes:
-                    cut(connection)
-                    await connection.execute("INSERT INTO handled VALUES ('never')")
-                worker.stop()
+                await connection.execute(insert, [batch.events[0].payload])
+                if cut(batch, "within"):
+                    await connection.execute(insert, ["never"])
+                cut(batch, "at the end")
             outcomes.append(batch.finished)
+            if batch.finished:
+                worker.stop()
 
     if flavour == "async":
         asyncio.run(asyncio.wait_for(work(), SECONDS))
     else:
         for batch in worker:
+            cut(batch, "before")
             with batch.transaction() as connection:
-                connection.execute("INSERT INTO handled VALUES (%s)", [batch.events[0].payload])
-                if not outcomes:
-                    cut(connection)
-                    connection.execute("INSERT INTO handled VALUES ('never')")
-                worker.stop()
+                connection.execute(insert, [batch.events[0].payload])
+                if cut(batch, "within"):
+                    connection.execute(insert, ["never"])
+                cut(batch, "at the end")
             outcomes.append(batch.finished)
+            if batch.finished:
+                worker.stop()
     assert outcomes == [False, True]
     assert live_db.rows("SELECT * FROM handled") == [("a",)]
 
@@ -477,39 +489,59 @@ def test_acknowledgement_is_made_on_the_next_connection(live_db: Database) -> No
     assert open_batches(live_db) == 0
 
 
-@FLAVOURS
-def test_consumer_survives_a_restart_of_the_server(tmp_path: Path, flavour: str, eventually: Eventually) -> None:
+@pytest.fixture
+def server_on_a_port(tmp_path: Path) -> Iterator[Headwater]:
+    """A server of the test's own, which has the same port each time it is started."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = Headwater(tmp_path / "data", "--port", str(port)).start()
-    try:
-        database = Database(server, "postgres")
-        dsn = make(database, "orders", "billing")
-        worker = consumer(dsn, "orders", "billing")
-        handled: list[str | None] = []
+    yield server
+    server.stop()
 
-        async def work_async() -> None:
-            async for batch in worker:
-                handled.extend(e.payload for e in batch)
 
-        def work() -> None:
-            if flavour == "async":
-                asyncio.run(work_async())
-            else:
-                for batch in worker:
-                    handled.extend(e.payload for e in batch)
-
-        with running(work, worker):
-            send(database, "orders", "before")
-            eventually(lambda: handled == ["before"])
+def test_killed_server_loses_nothing_and_repeats_nothing(server_on_a_port: Headwater, eventually: Eventually) -> None:
+    """The consumer goes on by itself, whenever its connection is lost."""
+    database = Database(server_on_a_port, "postgres")
+    dsn = make(database, "orders", "billing")
+    database.run(DONE)
+    with Crew(lambda: dsn, "orders") as crew, program(dsn, "orders", "billing") as process:
+        crew.produce("p", 100, seed=24)
+        for _ in range(2):
+            eventually(lambda at=database: open_batches(at) == 1, what="a batch")
             database.close()
-            server.kill()
-            server.start()
-            send(Database(server, "postgres"), "orders", "after")
-            eventually(lambda: "after" in handled)
-        assert handled in (["before", "after"], ["before", "before", "after"])
-    finally:
-        server.stop()
+            server_on_a_port.kill()
+            server_on_a_port.start()
+            database = Database(server_on_a_port, "postgres")
+        crew.all_sent()
+        eventually(lambda: crew.arrived(database.connection, "billing"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0
+        crew.check(database.connection, "billing")
+    database.close()
+
+
+def test_asynchronous_consumer_survives_a_restart_of_the_server(
+    server_on_a_port: Headwater, eventually: Eventually
+) -> None:
+    database = Database(server_on_a_port, "postgres")
+    worker = consumer(make(database, "orders", "billing"), "orders", "billing")
+    handled: list[str | None] = []
+
+    async def work() -> None:
+        async for batch in worker:
+            handled.extend(e.payload for e in batch)
+
+    with running(lambda: asyncio.run(work()), worker):
+        send(database, "orders", "before")
+        eventually(lambda: handled == ["before"])
+        database.close()
+        server_on_a_port.kill()
+        server_on_a_port.start()
+        database = Database(server_on_a_port, "postgres")
+        send(database, "orders", "after")
+        eventually(lambda: "after" in handled)
+    database.close()
+    assert handled == ["before", "after"]
 
 
 def test_errors_that_no_new_connection_mends_are_raised(live_db: Database) -> None:
