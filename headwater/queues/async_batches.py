@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
@@ -76,7 +76,7 @@ class AsyncBatch(Delivery):
         await make_async(self.connection, calls.touch(self._subscription))
 
 
-async def batches(subscription: Subscription) -> AsyncIterator[AsyncBatch]:
+async def batches(subscription: Subscription) -> AsyncGenerator[AsyncBatch, None]:
     """Batches with events, until the subscription is stopped.
 
     Raises psycopg's errors: those of the first connection, and all but the loss of the connection later.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ class Consumer(Subscription):
     def __iter__(self) -> Iterator[Batch]:
         return batches.batches(self)
 
-    def __aiter__(self) -> AsyncIterator[AsyncBatch]:
+    def __aiter__(self) -> AsyncGenerator[AsyncBatch, None]:
         return async_batches.batches(self)
 
     def on(self, type: str | None = EVERY_TYPE) -> Callable[[H], H]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from headwater.registers.definition import Register
 
 R = TypeVar("R", bound=Register)
-Amounts = dict[str, Decimal | int | float]
-"""By resource: Decimal for `numeric`, int for integer types, float for `real` and `double precision`."""
+Amounts = dict[str, Any]
+"""By resource: a Decimal for `numeric`, an int for integer types, a float for `real` and `double precision`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ def test_consumers() -> None:
     notifications = "connection.notifies(timeout=part, stop_after=1)"
     differences = {
         "asyncio.sleep": "time.sleep",
+        "AsyncGenerator[Batch, None]": "Iterator[Batch]",  # so that it can be closed, which is not done by itself
         "psycopg.Connection.connect": "psycopg.connect",
         f"[n async for n in {notifications}]": f"list({notifications})",
     }

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -168,6 +168,20 @@ def test_batch_left_by_break_comes_again_unless_acknowledged(live_db: Database) 
         break
     send(live_db, "orders", "b")
     assert [e.payload for e in stopped_after(1, "sync", consumer(dsn, "orders", "billing"))] == ["b"]
+
+
+def test_asynchronous_batch_that_is_left_comes_again(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    send(live_db, "orders", "a")
+
+    async def leave() -> None:
+        async with aclosing(aiter(consumer(dsn, "orders", "billing"))) as batches:
+            batch = await anext(batches)
+        assert [e.payload for e in batch] == ["a"]
+        assert batch.connection.closed and not batch.finished
+
+    asyncio.run(asyncio.wait_for(leave(), SECONDS))
+    assert [e.payload for e in stopped_after(1, "async", consumer(dsn, "orders", "billing"))] == ["a"]
 
 
 def test_what_is_done_for_a_batch_is_committed_with_it_or_undone_with_it(live_db: Database) -> None:
