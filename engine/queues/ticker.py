@@ -58,7 +58,7 @@ CROSS JOIN (
            coalesce(sum(pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass(queue_event_seq))), 0) AS position
     FROM pgque.queue) AS q
 """
-_ROUND = _STATE.format(ticked="CASE WHEN c.tick THEN pgque.ticker() END")
+_ROUND = _STATE.format(ticked="CASE WHEN c.tick THEN pgque._tick_early() END")
 _LOOK = _STATE.format(ticked="NULL::bigint")
 
 _TICKED_HERE = """
@@ -168,7 +168,7 @@ class QueueTicker(Candidate):
                 if self._troubles.waits(name, self.clock()):
                     continue
                 try:
-                    await connection.fetchval("SELECT pgque.ticker($1::text)", name)
+                    await connection.fetchval("SELECT pgque._tick_early($1::text)", name)
                 except asyncpg.PostgresError as error:
                     if connection.is_closed():
                         raise

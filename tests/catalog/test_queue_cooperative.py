@@ -50,7 +50,9 @@ def test_register_returns_one_for_new_and_zero_for_known(queue: Queue) -> None:
 
 
 def test_register_in_an_unknown_queue_fails(queue: Queue) -> None:
-    assert "queue not found: nowhere" in str(queue.fails("SELECT pgque.register_subconsumer('nowhere', 'team', 'a')"))
+    assert "Event queue not created yet" in str(
+        queue.fails("SELECT pgque.register_subconsumer('nowhere', 'team', 'a')")
+    )
 
 
 def test_a_normal_consumer_is_converted_only_on_request_and_without_a_batch(queue: Queue) -> None:
@@ -260,9 +262,7 @@ def test_the_ordinary_functions_point_to_the_cooperative_ones(queue: Queue) -> N
             "SELECT * FROM pgque.receive(%s, %s)",
         ):
             assert "receive_coop()" in str(queue.fails(call, queue.name, consumer))
-        assert "unregister_subconsumer" in str(
-            queue.fails("SELECT pgque.unregister_consumer(%s, %s)", queue.name, consumer)
-        )
+    assert "unregister_subconsumer" in str(queue.fails("SELECT pgque.unregister_consumer(%s, 'team')", queue.name))
     queue.value("SELECT pgque.unregister_subconsumer(%s, 'team', 'a')", queue.name)
     assert queue.value("SELECT pgque.next_batch(%s, 'team')", queue.name) is None
     assert queue.value("SELECT pgque.unregister_consumer(%s, 'team')", queue.name) == 1

@@ -12,7 +12,7 @@ from tests.catalog.conftest import Queue
 
 DEFAULTS = {
     "ticker_max_count": 500,
-    "ticker_max_lag": timedelta(milliseconds=1),
+    "ticker_max_lag": timedelta(seconds=3),
     "ticker_idle_period": timedelta(minutes=1),
     "ticker_paused": False,
     "rotation_period": timedelta(hours=2),

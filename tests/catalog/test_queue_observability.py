@@ -54,7 +54,7 @@ def two_consumers(queue: Queue) -> Queue:
     for consumer in ("quick", "slow"):
         queue.value("SELECT pgque.subscribe(%s, %s)", queue.name, consumer)
     send(queue, "1", "2", "3")
-    queue.value("SELECT pgque.ticker(%s)", queue.name)
+    queue.value("SELECT pgque._tick_early(%s)", queue.name)
     queue.value("SELECT pgque.ack(pgque.next_batch(%s, 'quick'))", queue.name)
     queue.value("SELECT pgque.next_batch(%s, 'slow')", queue.name)
     return queue
@@ -195,7 +195,7 @@ def test_queue_info(two_consumers: Queue) -> None:
 def test_consumer_info(two_consumers: Queue) -> None:
     queue = two_consumers
     send(queue, "4")
-    queue.value("SELECT pgque.ticker(%s)", queue.name)
+    queue.value("SELECT pgque._tick_early(%s)", queue.name)
     age(queue, "tick", "tick_time", "1 hour", "tick_id = 1 AND tick_queue = (SELECT max(queue_id) FROM pgque.queue)")
     quick, slow = named(queue, "SELECT * FROM pgque.get_consumer_info(%s)", queue.name)
     assert slow == one(queue, "SELECT * FROM pgque.get_consumer_info(%s, 'slow')", queue.name) | {
@@ -256,7 +256,7 @@ def test_queue_stats(two_consumers: Queue) -> None:
         "last_tick_id": 2,
         "dlq_count": 0,
     }
-    queue.value("SELECT pgque.ticker(%s)", queue.name)
+    queue.value("SELECT pgque._tick_early(%s)", queue.name)
     for consumer, batches in (("slow", 2), ("quick", 1)):
         for _ in range(batches):
             queue.value("SELECT pgque.ack(pgque.next_batch(%s, %s))", queue.name, consumer)
@@ -268,7 +268,7 @@ def test_subconsumers_are_no_consumers_of_their_own_in_the_statistics(queue: Que
     for worker in "ab":
         queue.value("SELECT pgque.register_subconsumer(%s, 'team', %s)", queue.name, worker)
     send(queue, "1")
-    queue.value("SELECT pgque.ticker(%s)", queue.name)
+    queue.value("SELECT pgque._tick_early(%s)", queue.name)
     queue.value("SELECT pgque.next_batch(%s, 'team', 'a')", queue.name)
     row = one(queue, "SELECT consumers, depth FROM pgque.queue_stats() WHERE queue_name = %s", queue.name)
     assert row == {"consumers": 1, "depth": 1}, "what a member has not finished counts"
@@ -301,24 +301,24 @@ def test_queue_health(queue: Queue) -> None:
 
     mine = f"queue_name = '{queue.name}'"
     ticks = f"tick_queue = (SELECT queue_id FROM pgque.queue WHERE {mine})"
-    assert health() == {"ticker": "warning", "rotation": "ok", "dlq": "ok"}
+    assert health() == {"ticker_running": "warning", "rotation": "ok", "dlq": "ok"}
     details = dict(queue.rows("SELECT check_name, detail FROM pgque.queue_health() WHERE queue_name = %s", queue.name))
-    assert details["ticker"].startswith("the clock is not running, last tick ")
+    assert details["ticker_running"].startswith("the clock is not running, last tick ")
     age(queue, "tick", "tick_time", "3 minutes", ticks)
     age(queue, "queue", "queue_switch_time", "5 hours", mine)
-    assert health() == {"ticker": "warning", "rotation": "warning", "dlq": "ok"}
+    assert health() == {"ticker_running": "warning", "rotation": "warning", "dlq": "ok"}
     age(queue, "tick", "tick_time", "3 minutes", ticks)
     age(queue, "queue", "queue_switch_time", "5 hours", mine)
-    assert health() == {"ticker": "critical", "rotation": "critical", "dlq": "ok"}
+    assert health() == {"ticker_running": "critical", "rotation": "critical", "dlq": "ok"}
     queue.value("SELECT pgque.pause_queue(%s)", queue.name)
     queue.connection.execute(
         "INSERT INTO pgque.consumer (co_name) VALUES ('c') ON CONFLICT DO NOTHING; INSERT INTO pgque.dead_letter "
         "(dl_queue_id, dl_consumer_id, ev_id, ev_time) SELECT queue_id, co_id, 1, now() "
         f"FROM pgque.queue, pgque.consumer WHERE {mine} AND co_name = 'c'"
     )
-    assert health() == {"ticker": "warning", "rotation": "critical", "dlq": "warning"}
+    assert health() == {"ticker_running": "warning", "rotation": "critical", "dlq": "warning"}
     details = dict(queue.rows("SELECT check_name, detail FROM pgque.queue_health() WHERE queue_name = %s", queue.name))
-    assert details["ticker"] == "ticker is paused"
+    assert details["ticker_running"] == "ticker is paused"
     assert details["dlq"] == "1 dead letters"
 
 
@@ -376,7 +376,7 @@ def test_in_flight(two_consumers: Queue) -> None:
 def test_throughput_by_buckets(queue: Queue) -> None:
     for number in (4, 6):
         send(queue, *map(str, range(number)))
-        queue.value("SELECT pgque.ticker(%s)", queue.name)
+        queue.value("SELECT pgque._tick_early(%s)", queue.name)
         if number == 4:
             age(
                 queue,
@@ -435,6 +435,7 @@ def test_a_tick_with_events_notifies(queue: Queue, queue_database: str) -> None:
         queue.connection.execute(
             "UPDATE pgque.queue SET queue_ticker_idle_period = '1 microsecond' WHERE queue_name = %s", [queue.name]
         )
+        queue.value("SELECT pgque.set_queue_config(%s, 'ticker_max_lag', '1 millisecond')", queue.name)
         empty = queue.value("SELECT pgque.ticker(%s)", queue.name)
         assert empty is not None
         send(queue, "x")

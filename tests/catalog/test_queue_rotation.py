@@ -158,10 +158,9 @@ def test_maint_rotates_and_calls_the_queues_own_functions(rotating: Queue) -> No
         called = [(rotating.name, "queue_hooks")]
         assert rotating.rows("SELECT * FROM maintained") == called
         assert notices == [f"maint: public.broken_maint of queue {rotating.name} failed: division by zero"]
-        # One that does not offer its rights to administrators, or belongs to somebody who could not register it.
+        # It is somebody else's, and does not offer its rights; or has none to its table.
         for change, back in (
             ("SECURITY INVOKER", "SECURITY DEFINER"),
-            ("OWNER TO CURRENT_USER", "OWNER TO queue_hooks"),
             ("OWNER TO pgque_reader", "OWNER TO queue_hooks"),
             ("RENAME TO another", None),
         ):
@@ -171,10 +170,13 @@ def test_maint_rotates_and_calls_the_queues_own_functions(rotating: Queue) -> No
             assert len(notices) == 2, change
             if back is not None:
                 connection.execute(f"ALTER FUNCTION extra_maint(text) {back}")
-        connection.execute("ALTER FUNCTION another(text) RENAME TO extra_maint")
-        connection.execute("REVOKE ALL ON FUNCTION extra_maint(text) FROM PUBLIC")
-        rotating.value("SELECT pgque.maint()")
         assert rotating.rows("SELECT * FROM maintained") == called
+        # Its own, it calls with its own rights.
+        connection.execute("ALTER FUNCTION another(text) RENAME TO extra_maint")
+        connection.execute("ALTER FUNCTION extra_maint(text) SECURITY INVOKER")
+        connection.execute("ALTER FUNCTION extra_maint(text) OWNER TO CURRENT_USER")
+        rotating.value("SELECT pgque.maint()")
+        assert rotating.rows("SELECT * FROM maintained") == [*called, (rotating.name, rotating.value("SELECT user"))]
     finally:
         connection.execute("UPDATE pgque.queue SET queue_extra_maint = NULL; DROP OWNED BY queue_hooks")
         connection.execute("DROP FUNCTION IF EXISTS extra_maint(text), broken_maint(text); DROP ROLE queue_hooks")

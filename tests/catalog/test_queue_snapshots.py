@@ -45,6 +45,7 @@ def drain(queue: Queue, consumer: str = "c") -> list[list[str]]:
 @pytest.fixture
 def consumed(queue: Queue) -> Queue:
     queue.value("SELECT pgque.subscribe(%s, 'c')", queue.name)
+    queue.value("SELECT pgque.set_queue_config(%s, 'ticker_max_lag', '1 millisecond')", queue.name)
     return queue
 
 

@@ -40,6 +40,22 @@ def test_count_or_lag_make_a_tick_due(queue: Queue) -> None:
     assert ticker(queue) == 3
 
 
+def test_a_clock_ticks_earlier_than_the_default_asks_and_keeps_to_every_other_value(queue: Queue) -> None:
+    early = "SELECT pgque._tick_early(%s)"
+    queue.send("1")
+    assert ticker(queue) is None, "by hand the default is 3 seconds"
+    assert queue.value(early, queue.name) == 1
+    configure(queue, ticker_max_lag="2 seconds")
+    queue.send("2")
+    assert queue.value(early, queue.name) == 0
+    age(queue, "2 seconds")
+    assert queue.value(early, queue.name) == 1
+    queue.value("SELECT pgque.set_queue_config(%s, 'ticker_max_lag', NULL)", queue.name)
+    queue.send("3")
+    assert queue.value("SELECT pgque._tick_early()") >= 1
+    assert queue.value("SELECT ev_new FROM pgque.get_queue_info(%s)", queue.name) == 0
+
+
 def test_idle_queues_tick_at_growing_intervals(queue: Queue) -> None:
     ticks = 0
     for _ in range(100):  # a second each
@@ -92,7 +108,7 @@ def test_ticker_of_all_queues_counts_ticks(queue: Queue) -> None:
     other = Queue(queue.connection, f"{queue.name} other")
     other.value("SELECT pgque.create_queue(%s)", other.name)
     queue.send("x"), other.send("x")
-    age(queue, "1 second"), age(other, "1 second")
+    age(queue, "3 seconds"), age(other, "3 seconds")
     assert queue.value("SELECT pgque.ticker()") >= 2
     assert queue.value("SELECT last_tick_id FROM pgque.get_queue_info(%s)", queue.name) == 2
     assert queue.value("SELECT last_tick_id FROM pgque.get_queue_info(%s)", other.name) == 2
@@ -114,13 +130,13 @@ def test_force_tick_where_there_is_no_ticker(queue: Queue, function: str) -> Non
     assert queue.fails(f"SELECT pgque.{function}('nope')").sqlstate == "P0001"
     for parameter in ("ticker_paused", "external_ticker"):
         configure(queue, **{parameter: "true"})
-        assert "ticker not allowed" in str(queue.fails(f"SELECT pgque.{function}(%s)", queue.name))
+        assert "queue not found or ticks not allowed" in str(queue.fails(f"SELECT pgque.{function}(%s)", queue.name))
         configure(queue, **{parameter: "false"})
 
 
 def test_paused_and_external_queues_are_not_ticked(queue: Queue) -> None:
     queue.send("x")
-    assert "queue not found: nope" in str(queue.fails("SELECT pgque.ticker('nope')"))
+    assert "no such queue" in str(queue.fails("SELECT pgque.ticker('nope')"))
     for parameter, message in (
         ("ticker_paused", "Ticker has been paused for this queue"),
         ("external_ticker", "This queue has external tick source."),
@@ -162,7 +178,7 @@ def test_listeners_hear_of_ticks_with_events_only(queue: Queue) -> None:
     age(queue, "1 hour")
     assert ticker(queue) == 2  # idle
     queue.send("x")
-    age(queue, "1 second")
+    age(queue, "3 seconds")
     assert ticker(queue) == 3
     assert [notice.payload for notice in queue.connection.notifies(timeout=30, stop_after=1)] == ["3"]
 
@@ -173,7 +189,7 @@ def test_information_about_queues_and_consumers(queue: Queue) -> None:
     (row,) = queue.rows("SELECT * FROM pgque.get_queue_info(%s)", queue.name)
     assert row[:3] == (queue.name, 3, 0) and row[5:8] == (False, False, 500)
     assert row[12:] == (2, 1) and row[10].total_seconds() > 0
-    age(queue, "1 second")
+    age(queue, "3 seconds")
     ticker(queue)
     (row,) = queue.rows("SELECT * FROM pgque.get_queue_info() WHERE queue_name = %s", queue.name)
     assert row[12:] == (0, 2) and row[11] > 0

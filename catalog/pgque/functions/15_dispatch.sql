@@ -5,7 +5,7 @@
 -- the queues' names and a statement for the table that each queue writes to at present. A trigger on the table of queues
 -- generates them anew when a queue is created, dropped or switched to its next table. Whoever is still at work with older
 -- ones does no harm: no table is emptied while it has events that somebody needs. Beyond 64 queues the younger ones go the
--- slow way.
+-- slow way, as do those with a limit for each transaction.
 
 
 -- The table of a queue's events, or the one of its three that has this number, as it is written in a statement.
@@ -27,6 +27,21 @@ BEGIN
 END $$;
 
 
+-- Count what a transaction sends to a queue that has a limit. The count is the transaction's own, and goes back with its
+-- savepoints; a limit guards against mistakes, not against somebody who sets it anew.
+CREATE OR REPLACE FUNCTION pgque._count_sent(this pgque.queue, number integer) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counter constant text := 'pgque.sent_' || this.queue_id;
+    sent integer := coalesce(nullif(current_setting(counter, true), ''), '0')::integer + number;
+BEGIN
+    IF sent > this.queue_per_tx_limit THEN
+        RAISE EXCEPTION 'Queue ''%'' allows max % events from one TX', this.queue_name, this.queue_per_tx_limit;
+    END IF;
+    PERFORM set_config(counter, sent::text, true);
+END $$;
+
+
 -- The slow way, for any queue. The transaction has an id before the event has one: see _late_events.
 CREATE OR REPLACE FUNCTION pgque._insert_events(
     queue text, type text, data text[], extra1 text, extra2 text, extra3 text, extra4 text
@@ -41,6 +56,8 @@ BEGIN
         RAISE EXCEPTION 'queue not found: %', queue;
     ELSIF this.queue_disable_insert THEN
         RAISE EXCEPTION 'Insert into queue disallowed';
+    ELSIF this.queue_per_tx_limit IS NOT NULL THEN
+        PERFORM pgque._count_sent(this, cardinality(data));
     END IF;
     EXECUTE 'WITH inserted AS (INSERT INTO ' || pgque._event_table(this.queue_id, this.queue_cur_table) ||
         ' (ev_id, ev_time, ev_txid, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4)'
@@ -90,7 +107,9 @@ BEGIN
         -- What all sessions execute must not be made of an older snapshot, which may have a queue that is gone.
         PERFORM FROM pgque.queue FOR SHARE;
     END IF;
-    queues := array(SELECT q FROM (SELECT * FROM pgque.queue WHERE NOT queue_disable_insert ORDER BY queue_id LIMIT 64) AS q
+    queues := array(SELECT q FROM (SELECT * FROM pgque.queue
+                            WHERE NOT queue_disable_insert AND queue_per_tx_limit IS NULL
+                            ORDER BY queue_id LIMIT 64) AS q
                      ORDER BY q.queue_name COLLATE "C");
     FOR name, parameters, type, data, extras IN VALUES
         ('send', 'payload text', '''default''', 'payload', ''),
@@ -144,9 +163,11 @@ BEGIN
     SELECT q.queue_id FROM pgque.queue q WHERE NOT EXISTS (SELECT FROM pgque.mutex m WHERE m.queue_id = q.queue_id);
     DELETE FROM pgque.mutex m
      WHERE m.queue_id <> 0 AND NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_id = m.queue_id);
+    DELETE FROM pgque.forced_tick f WHERE NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_id = f.queue_id);
     RETURN NULL;
 END $$;
 
 CREATE OR REPLACE TRIGGER queues_changed
-    AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF queue_id, queue_name, queue_cur_table, queue_disable_insert ON pgque.queue
+    AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF queue_id, queue_name, queue_cur_table, queue_disable_insert,
+       queue_per_tx_limit ON pgque.queue
     FOR EACH STATEMENT EXECUTE FUNCTION pgque._queues_changed();

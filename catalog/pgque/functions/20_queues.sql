@@ -9,7 +9,9 @@ DECLARE
     id integer;
     parent text;
 BEGIN
-    IF queue IS NULL OR queue = '' THEN
+    IF queue IS NULL THEN
+        RAISE EXCEPTION 'Invalid NULL value';
+    ELSIF queue = '' THEN
         RAISE EXCEPTION 'queue name must not be empty';
     END IF;
     IF octet_length(convert_to(queue, 'UTF8')) > 57 THEN
@@ -52,7 +54,7 @@ CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text, force bool) RETURNS inte
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     this pgque.queue;
-    subscribers bigint;
+    consumers integer[];
 BEGIN
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue FOR UPDATE;
     IF NOT FOUND THEN
@@ -61,20 +63,20 @@ BEGIN
     -- Whoever reads or writes these tables is waited for before other queues are concerned.
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', pgque._event_table(this.queue_id));
     PERFORM pgque._lock_queues(true);
+    consumers := array(SELECT s.sub_consumer FROM pgque.subscription s WHERE s.sub_queue = this.queue_id);
     IF force THEN
         DELETE FROM pgque.retry_queue WHERE ev_queue = this.queue_id;
         DELETE FROM pgque.subscription WHERE sub_queue = this.queue_id;
-    ELSE
-        SELECT count(*) INTO subscribers FROM pgque.subscription WHERE sub_queue = this.queue_id;
-        IF subscribers > 0 THEN
-            RAISE EXCEPTION 'cannot drop queue, consumers still attached';
-        END IF;
+    ELSIF cardinality(consumers) > 0 THEN
+        RAISE EXCEPTION 'cannot drop queue, consumers still attached';
     END IF;
+    consumers := consumers || array(SELECT d.dl_consumer_id FROM pgque.dead_letter d WHERE d.dl_queue_id = this.queue_id);
     EXECUTE format('DROP TABLE pgque.%I, pgque.%I, pgque.%I, pgque.%I', 'event_' || this.queue_id || '_0',
                    'event_' || this.queue_id || '_1', 'event_' || this.queue_id || '_2', 'event_' || this.queue_id);
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_id_seq');
     EXECUTE format('DROP SEQUENCE pgque.%I', 'event_' || this.queue_id || '_tick_seq');
     DELETE FROM pgque.queue WHERE queue_id = this.queue_id;
+    PERFORM pgque._forget_consumers(consumers);
     RETURN 1;
 END $$;
 
@@ -93,6 +95,11 @@ DECLARE
     kind text;
     changed bigint;
 BEGIN
+    IF queue IS NULL OR param IS NULL THEN
+        RAISE EXCEPTION 'Invalid NULL value';
+    ELSIF NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue) THEN
+        RAISE EXCEPTION 'No such event queue';
+    END IF;
     kind := CASE
         WHEN param IN ('ticker_max_count', 'max_retries') THEN 'integer'
         WHEN param IN ('ticker_max_lag', 'ticker_idle_period', 'rotation_period') THEN 'interval'

@@ -67,28 +67,37 @@ END $$;
 -- Ticks that are due, of all queues or of some: where there are ticker_max_count new events, or any and the last tick
 -- was ticker_max_lag ago; of idle queues at intervals that grow from a second to ticker_idle_period. One whose last tick
 -- is to come is looked after: the clock was set back, see _follow_clock.
-CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[]) RETURNS SETOF pgque._due_tick
+--
+-- A clock that is `early` makes of the default of ticker_max_lag what it can: a tick at each of its rounds. Another value
+-- is kept to. One that is not makes what force_next_tick() has asked for, even if a clock was faster.
+DROP FUNCTION IF EXISTS pgque._due_ticks(integer[]);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[], early boolean) RETURNS SETOF pgque._due_tick
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN QUERY
     SELECT due.queue_id, due.queue_name, due.queue_tick_seq::regclass, coalesce(due.tick_id + 1, 1), due.counted,
            due.has_events
-      FROM (SELECT q.*, last.*, count.counted, clock_timestamp() - last.tick_time AS age,
+      FROM (SELECT q.*, last.*, count.counted, clock_timestamp() - last.tick_time AS age, limits.lag, limits.forced,
                    count.counted > last.tick_event_seq
                    OR pg_snapshot_xmin(last.tick_snapshot) < pg_snapshot_xmax(last.tick_snapshot)
-                      AND clock_timestamp() - last.tick_time >= q.queue_ticker_max_lag
+                      AND clock_timestamp() - last.tick_time >= limits.lag
                       AND pgque._late_events(pgque._event_table(q.queue_id), last.tick_snapshot) AS has_events
               FROM pgque.queue q
+             CROSS JOIN LATERAL (
+                SELECT CASE WHEN early AND q.queue_ticker_max_lag = interval '3 seconds' THEN interval '1 millisecond'
+                            ELSE q.queue_ticker_max_lag END,
+                       NOT early AND EXISTS (SELECT FROM pgque.forced_tick f WHERE f.queue_id = q.queue_id)
+             ) AS limits (lag, forced)
              CROSS JOIN LATERAL (SELECT coalesce(pg_sequence_last_value(q.queue_event_seq::regclass), 0)) AS count (counted)
               LEFT JOIN LATERAL (SELECT t.* FROM pgque.tick t WHERE t.tick_queue = q.queue_id
                                   ORDER BY t.tick_id DESC LIMIT 1) AS last ON true
              WHERE NOT q.queue_external_ticker AND NOT q.queue_ticker_paused
                AND (only_queues IS NULL OR q.queue_id = ANY (only_queues))) AS due
      WHERE CASE
-            WHEN due.tick_id IS NULL OR due.age < interval '-1 second' THEN true
+            WHEN due.tick_id IS NULL OR due.forced OR due.age < interval '-1 second' THEN true
             WHEN due.has_events THEN
-                due.counted - due.tick_event_seq >= due.queue_ticker_max_count OR due.age >= due.queue_ticker_max_lag
-            ELSE due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.queue_ticker_max_lag,
+                due.counted - due.tick_event_seq >= due.queue_ticker_max_count OR due.age >= due.lag
+            ELSE due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.lag,
                 (SELECT (due.tick_time - t.tick_time) * 2 FROM pgque.tick t
                   WHERE t.tick_queue = due.queue_id AND t.tick_id < due.tick_id ORDER BY t.tick_id DESC LIMIT 1)))
            END
@@ -148,10 +157,11 @@ BEGIN
 END $$;
 
 
--- Make the ticks of these queues that are due, with one snapshot, and tell listeners of those that have events. Tick
+-- Make the ticks of these queues that are due (`early`: see _due_ticks), with one snapshot, and tell listeners of those that have events. Tick
 -- ids follow one another, so that a transaction whose own snapshot is too old to see the last tick fails with a
 -- serialization failure instead of taking an older snapshot for a newer one.
-CREATE OR REPLACE FUNCTION pgque._make_ticks(queues integer[], wait boolean) RETURNS SETOF bigint
+DROP FUNCTION IF EXISTS pgque._make_ticks(integer[], boolean);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgque._make_ticks(queues integer[], wait boolean, early boolean) RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     locked integer[] := '{}';
@@ -161,14 +171,18 @@ DECLARE
     portions bigint;
 BEGIN
     FOREACH id IN ARRAY queues LOOP
-        IF pgque._lock_ticks(id, wait) THEN
+        -- Who has asked for a tick gets it, not one that somebody else is making.
+        IF pgque._lock_ticks(id, wait OR NOT early AND EXISTS (SELECT FROM pgque.forced_tick f WHERE f.queue_id = id)) THEN
             locked := locked || id;
         END IF;
     END LOOP;
     PERFORM pgque._follow_clock(locked);
-    due := array(SELECT d FROM pgque._due_ticks(locked) AS d);  -- again, now that nobody else can be faster
+    due := array(SELECT d FROM pgque._due_ticks(locked, early) AS d);  -- again, now that nobody else can be faster
     IF cardinality(due) = 0 THEN
         RETURN;
+    END IF;
+    IF NOT early THEN
+        DELETE FROM pgque.forced_tick f WHERE f.queue_id = ANY (locked);
     END IF;
     snapshot := pgque._snapshot();
     FOR number IN 1 .. cardinality(due) LOOP
@@ -195,12 +209,27 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque.ticker() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    due integer[] := array(SELECT d.queue_id FROM pgque._due_ticks(NULL) AS d);
+    due integer[] := array(SELECT d.queue_id FROM pgque._due_ticks(NULL, false) AS d);
 BEGIN
     IF cardinality(due) = 0 THEN
         RETURN 0;
     END IF;
-    RETURN (SELECT count(*) FROM pgque._make_ticks(due, false));
+    RETURN (SELECT count(*) FROM pgque._make_ticks(due, false, false));
+END $$;
+
+
+-- What a clock calls (the server's, and ticker_loop()) for all queues, or for one: see _due_ticks. Returns how many ticks.
+CREATE OR REPLACE FUNCTION pgque._tick_early(queue text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    named constant integer[] := (SELECT ARRAY[q.queue_id] FROM pgque.queue q WHERE q.queue_name = queue);
+    due constant integer[] := array(SELECT d.queue_id FROM pgque._due_ticks(named, true) AS d
+                                     WHERE queue IS NULL OR d.queue_name = queue);
+BEGIN
+    IF cardinality(due) = 0 THEN
+        RETURN 0;
+    END IF;
+    RETURN (SELECT count(*) FROM pgque._make_ticks(due, false, true));
 END $$;
 
 
@@ -211,16 +240,16 @@ DECLARE
 BEGIN
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'queue not found: %', queue;
+        RAISE EXCEPTION 'no such queue';
     ELSIF this.queue_external_ticker THEN
         RAISE EXCEPTION 'This queue has external tick source.';
     ELSIF this.queue_ticker_paused THEN
         RAISE EXCEPTION 'Ticker has been paused for this queue';
     END IF;
-    IF NOT EXISTS (SELECT FROM pgque._due_ticks(ARRAY[this.queue_id])) THEN
+    IF NOT EXISTS (SELECT FROM pgque._due_ticks(ARRAY[this.queue_id], false)) THEN
         RETURN NULL;
     END IF;
-    RETURN (SELECT made FROM pgque._make_ticks(ARRAY[this.queue_id], true) AS made);
+    RETURN (SELECT made FROM pgque._make_ticks(ARRAY[this.queue_id], true, false) AS made);
 END $$;
 
 
@@ -243,10 +272,8 @@ DECLARE
     last pgque.tick;
 BEGIN
     SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'queue not found: %', queue;
-    ELSIF NOT this.queue_external_ticker OR this.queue_ticker_paused THEN
-        RAISE EXCEPTION 'queue not found or ticker not allowed: %', queue;
+    IF NOT FOUND OR NOT this.queue_external_ticker OR this.queue_ticker_paused THEN
+        RAISE EXCEPTION 'queue not found or ticker disabled: %', queue;
     END IF;
     IF tick_id IS NULL OR event_seq IS NULL THEN
         RAISE EXCEPTION 'tick_id and event_seq must not be null';
@@ -279,8 +306,9 @@ BEGIN
     SELECT * INTO this FROM pgque.queue q
      WHERE q.queue_name = queue AND NOT q.queue_external_ticker AND NOT q.queue_ticker_paused;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'queue not found or ticker not allowed: %', queue;
+        RAISE EXCEPTION 'queue not found or ticks not allowed: %', queue;
     END IF;
+    INSERT INTO pgque.forced_tick (queue_id) VALUES (this.queue_id);
     PERFORM count(nextval(this.queue_event_seq::regclass))
        FROM generate_series(1, this.queue_ticker_max_count::bigint * 2 + 1000);
     RETURN (SELECT t.tick_id FROM pgque.tick t WHERE t.tick_queue = this.queue_id ORDER BY t.tick_id DESC LIMIT 1);

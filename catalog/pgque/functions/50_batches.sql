@@ -67,10 +67,7 @@ BEGIN
      WHERE q.queue_name = queue AND c.co_name = consumer
        FOR NO KEY UPDATE OF s;
     IF NOT FOUND THEN
-        IF NOT EXISTS (SELECT FROM pgque.queue q WHERE q.queue_name = queue) THEN
-            RAISE EXCEPTION 'queue not found: %', queue;
-        END IF;
-        RAISE EXCEPTION 'Not subscriber to queue: %/%', queue, consumer;
+        RAISE EXCEPTION 'Not subscriber to queue: %/%', coalesce(queue, 'NULL'), coalesce(consumer, 'NULL');
     END IF;
     RETURN found_row;
 END $$;
@@ -127,10 +124,12 @@ BEGIN
     IF subscription.sub_role = 'coop_member' THEN
         RAISE EXCEPTION 'consumer % of queue % is a subconsumer, use receive_coop() or next_batch(queue, consumer, subconsumer)',
             consumer_name, queue_name;
-    ELSIF subscription.sub_role = 'coop_main'
-          AND EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = subscription.sub_id) THEN
-        RAISE EXCEPTION 'consumer % of queue % has subconsumers, use receive_coop() or next_batch(queue, consumer, subconsumer)',
-            consumer_name, queue_name;
+    ELSIF subscription.sub_role = 'coop_main' THEN
+        IF EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = subscription.sub_id) THEN
+            RAISE EXCEPTION 'consumer % of queue % has subconsumers, use receive_coop() or next_batch(queue, consumer, subconsumer)',
+                consumer_name, queue_name;
+        END IF;
+        UPDATE pgque.subscription s SET sub_role = 'normal' WHERE s.sub_id = subscription.sub_id;  -- somebody has deleted them
     END IF;
     batch_id := subscription.sub_batch;
     cur_tick_id := subscription.sub_next_tick;
@@ -247,9 +246,6 @@ BEGIN
         RAISE WARNING 'finish_batch: batch % not found', batch_id;
         RETURN 0;
     END IF;
-    IF closed.sub_role = 'coop_main' AND EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = closed.sub_id) THEN
-        RAISE EXCEPTION 'batch % belongs to a group of subconsumers, whose members finish their own batches', batch_id;
-    END IF;
     UPDATE pgque.subscription s
        SET sub_last_tick = CASE WHEN closed.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
            sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
@@ -259,9 +255,9 @@ BEGIN
 END $$;
 
 
--- Up to max_return messages of the consumer's batch. A batch without events is passed over as soon as there is a later
--- tick; the last one stays active, as next_batch() would leave it. After a long quiet time those are many: so where the
--- consumer stands is written once, in the end. A batch that has become another has another id.
+-- Up to max_return messages of the consumer's batch. Batches without events are passed over, and finished where nothing
+-- comes after them. After a long quiet time those are many: so where the consumer stands is written once, in the end. A
+-- batch that has become another has another id.
 CREATE OR REPLACE FUNCTION pgque.receive(queue text, consumer text, max_return int DEFAULT 100) RETURNS SETOF pgque.message
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
@@ -284,7 +280,12 @@ BEGIN
                    batch.batch_id)) || ' ORDER BY 1 LIMIT ' || max_return;
         EXIT WHEN FOUND;
         following := pgque._find_tick(batch.queue_id, batch.next_tick_id, NULL, NULL, NULL);
-        EXIT WHEN following IS NULL;
+        IF following IS NULL THEN
+            batch.batch_id := NULL;
+            batch.prev_tick_id := batch.next_tick_id;
+            batch.next_tick_id := NULL;
+            EXIT;
+        END IF;
         IF batch.batch_id = id THEN
             batch.batch_id := nextval('pgque.batch_id_seq');
         END IF;
@@ -293,7 +294,7 @@ BEGIN
         SELECT t.tick_id, t.tick_snapshot INTO batch.next_tick_id, batch.next_snapshot
           FROM pgque.tick t WHERE t.tick_queue = batch.queue_id AND t.tick_id = following;
     END LOOP;
-    IF batch.batch_id <> id THEN
+    IF batch.batch_id IS DISTINCT FROM id THEN
         UPDATE pgque.subscription s
            SET sub_batch = batch.batch_id, sub_last_tick = batch.prev_tick_id, sub_next_tick = batch.next_tick_id,
                sub_active = now()

@@ -80,9 +80,13 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque.batch_retry(batch_id bigint, retry_seconds integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    batch pgque._batch_state := pgque._locked_batch(batch_id);
+    batch pgque._batch_state;
     queued bigint;
 BEGIN
+    IF NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_batch = batch_id) THEN
+        RAISE EXCEPTION 'batch_retry: batch % not found', batch_id;
+    END IF;
+    batch := pgque._locked_batch(batch_id);
     IF retry_seconds IS NULL THEN
         RAISE EXCEPTION 'retry time must not be null';
     END IF;

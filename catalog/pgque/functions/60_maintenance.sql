@@ -74,8 +74,8 @@ BEGIN
     ELSIF deliver_at <= now() THEN
         RETURN pgque.insert_event(queue, type, payload::text);
     END IF;
-    INSERT INTO pgque.delayed_events (de_queue_id, de_deliver_at, de_type, de_payload)
-    SELECT q.queue_id, deliver_at, type, payload::text FROM pgque.queue q WHERE q.queue_name = queue
+    INSERT INTO pgque.delayed_events (de_queue_name, de_deliver_at, de_type, de_payload)
+    SELECT q.queue_name, deliver_at, type, payload::text FROM pgque.queue q WHERE q.queue_name = queue
     RETURNING de_id INTO id;
     IF id IS NULL THEN
         RAISE EXCEPTION 'queue not found: %', queue;
@@ -89,11 +89,11 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN
     RETURN pgque._move_due('maint_deliver_delayed',
         array(SELECT q.queue_id FROM pgque.queue q
-               WHERE q.queue_id IN (SELECT d.de_queue_id FROM pgque.delayed_events d WHERE d.de_deliver_at <= now())
+               WHERE q.queue_name IN (SELECT d.de_queue_name FROM pgque.delayed_events d WHERE d.de_deliver_at <= now())
                  AND NOT q.queue_disable_insert),
         'WITH due AS (DELETE FROM pgque.delayed_events e USING '
-        '  (SELECT de_id FROM pgque.delayed_events WHERE de_queue_id = $1 AND de_deliver_at <= now()'
-        '    FOR UPDATE SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
+        '  (SELECT de_id FROM pgque.delayed_events JOIN pgque.queue ON queue_name = de_queue_name '
+        '    WHERE queue_id = $1 AND de_deliver_at <= now() FOR UPDATE OF delayed_events SKIP LOCKED) AS d WHERE e.de_id = d.de_id RETURNING e.*) '
         'INSERT INTO %s (ev_id, ev_time, ev_type, ev_data) SELECT nextval($2), now(), de_type, de_payload '
         'FROM (SELECT * FROM due ORDER BY de_deliver_at, de_id) AS ordered');
 END $$;

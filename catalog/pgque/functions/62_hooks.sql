@@ -1,9 +1,15 @@
 -- Hooks: functions of users (queue_extra_maint) that maintenance calls with the queue's name.
 --
--- A hook runs with the rights of its owner and nobody else's, also its default arguments and whatever else belongs to the
--- call: it is called by a function that is made for this call and belongs to the hook's owner, in which neither SET ROLE
--- nor RESET ROLE works. What a hook leaves behind in the session must not serve it once the session has its own rights back:
--- see _check_hook.
+-- A hook runs with the rights of the role that attached it (see _guard_queue, _hook_role), never with the server's: it is called
+-- by a function that is made for this call and belongs to that role, in which neither SET ROLE nor RESET ROLE works. What a hook leaves
+-- behind in the session must not serve it once the session has its own rights back: see _check_hook.
+
+
+-- The name of a function or table as it stands in a statement: the first dot ends the schema, which is public without one.
+CREATE OR REPLACE FUNCTION pgque.quote_fqname(i_name text) RETURNS text
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+RETURN CASE strpos(i_name, '.') WHEN 0 THEN 'public.' || quote_ident(i_name)
+            ELSE quote_ident(left(i_name, strpos(i_name, '.') - 1)) || '.' || quote_ident(substr(i_name, strpos(i_name, '.') + 1)) END;
 
 
 -- How many rows this transaction has written to tables with triggers that can be deferred. Until PostgreSQL 18 such a
@@ -48,41 +54,43 @@ BEGIN
 END $$;
 
 
--- The hook of this name, which has a schema. Raises an error where there is none, or one that may not be called: it must
--- be offered to administrators with its owner's rights, and its owner must be one who may register it.
-CREATE OR REPLACE FUNCTION pgque._hook(name text) RETURNS pg_proc
+-- With whose rights the hook of this name is to be called that a role has attached: that role's. Who may replace the hook
+-- would get them; so if it is somebody else's, no superuser's, it must be SECURITY DEFINER, and is called with its owner's
+-- rights. Raises an error where there is no such hook, or where it must not be called.
+DROP FUNCTION IF EXISTS pgque._hook(text);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgque._hook_role(name text, attached_by regrole) RETURNS regrole
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+    target constant text := pgque.quote_fqname(name) || '(text)';
     hook pg_proc;
-    admin oid := to_regrole('pgque_admin');
 BEGIN
-    SELECT p.* INTO hook
-      FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-     WHERE ARRAY[n.nspname, p.proname]::text[] = parse_ident(name)
-       AND p.prokind = 'f' AND p.pronargs = 1 AND p.proargtypes[0] = 'text'::regtype AND p.provariadic = 0;
+    SELECT p.* INTO hook FROM pg_proc p WHERE p.oid = to_regprocedure(target) AND p.prokind = 'f';
     IF NOT FOUND THEN
-        RAISE EXCEPTION USING ERRCODE = '42883', MESSAGE = format('function %s(text) does not exist', name),
+        RAISE EXCEPTION USING ERRCODE = '42883', MESSAGE = format('function %s does not exist', target),
             HINT = 'A hook is named with its schema, and has one argument of type text.';
-    ELSIF NOT hook.prosecdef OR admin IS NULL OR NOT has_function_privilege(admin, hook.oid, 'EXECUTE') THEN
+    ELSIF NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = attached_by
+                         AND (NOT pgque._is_others(r.oid) OR pg_has_role(r.oid, to_regrole('pgque_admin'), 'USAGE'))) THEN
+        RAISE EXCEPTION USING ERRCODE = '42501', HINT = 'Set queue_extra_maint without it, then with it.',
+            MESSAGE = format('the role that attached it, %s, may not administer queues', coalesce(attached_by::text, 'which is not known'));
+    ELSIF hook.proowner = attached_by OR NOT pgque._is_others(hook.proowner) THEN
+        RETURN attached_by;
+    ELSIF NOT hook.prosecdef OR NOT has_function_privilege(attached_by, hook.oid, 'EXECUTE') THEN
         RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = 'it must be SECURITY DEFINER, and pgque_admin must be allowed to execute it';
-    ELSIF NOT pg_has_role(hook.proowner, admin, 'USAGE')
-          OR EXISTS (SELECT FROM pg_roles r WHERE r.oid = hook.proowner AND r.rolsuper)
-          OR hook.proowner = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'pgque') THEN
-        RAISE EXCEPTION USING ERRCODE = '42501',
-            MESSAGE = 'it must belong to a member of pgque_admin that is neither a superuser nor the owner of schema pgque';
+            MESSAGE = format('role %s could make anything of it, which would run with the rights of role %s, which attached it',
+                             hook.proowner::regrole, attached_by),
+            HINT = 'Let its owner attach it, or make it SECURITY DEFINER and grant EXECUTE.';
     END IF;
-    RETURN hook;
+    RETURN hook.proowner::regrole;
 END $$;
 
 
 -- Call one hook of a queue.
-CREATE OR REPLACE FUNCTION pgque._call_hook(name text, queue text) RETURNS void
+DROP FUNCTION IF EXISTS pgque._call_hook(text, text);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgque._call_hook(name text, attached_by regrole, queue text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    hook pg_proc := pgque._hook(name);
-    target text := (SELECT format('%I.%I', n.nspname, hook.proname) FROM pg_namespace n WHERE n.oid = hook.pronamespace);
-    owner text := pg_get_userbyid(hook.proowner);
+    target constant text := pgque.quote_fqname(name);
+    owner constant text := pgque._hook_role(name, attached_by)::text;  -- quoted
     caller text := format('pgque.%I', '_calls_hook_' || pg_backend_pid());  -- seen by nobody else: it goes before the commit
     known text[];
     locks jsonb;
@@ -96,11 +104,11 @@ BEGIN
                    'SET search_path = pg_catalog, pg_temp AS %L', caller, format('BEGIN PERFORM %s($1); END', target));
     IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         -- A new owner must be able to create in the schema, for the moment of becoming the owner.
-        EXECUTE format('GRANT CREATE ON SCHEMA pgque TO %I', owner);
-        EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %I', caller, owner);
-        EXECUTE format('REVOKE CREATE ON SCHEMA pgque FROM %I', owner);
+        EXECUTE format('GRANT CREATE ON SCHEMA pgque TO %s', owner);
+        EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %s', caller, owner);
+        EXECUTE format('REVOKE CREATE ON SCHEMA pgque FROM %s', owner);
     ELSE
-        EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %I', caller, owner);
+        EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %s', caller, owner);
     END IF;
     known := pgque._session_objects();
     locks := pgque._session_locks();
@@ -124,18 +132,20 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     names text[];
     hooks text[];
+    roles regrole[];
     called integer := 0;
 BEGIN
-    SELECT array_agg(q.queue_name ORDER BY q.queue_id, h.number), array_agg(h.hook ORDER BY q.queue_id, h.number)
-      INTO names, hooks
-      FROM pgque.queue q, unnest(q.queue_extra_maint) WITH ORDINALITY AS h (hook, number)
+    SELECT array_agg(q.queue_name ORDER BY q.queue_id, h.number), array_agg(h.hook ORDER BY q.queue_id, h.number),
+           array_agg(h.role ORDER BY q.queue_id, h.number)
+      INTO names, hooks, roles
+      FROM pgque.queue q, unnest(q.queue_extra_maint, q.queue_extra_maint_roles) WITH ORDINALITY AS h (hook, role, number)
      WHERE _call_hooks.queue IS NULL OR q.queue_name = _call_hooks.queue;
     IF hooks IS NULL THEN
         RETURN 0;
     END IF;
     FOR i IN 1 .. cardinality(hooks) LOOP
         BEGIN
-            PERFORM pgque._call_hook(hooks[i], names[i]);
+            PERFORM pgque._call_hook(hooks[i], roles[i], names[i]);
             called := called + 1;
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING 'maint: % of queue % failed: %', hooks[i], names[i], sqlerrm;

@@ -45,7 +45,6 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
     main pgque.subscription;
     fresh boolean;
-    number int;
 BEGIN
     IF coalesce(consumer, '') = '' OR coalesce(subconsumer, '') = '' THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'consumer and subconsumer must not be empty';
@@ -76,10 +75,8 @@ BEGIN
     IF (pgque._coop_member(main, consumer, subconsumer)).sub_id IS NOT NULL THEN
         RETURN 0;
     END IF;
-    INSERT INTO pgque.consumer (co_name) VALUES (consumer || '.' || subconsumer) ON CONFLICT (co_name) DO NOTHING;
-    SELECT c.co_id INTO number FROM pgque.consumer c WHERE c.co_name = consumer || '.' || subconsumer;
     INSERT INTO pgque.subscription (sub_queue, sub_consumer, sub_role, sub_main)
-    VALUES (main.sub_queue, number, 'coop_member', main.sub_id);
+    VALUES (main.sub_queue, pgque._consumer(consumer || '.' || subconsumer), 'coop_member', main.sub_id);
     RETURN 1;
 END $$;
 
@@ -112,10 +109,7 @@ BEGIN
         PERFORM pgque._nack_batch(member.sub_batch, main.sub_consumer, interval '60 seconds', 'subconsumer unregistered');
     END IF;
     DELETE FROM pgque.subscription s WHERE s.sub_id = member.sub_id;
-    DELETE FROM pgque.consumer c
-     WHERE c.co_id = member.sub_consumer
-       AND NOT EXISTS (SELECT FROM pgque.subscription s WHERE s.sub_consumer = c.co_id)
-       AND NOT EXISTS (SELECT FROM pgque.dead_letter d WHERE d.dl_consumer_id = c.co_id);
+    PERFORM pgque._forget_consumers(ARRAY[member.sub_consumer]);
     UPDATE pgque.subscription s SET sub_role = 'normal'
      WHERE s.sub_id = main.sub_id AND NOT EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = main.sub_id);
     RETURN 1;

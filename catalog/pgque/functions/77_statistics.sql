@@ -44,9 +44,9 @@ $$;
 
 
 -- Three checks a queue, each 'ok', 'warning' or 'critical', and why:
---   ticker    the last tick is older than twice the idle period (critical: five times), or ticks are paused, or nothing makes any
---   rotation  the tables should have rotated one period ago (critical: three), so that they grow
---   dlq       there are dead letters (critical: over 1000)
+--   ticker_running  the last tick is older than twice the idle period (critical: five times), or ticks are paused, or nothing makes any
+--   rotation        the tables should have rotated one period ago (critical: three), so that they grow
+--   dlq             there are dead letters (critical: over 1000)
 CREATE OR REPLACE FUNCTION pgque.queue_health()
 RETURNS TABLE (queue_name text, check_name text, status text, detail text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -60,7 +60,7 @@ BEGIN
       FROM pgque.queue_stats() s
       JOIN pgque.queue q ON q.queue_id = s.queue_id
       CROSS JOIN LATERAL (
-        VALUES ('ticker',
+        VALUES ('ticker_running',
                 CASE WHEN s.ticker_paused OR q.queue_external_ticker AND s.last_tick_id IS NOT NULL THEN
                           CASE WHEN s.ticker_paused THEN 'warning' ELSE 'ok' END
                      WHEN s.last_tick_time IS NULL OR s.last_tick_time < now() - 5 * q.queue_ticker_idle_period THEN 'critical'

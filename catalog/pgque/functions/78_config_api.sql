@@ -2,7 +2,7 @@
 
 
 -- Creates a queue and sets its options, {"max_retries": 3, "ticker_max_lag": "1 second", ..}; null stands for a default.
--- Returns 1, or 0 where the queue existed; its options are set all the same.
+-- Returns 1, or 0 where the queue existed, which is left as it is.
 CREATE OR REPLACE FUNCTION pgque.create_queue(queue text, options jsonb) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -12,7 +12,9 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'options must be a JSON object';
     END IF;
     created := pgque.create_queue(queue);
-    PERFORM pgque.set_queue_config(queue, o.key, o.value) FROM jsonb_each_text(options) o;
+    IF created = 1 THEN
+        PERFORM pgque.set_queue_config(queue, o.key, o.value) FROM jsonb_each_text(options) o;
+    END IF;
     RETURN created;
 END $$;
 

@@ -97,7 +97,7 @@ DECLARE
     period pg_catalog.interval;
 BEGIN
     LOOP
-        PERFORM pgque.ticker();
+        PERFORM pgque._tick_early();
         COMMIT;
         SELECT pg_catalog.make_interval(secs => c.tick_period_ms::pg_catalog.float8 OPERATOR(pg_catalog./) 1000::pg_catalog.float8)
           INTO period FROM pgque.config AS c;

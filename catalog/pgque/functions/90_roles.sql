@@ -3,8 +3,8 @@
 -- pgque_reader consumes, pgque_writer produces, and neither includes the other; pgque_admin is both, and manages.
 -- Functions here run with the rights of the schema's owner, often a superuser. So administrators may do everything but
 -- what would run code of theirs in there: no triggers on these tables, no foreign keys to them (whose checks may call an
--- implicit cast of theirs with the rights of this schema's owner), no functions in this schema that could be taken
--- for one of ours. Names of tables that go into statements are not theirs to choose, either (0002_guards.sql).
+-- implicit cast of theirs with the rights of this schema's owner), and in this schema nothing but functions that cannot be
+-- taken for one of ours, as long as an event trigger of a superuser's sees to that (superuser/90_names.sql). Names of tables that go into statements are not theirs to choose, either (0002_guards.sql).
 -- Functions that begin with an underscore are the server's. Those that a public function without rights of its own calls
 -- are granted with it, and have no rights of their own, either.
 -- Roles are the cluster's: who installs may find them, or may lack the right to create them. Then all but the missing
@@ -82,6 +82,19 @@ BEGIN
 END $$;
 
 
+-- Lets administrators create functions in this schema, where their names are checked.
+CREATE OR REPLACE FUNCTION pgque._grant_create() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_event_trigger e JOIN pg_roles r ON r.oid = e.evtowner
+                WHERE e.evtname = 'pgque_names' AND e.evtfoid = to_regproc('pgque._on_names')
+                  AND e.evtenabled = 'A' AND e.evttags IS NULL AND r.rolsuper) THEN
+        PERFORM pgque._grant('pgque_admin', 'GRANT CREATE ON SCHEMA pgque TO pgque_admin'),
+                pgque._grant('pgque_admin', 'GRANT EXECUTE ON FUNCTION pgque._name_objection(oid) TO pgque_admin');
+    END IF;
+END $$;
+
+
 -- Creates the roles that are missing, and grants them what they have. Can be repeated. Returns _missing_roles(). With
 -- `adopt`, also roles that are somebody else's, see _role_objection.
 DROP FUNCTION IF EXISTS pgque._install_roles();  -- of an earlier version
@@ -103,7 +116,7 @@ BEGIN
             NULL;  -- somebody else was faster, in another database, or _missing_roles() will tell
         END;
     END LOOP;
-    -- Nobody but its owner creates in this schema.
+    -- Nobody else creates in this schema.
     FOR name IN SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
                   FROM pg_namespace n, aclexplode(n.nspacl) AS a
                  WHERE n.nspname = 'pgque' AND a.grantee <> n.nspowner AND a.privilege_type = 'CREATE' LOOP
@@ -131,7 +144,7 @@ BEGIN
            string_agg(c.oid::regclass::text, ', ') FILTER (WHERE c.relkind = 'S')
       INTO tables, sequences
       FROM pg_class c
-     WHERE c.relnamespace = 'pgque'::regnamespace AND c.relname <> 'mutex' AND pg_has_role(c.relowner, 'USAGE');
+     WHERE c.relnamespace = 'pgque'::regnamespace AND c.relname NOT IN ('mutex', 'forced_tick') AND pg_has_role(c.relowner, 'USAGE');
     SELECT string_agg(p.oid::regprocedure::text, ', ') FILTER (WHERE p.proname !~ '^_'),
            string_agg(p.oid::regprocedure::text, ', ') FILTER (WHERE p.proname ~ '^_')
       INTO routines, internals
@@ -197,9 +210,11 @@ BEGIN
             pgque._grant('pgque_admin', format('GRANT ALL ON SEQUENCE %s TO pgque_admin', sequences)),
             pgque._grant('pgque_admin', format('GRANT EXECUTE ON ROUTINE %s TO pgque_admin', routines)),
             pgque._grant('pgque_admin', 'REVOKE ALL ON FUNCTION pgque.uninstall(), pgque.insert_event_bulk(text, text, text[]) FROM pgque_admin'),
-            -- What start(), stop() and cursors are made of, which have the caller's rights.
-            pgque._grant('pgque_admin', 'GRANT EXECUTE ON FUNCTION pgque._server(), pgque._has_cron(), pgque._cursor_query(bigint)
+            -- What start(), stop(), ticker_loop(), cursors and the tables' guards are made of, which have the caller's rights.
+            pgque._grant('pgque_admin', 'GRANT EXECUTE ON FUNCTION pgque._server(), pgque._has_cron(), pgque._cursor_query(bigint), pgque._tick_early(text),
+                pgque._is_own_role(), pgque._refuse(text, text)
                 TO pgque_admin');
+    PERFORM pgque._grant_create();
     RETURN pgque._missing_roles();
 END $$;
 
