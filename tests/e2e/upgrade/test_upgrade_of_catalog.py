@@ -115,6 +115,10 @@ def test_migrate_writes_capture_anew_where_it_is_not_as_it_should_be(
 ) -> None:
     db = earlier
     migrate = "SELECT * FROM pgtrickle.migrate()"
+    # Their first refreshes capture the tables of this database, whose OIDs are others than those of the dumped one.
+    if db.state("shop.exact")["status"] == "SUSPENDED":
+        db.run("SELECT pgtrickle.resume_stream_table('shop.exact')")
+    db.assert_refreshed(*TABLES)
     current = db.rows(migrate)
     assert len(current) >= 6 and {action for _, _, action in current} == {"current"}
     ((source,),) = db.rows("SELECT 'shop.clicks'::regclass::oid::bigint")
