@@ -71,12 +71,13 @@ class Course:
 class Workload:
     """The stream tables of some queries, named as these are; those that are refused are left out."""
 
-    def __init__(self, database: Database, queries: Mapping[str, str]):
+    def __init__(self, database: Database, queries: Mapping[str, str], mode: str = "DIFFERENTIAL"):
         self.database, self.queries = database, queries
         self.courses = {name: Course() for name in queries}
+        schedule = {} if mode == "IMMEDIATE" else {"schedule": "1d"}
         for name, query in queries.items():
             try:
-                database.create(name, query, refresh_mode="DIFFERENTIAL", schedule="1d")
+                database.create(name, query, refresh_mode=mode, **schedule)
             except psycopg.errors.FeatureNotSupported as error:
                 self.courses[name].refused = error
             else:
@@ -99,6 +100,12 @@ class Workload:
                 course.differences += [f"{when}: {row}" for row in self._difference(name)]
             found = len(course.differences) - before
             logger.info("%s: %s, %d differences, %.1f s", when, name, found, time.monotonic() - began)
+
+    def compare(self, when: str) -> None:
+        """Look for rows that are missing or in excess as they are now, in the eyes of the transaction that is open."""
+        for name, course in self.courses.items():
+            if course.refused is None:
+                course.differences += [f"{when}: {row}" for row in self._difference(name)]
 
     def _executor(self, name: str) -> str:
         found: str = self.database.value(

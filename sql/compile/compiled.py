@@ -230,7 +230,7 @@ class Compiled:
         plan = Plan(frozenset(deltas), facts=self.facts)
         for oid, query in deltas.items():
             plan.cte(delta_name(oid).strip('"'), f"{query} OFFSET 0", materialized=None)
-        return self._immediate(plan, self.shape.apply_delta(plan, storage))
+        return self._immediate(plan, self.shape.apply_delta(plan, storage) if deltas else {})
 
     def immediate_full_sql(self, storage: str) -> str:
         """As `full_sql`, with what `immediate_sql` returns."""

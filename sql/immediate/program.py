@@ -100,8 +100,8 @@ class _Writer:
         return tuple(column.name for column in source.columns if column.name in used)
 
     def _lock(self) -> Lock:
-        if len(self.numbered) > 1:
-            return Lock.WHOLE
+        if len(self.numbered) != 1:
+            return Lock.WHOLE  # there is none where nothing of what the query names is needed
         (source,), shape = self.compiled.sources, self.compiled.shape
         if isinstance(shape, KeyedRows):
             alone = only_scan(shape.root, source) is not None

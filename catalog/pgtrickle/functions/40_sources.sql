@@ -229,6 +229,27 @@ BEGIN
 END $$;
 
 
+-- The labels of enums and the attributes of composite types that some types are made of.
+CREATE OR REPLACE FUNCTION pgtrickle._type_parts(types oid[]) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE reached(typid) AS (
+        SELECT unnest(types)
+        UNION
+        SELECT m.typid
+        FROM reached r JOIN pg_type t ON t.oid = r.typid,
+             LATERAL (SELECT t.typelem UNION ALL SELECT t.typbasetype UNION ALL
+                      SELECT f.atttypid FROM pg_attribute f
+                      WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) AS m(typid)
+        WHERE m.typid <> 0)
+    SELECT concat(
+        (SELECT string_agg(format(' %s %L', e.oid, e.enumlabel), ',' ORDER BY e.oid)
+         FROM reached r JOIN pg_enum e ON e.enumtypid = r.typid),
+        (SELECT string_agg(format(' %s %s %s %I', f.attrelid, f.attnum, f.atttypid, f.attname), ',' ORDER BY f.attrelid, f.attnum)
+         FROM reached r JOIN pg_type t ON t.oid = r.typid AND t.typtype = 'c'
+         JOIN pg_attribute f ON f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped))
+$$;
+
+
 -- SHA-256 of what the columns of a source and its primary key, or the text of a view and whose rights it has, are now. It
 -- differs as soon as a column was dropped, also if there is another of its name, renamed, retyped, or is generated
 -- otherwise, an enum has other labels or a composite type other attributes. (PL/pgSQL keeps its plans from call to call:
@@ -257,23 +278,9 @@ BEGIN
     END IF;
     -- Rows are known by what their values look like, which changes with the labels of enums.
     IF labelled THEN
-        description := concat(description, (
-            WITH RECURSIVE reached(typid) AS (
-                SELECT a.atttypid FROM pg_attribute a
-                WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped
-                UNION
-                SELECT m.typid
-                FROM reached r JOIN pg_type t ON t.oid = r.typid,
-                     LATERAL (SELECT t.typelem UNION ALL SELECT t.typbasetype UNION ALL
-                              SELECT f.atttypid FROM pg_attribute f
-                              WHERE f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped) AS m(typid)
-                WHERE m.typid <> 0)
-            SELECT concat(
-                (SELECT string_agg(format(' %s %L', e.oid, e.enumlabel), ',' ORDER BY e.oid)
-                 FROM reached r JOIN pg_enum e ON e.enumtypid = r.typid),
-                (SELECT string_agg(format(' %s %s %s', f.attrelid, f.attnum, f.atttypid), ',' ORDER BY f.attrelid, f.attnum)
-                 FROM reached r JOIN pg_type t ON t.oid = r.typid AND t.typtype = 'c'
-                 JOIN pg_attribute f ON f.attrelid = t.typrelid AND f.attnum > 0 AND NOT f.attisdropped))));
+        description := concat(description, pgtrickle._type_parts(ARRAY(
+            SELECT a.atttypid FROM pg_attribute a
+            WHERE a.attrelid = source AND a.attname = ANY (columns) AND a.attnum > 0 AND NOT a.attisdropped)));
     END IF;
     description := concat(description, ' key ', key);
     IF kind IN ('v', 'm') THEN

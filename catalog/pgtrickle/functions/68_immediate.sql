@@ -31,21 +31,25 @@ LANGUAGE sql STABLE ROWS 4 SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The types of users that the functions of a stream table mention, but for those of tables.
-CREATE OR REPLACE FUNCTION pgtrickle._mentioned_types(pgt_id bigint) RETURNS text
+-- The types of users that the functions of a stream table mention, but for those of tables: which takes long to find out.
+DROP FUNCTION IF EXISTS pgtrickle._mentioned_types(bigint), pgtrickle._immediate_state(bigint);  -- of an earlier version
+CREATE OR REPLACE FUNCTION pgtrickle._types_mentioned(pgt_id bigint) RETURNS oid[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT string_agg(DISTINCT format('%I.%I', n.nspname, t.typname), ',')
-    FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
-    JOIN pg_proc p ON p.pronamespace IN ('pgtrickle_roles'::regnamespace, 'pgtrickle_changes'::regnamespace)
-                  AND p.proname ~ format('^immediate_%s_', _mentioned_types.pgt_id)
-    WHERE t.oid >= 16384 AND t.typelem = 0 AND strpos(p.prosrc, t.typname) > 0
-      AND (t.typrelid = 0 OR (SELECT c.relkind FROM pg_class c WHERE c.oid = t.typrelid) = 'c')
+    SELECT ARRAY(
+        SELECT t.oid FROM pg_type t
+        WHERE t.oid >= 16384 AND t.typelem = 0
+          AND (t.typrelid = 0 OR (SELECT c.relkind FROM pg_class c WHERE c.oid = t.typrelid) = 'c')
+          AND EXISTS (SELECT FROM pg_proc p
+                      WHERE p.pronamespace IN ('pgtrickle_roles'::regnamespace, 'pgtrickle_changes'::regnamespace)
+                        AND p.proname ~ format('^immediate_%s_', _types_mentioned.pgt_id)
+                        AND strpos(p.prosrc, btrim(quote_ident(t.typname), '"')) > 0)
+        ORDER BY t.oid)
 $$;
 
 
--- What the triggers of a stream table are now, with their functions; the tables that have them; and the names that the functions
--- mention. One that was disabled and enabled again is another.
-CREATE OR REPLACE FUNCTION pgtrickle._immediate_state(pgt_id bigint) RETURNS text
+-- What the triggers of a stream table are now, with their functions; the tables that have them; the names that the functions mention, with
+-- the labels and attributes of types; and these types. One that was disabled and enabled again is another.
+CREATE OR REPLACE FUNCTION pgtrickle._immediate_state(pgt_id bigint, types oid[]) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH place AS (SELECT * FROM pgtrickle._immediate_relations(_immediate_state.pgt_id))
     SELECT concat_ws('/',
@@ -57,7 +61,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         (SELECT md5(concat_ws(',', pgtrickle._qualified((SELECT s.pgt_relid FROM pgtrickle.pgt_definitions s
                                                          WHERE s.pgt_id = _immediate_state.pgt_id)),
                               string_agg(DISTINCT pgtrickle._qualified(l.source), ','),
-                              pgtrickle._mentioned_types(_immediate_state.pgt_id))) FROM place l))
+                              (SELECT string_agg(format('%I.%I', n.nspname, t.typname) || pgtrickle._type_parts(ARRAY[t.oid]), ','
+                                                 ORDER BY t.oid)
+                               FROM pg_type t JOIN pg_namespace n ON n.oid = t.typnamespace
+                               WHERE t.oid = ANY (types)))) FROM place l),
+        array_to_string(types, ','))
 $$;
 
 
@@ -119,12 +127,13 @@ CREATE OR REPLACE FUNCTION pgtrickle._immediate_gap(pgt_id bigint) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     made text[] := string_to_array((SELECT i.state FROM pgtrickle.pgt_immediate i WHERE i.pgt_id = _immediate_gap.pgt_id), '/');
-    state text[] := string_to_array(pgtrickle._immediate_state(pgt_id), '/');
+    state text[] := string_to_array(
+        pgtrickle._immediate_state(pgt_id, coalesce(string_to_array(made[4], ',')::oid[], '{}')), '/');
 BEGIN
     IF state[2] IS DISTINCT FROM made[2] THEN
         RETURN 'a table that it reads, or a partition or child of one, was added or removed';
     ELSIF state[3] IS DISTINCT FROM made[3] THEN
-        RETURN 'it, or a table that it reads, was renamed';
+        RETURN 'it, or a table or type that it reads, was renamed or altered';
     ELSIF state[1] IS DISTINCT FROM made[1] THEN
         RETURN 'a trigger that maintains it was dropped, disabled or changed';
     END IF;
@@ -317,6 +326,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     target text := pgtrickle._qualified(relation);
     named text := (SELECT string_agg(quote_ident(c), ', ') FROM unnest(columns) AS c);
+    enabled text;
     t record;
 BEGIN
     FOR t IN SELECT * FROM pgtrickle._immediate_triggers(pgt_id) n
@@ -333,9 +343,11 @@ BEGIN
             CASE t.part WHEN 'begin' THEN format('pgtrickle._begin_immediate(%L)', pgt_id)
                         WHEN 'hold' THEN format('pgtrickle_roles.%I()', format('immediate_%s_hold', pgt_id))
                         ELSE format('pgtrickle_roles.%I()', format('immediate_%s_%s', pgt_id, number)) END);
-        EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER %I', target, t.name);
         PERFORM pgtrickle._check_placed(relation, t.name);
+        enabled := concat_ws(', ', enabled, format('ENABLE ALWAYS TRIGGER %I', t.name));
     END LOOP;
+    -- In one command: after each of them all that has triggers on the table is looked at.
+    EXECUTE format('ALTER TABLE ONLY %s %s', target, enabled);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._write_immediate_triggers(bigint, oid, int, text[], boolean) FROM PUBLIC;
 
@@ -518,7 +530,7 @@ BEGIN
     -- What the triggers have counted in this transaction that were there before.
     PERFORM set_config('pgtrickle.begun_' || pgt_id, '', true), set_config('pgtrickle.left_' || pgt_id, '', true);
     INSERT INTO pgtrickle.pgt_immediate (pgt_id, state, lock, relations)
-    SELECT pgt_id, pgtrickle._immediate_state(pgt_id), program->>'lock', relations || d.pgt_relid
+    SELECT pgt_id, pgtrickle._immediate_state(pgt_id, pgtrickle._types_mentioned(pgt_id)), program->>'lock', relations || d.pgt_relid
     FROM pgtrickle.pgt_definitions d WHERE d.pgt_id = pgt_id;
 END $$;
 

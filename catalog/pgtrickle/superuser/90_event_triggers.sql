@@ -19,8 +19,7 @@ BEGIN
     SELECT array_agg(r) INTO altered FROM above a, unnest(pgtrickle._relations(a.relid)) AS r;
     PERFORM pgtrickle._mark_immediate(CASE WHEN NOT EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() e
-        WHERE e.classid IS DISTINCT FROM 'pg_class'::regclass
-          AND e.command_tag IN ('ALTER SCHEMA', 'ALTER TYPE', 'ALTER DOMAIN')) THEN coalesce(altered, '{}') END);
+        WHERE e.command_tag IN ('ALTER SCHEMA', 'ALTER TYPE', 'ALTER DOMAIN')) THEN coalesce(altered, '{}') END);
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._follow_immediate() FROM PUBLIC;
 

@@ -103,6 +103,24 @@ def test_recursion_is_warned_of(t: Database) -> None:
     t.assert_current("s")
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH RECURSIVE r AS (SELECT id FROM t UNION SELECT t.id FROM t JOIN r ON t.id = r.id + 1)"
+        " SELECT x FROM (VALUES (0), (0)) AS v (x)",
+        "WITH r AS (SELECT id FROM t) SELECT 1 AS x",
+        "SELECT 1 AS x WHERE false AND EXISTS (SELECT FROM t)",
+    ],
+)
+def test_table_of_which_nothing_is_needed(t: Database, query: str) -> None:
+    t.create("s", query, refresh_mode="IMMEDIATE")
+    t.create("over", "SELECT count(*) AS n FROM s", refresh_mode="IMMEDIATE")
+    for statement in ("INSERT INTO t VALUES (11, 0)", "UPDATE t SET v = 0", "DELETE FROM t WHERE id = 1", "TRUNCATE t"):
+        t.run(statement)
+        t.assert_current("s", "over")
+    assert t.state("s")["refresh_mode"] == "IMMEDIATE"
+
+
 def test_row_level_security(db: Database, role: Any) -> None:
     """The stream table has all rows, whoever writes; where its owner may not see all of them it is refused."""
     db.run(

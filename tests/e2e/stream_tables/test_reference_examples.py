@@ -1,5 +1,6 @@
 """Every example of the reference as it stands there: right at first, and after inserts, updates and deletes.
 
+In IMMEDIATE mode after each statement, in DIFFERENTIAL mode after each refresh.
 Statements are in `reference_examples.sql`, tables in `reference_sources.sql`. What is tested is the query: the options
 `append_only` and `cdc_mode` are left out, cron expressions give way to an hour, FULL to DIFFERENTIAL.
 """
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from psycopg import errors
 
 from tests.e2e.conftest import Database, Headwater, _database
 
@@ -255,23 +258,42 @@ def differs(database: Database, name: str) -> list[tuple[object, ...]]:
     )
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_example_follows_its_sources(examples: Database, example: str) -> None:
+@contextmanager
+def made(database: Database, example: str, mode: str) -> Iterator[tuple[str, list[str]]]:
+    """An example in some mode, right and not empty: its stream table and its sources, as before at the end."""
     found = re.fullmatch(r"(\w+)(?: \((\w+)\))?", example)
     assert found is not None
     name, schema = found[1], found[2] or "public"
     # A name that is also one of the sources' gives way.
     stored = f"st_{name}" if name in CHANGES else name
-    statement = EXAMPLES[example].replace(f"name => '{name}'", f"name => '{stored}'")
-    examples.run(f"SET search_path = {schema}, public")
-    statement = re.sub(r"schedule => '(@hourly|0 6.*?)'", "schedule => '1h'", statement)
-    examples.run(statement.replace("'FULL'", "'DIFFERENTIAL'"))
+    statement = EXAMPLES[example].replace(f"'{name}'", f"'{stored}'", 1)
+    database.run(f"SET search_path = {schema}, public")
+    database.run(in_mode(statement, mode))
     sources: list[str] = []
     try:
-        assert examples.state(stored)["refresh_mode"] == "DIFFERENTIAL"
-        assert examples.value(f"SELECT count(*) FROM {stored}") > 0
-        assert differs(examples, stored) == []
-        sources += sources_of(examples, stored)
+        assert database.state(stored)["refresh_mode"] == mode
+        assert database.value(f"SELECT count(*) FROM {stored}") > 0
+        assert differs(database, stored) == []
+        sources += sources_of(database, stored)
+        yield stored, sources
+    finally:
+        database.run("RESET search_path")
+        database.run("SELECT pgtrickle.drop_stream_table(%s)", stored)
+        restore(database, sources)
+
+
+def in_mode(statement: str, mode: str) -> str:
+    """A statement of the reference with another mode, and with another schedule where it would not fit."""
+    if mode == "DIFFERENTIAL":
+        statement = re.sub(r"schedule => '(@hourly|0 6.*?)'", "schedule => '1h'", statement)
+        return statement.replace("'FULL'", "'DIFFERENTIAL'")
+    statement = re.sub(r",\s*((schedule|refresh_mode) => '[^']*'|'1m')(?=[,\s])", "", statement)
+    return f"{statement.rstrip(');').rstrip()}, refresh_mode => '{mode}')"
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_follows_its_sources(examples: Database, example: str) -> None:
+    with made(examples, example, "DIFFERENTIAL") as (stored, sources):
         for what, change in enumerate(("inserts", "updates", "deletes")):
             with examples.connection.transaction():
                 for source in sources:
@@ -281,15 +303,66 @@ def test_example_follows_its_sources(examples: Database, example: str) -> None:
             assert differs(examples, stored) == [], change
         with examples.connection.transaction():
             for source in sources:
-                rearrange(examples, source)
+                for statement in rearrangements(examples, source):
+                    examples.run(statement)
         forget_times(examples)
         examples.refresh(stored)
         assert differs(examples, stored) == [], "other keys, or more copies"
         assert {row["action"] for row in examples.history(stored)[1:]} <= {"DIFFERENTIAL", "NO_DATA"}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_is_equal_after_every_statement(examples: Database, example: str) -> None:
+    """In IMMEDIATE mode: within the transaction, after a rollback, and after TRUNCATE, too."""
+    with made(examples, example, "IMMEDIATE") as (stored, sources):
+
+        def run(statement: str) -> None:
+            examples.run(statement)
+            assert differs(examples, stored) == [], statement
+
+        for what in range(3):
+            with examples.connection.transaction():
+                for source in sources:
+                    run(CHANGES[source][what])
+        with examples.connection.transaction(force_rollback=True):
+            for source in sources:
+                run(f"TRUNCATE {source}")
+                run(CHANGES[source][0])
+        assert differs(examples, stored) == [], "rolled back"
+        for source in sources:
+            for statement in rearrangements(examples, source):
+                run(statement)
+        assert examples.state(stored)["refresh_mode"] == "IMMEDIATE"
+        assert [row["action"] for row in examples.history(stored)] == ["FULL"], "computed as a whole, once"
+
+
+def test_example_that_reads_another_is_equal_after_every_statement(examples: Database) -> None:
+    """order_totals and big_customers of "Referencing Other Stream Tables"."""
+    examples.create(
+        "customer_totals",
+        "SELECT customer_id, SUM(amount) AS total FROM orders GROUP BY customer_id",
+        refresh_mode="IMMEDIATE",
+    )
+    examples.create(
+        "big_customers",
+        "SELECT customer_id, total FROM pgtrickle.customer_totals WHERE total > 1000",
+        refresh_mode="IMMEDIATE",
+    )
+    try:
+        for change in (*CHANGES["orders"], *rearrangements(examples, "orders"), "TRUNCATE orders"):
+            examples.run(change)
+            examples.assert_current("customer_totals", "big_customers")
     finally:
-        examples.run("RESET search_path")
-        examples.run("SELECT pgtrickle.drop_stream_table(%s)", stored)
-        restore(examples, sources)
+        examples.run("SELECT pgtrickle.drop_stream_table(n) FROM unnest('{big_customers,customer_totals}'::text[]) n")
+        restore(examples, ["orders"])
+
+
+@pytest.mark.parametrize("example", ["order_totals", "daily_report"])
+def test_example_with_its_schedule_is_refused_in_immediate_mode(examples: Database, example: str) -> None:
+    """There is nothing that a schedule could say."""
+    refreshed = re.sub(r",\s*refresh_mode => '\w+'", "", EXAMPLES[example])
+    with pytest.raises(errors.FeatureNotSupported, match=r"schedule .* is not supported in IMMEDIATE mode"):
+        examples.run(f"{refreshed.rstrip(');').rstrip()}, refresh_mode => 'IMMEDIATE')")
 
 
 def forget_times(database: Database) -> None:
@@ -310,13 +383,14 @@ def sources_of(database: Database, stored: str) -> list[str]:
     ]
 
 
-def rearrange(database: Database, source: str) -> None:
+def rearrangements(database: Database, source: str) -> list[str]:
     """Give half of the rows other keys; where there is no key, have every row twice, but for one."""
     if database.value("SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass AND indisprimary", source):
-        database.run(f"UPDATE {source} SET id = id + 1000 WHERE id % 2 = 0")
-    else:
-        database.run(f"INSERT INTO {source} SELECT * FROM {source}")
-        database.run(f"DELETE FROM {source} WHERE ctid = (SELECT min(ctid) FROM {source})")
+        return [f"UPDATE {source} SET id = id + 1000 WHERE id % 2 = 0"]
+    return [
+        f"INSERT INTO {source} SELECT * FROM {source}",
+        f"DELETE FROM {source} WHERE ctid = (SELECT min(ctid) FROM {source})",
+    ]
 
 
 def restore(database: Database, sources: list[str]) -> None:
