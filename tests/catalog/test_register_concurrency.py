@@ -129,7 +129,7 @@ def test_a_register_is_created_and_dropped_once(connections: Open) -> None:
         together([partial(attempt, connection) for connection in everybody])
         return sorted(found, key=str)
 
-    created = outcomes(f"SELECT accum.register_create('{name}', '{{}}', '{{\"n\": \"int\"}}')")
+    created = outcomes(f'SELECT accum.register_create(\'{name}\', \'{{"item": "int"}}\', \'{{"n": "int"}}\')')
     assert created == [None, *[f'register "{name}" already exists'] * 3]
     altered = outcomes(f"SELECT accum.register_alter('{name}', '{{\"a\": \"int\"}}')")
     assert altered == [None, *[f'register "{name}" has a column "a" already'] * 3]

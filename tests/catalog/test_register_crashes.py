@@ -86,7 +86,7 @@ def test_killed_while_sessions_write(own_cluster: EmbeddedPostgres, high_write: 
                 assert row is not None and row[0] in (acknowledged[number], acknowledged[number] + 3, 0)
                 acknowledged[number] = row[0]
             total = connection.execute(
-                "SELECT (accum.r_balance()->>'n')::int, sum(n)::int FROM accum.r_balance_cache"
+                "SELECT (accum.r_balance()->>'n')::int, sum(n)::int FROM accum.r_totals_year"
             ).fetchone()
             assert total == (sum(acknowledged), sum(acknowledged))
 
@@ -118,7 +118,7 @@ def test_a_prepared_transaction_holds_up_the_repair_and_no_read(own_cluster: Emb
 
         def balances() -> object:
             return connection.execute(
-                "SELECT (accum.r_balance() ->> 'n')::int, (SELECT sum(n) FROM accum.r_balance_cache)"
+                "SELECT (accum.r_balance() ->> 'n')::int, (SELECT sum(n) FROM accum.r_totals_year)"
             ).fetchone()
 
         assert balances() == (1, 1)

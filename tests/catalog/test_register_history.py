@@ -276,13 +276,14 @@ def test_what_is_not_exact_is_not_taken_away_again(register_database: str) -> No
     """1e30 that was added and taken away again would have taken the 1 along; and 1 is not 1.000."""
     resources = '{"f": "double precision", "d": "numeric", "i": "integer", "s": "numeric(9,3)"}'
     with psycopg.connect(register_database, autocommit=True, options="-c timezone=UTC") as connection:
-        connection.execute("SELECT accum.register_create('odd', '{}', %s::jsonb)", [resources])
+        connection.execute("SELECT accum.register_create('odd', '{\"x\": \"int\"}', %s::jsonb)", [resources])
         movement = "INSERT INTO accum.odd_movements (recorder, period, f, d, i, s) VALUES ('r', %s, %s, %s, %s, %s)"
         connection.execute(movement, ["2024-11-01", 1, "1", 5, "1.5"])
         connection.execute(movement, ["2024-12-30", 1e30, "0.123", -(2**31), "-7"])
         before = value(connection, "SELECT accum.odd_balance(at_date := '2024-12-20')::text")
         assert json.loads(before, parse_float=str) == {"f": 1, "d": 1, "i": 5, "s": "1.500"}
-        connection.execute('SELECT accum.register_create(\'whole\', \'{}\', \'{"i": "integer", "b": "bigint"}\')')
+        resources = '{"i": "integer", "b": "bigint"}'
+        connection.execute("SELECT accum.register_create('whole', '{\"x\": \"int\"}', %s)", [resources])
         movement = "INSERT INTO accum.whole_movements (recorder, period, i, b) VALUES ('r', %s, %s, %s)"
         connection.execute(movement, ["2024-12-30", -(2**31), -(2**63)])
         assert value(connection, "SELECT accum.whole_balance(at_date := '2024-12-20')") == {"i": 0, "b": 0}

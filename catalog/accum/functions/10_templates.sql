@@ -7,12 +7,35 @@
 -- quoted here. Templates are filled in one pass, so that nothing in a name is ever taken for a part of a template.
 
 
--- One piece of text for each column: the pattern with %1$I the name and %2$s the type.
-CREATE OR REPLACE FUNCTION accum_internal._each(columns jsonb, pattern text, separator text DEFAULT '') RETURNS text
+-- One piece of text for each column: the pattern with %1$I the name and %2$s the type. They are in the order of `positions`; jsonb has
+-- an order of its own, which is that of columns that are not there.
+CREATE OR REPLACE FUNCTION accum_internal._each(columns jsonb, pattern text, separator text DEFAULT '', positions text[] DEFAULT NULL)
+RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(string_agg(format(pattern, c.key, c.value), separator ORDER BY c.ordinality), '')
+    SELECT coalesce(string_agg(format(pattern, c.key, c.value), separator ORDER BY array_position(positions, c.key), c.ordinality), '')
       FROM jsonb_each_text(columns) WITH ORDINALITY AS c
 $$;
+DROP FUNCTION IF EXISTS accum_internal._each(jsonb, text, text);  -- of an earlier version
+
+
+-- The names of declared columns in the order in which they are written. What is no object is refused by _columns.
+CREATE OR REPLACE FUNCTION accum_internal._written_order(declared text) RETURNS text[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE json_typeof(declared::json) WHEN 'object' THEN ARRAY(SELECT json_object_keys(declared::json)) ELSE '{}' END
+$$;
+
+
+-- Raises 42602 for names that no register is given any more; there may be some that have them.
+CREATE OR REPLACE FUNCTION accum_internal._check_new_names(role text, declared jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    name text;
+BEGIN
+    FOR name IN SELECT k FROM jsonb_object_keys(declared) AS k WHERE k ~ E'^\\d' LOOP
+        RAISE EXCEPTION 'invalid name of a %: "%"', role, name USING ERRCODE = '42602',
+            HINT = 'Names begin with a letter.';
+    END LOOP;
+END $$;
 
 
 -- A name in this schema, as an identifier.
@@ -108,14 +131,20 @@ $$;
 
 -- The hash of a cell: 64 bits, over the dimensions that are not NULL, so that a dimension added later, NULL in all
 -- movements so far, changes no hash. `pattern` is how a value is written, with %1$I the name and %2$s the type.
+--
+-- PostgreSQL's hash of a bigint is one of 32 bits, so that two large ones easily have the same: those are hashed as texts.
 CREATE OR REPLACE FUNCTION accum_internal._hash_of(dimensions jsonb, pattern text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(string_agg(format('coalesce(pg_catalog.' || CASE d.value
-               WHEN 'pg_catalog.text' THEN 'hashtextextended((' || pattern || ')::pg_catalog.text COLLATE pg_catalog."C", %3$L::pg_catalog.int8)'
-               WHEN 'pg_catalog.uuid' THEN 'uuid_hash_extended(' || pattern || ', %3$L::pg_catalog.int8)'
-               WHEN 'pg_catalog.date' THEN 'hash_array_extended(CASE WHEN ' || pattern || ' IS NOT NULL THEN ARRAY[' || pattern || '] END, %3$L::pg_catalog.int8)'
-               WHEN 'pg_catalog.bool' THEN 'hashint8extended((' || pattern || ')::pg_catalog.int4::pg_catalog.int8, %3$L::pg_catalog.int8)'
-               ELSE 'hashint8extended(' || pattern || ', %3$L::pg_catalog.int8)' END || ', 0)',
+    SELECT coalesce(string_agg(format('coalesce(' || replace(CASE d.value
+               WHEN 'pg_catalog.text' THEN 'pg_catalog.hashtextextended((@)::pg_catalog.text COLLATE pg_catalog."C", %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.uuid' THEN 'pg_catalog.uuid_hash_extended(@, %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.date' THEN 'pg_catalog.hash_array_extended(CASE WHEN @ IS NOT NULL THEN ARRAY[@] END, %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.bool' THEN 'pg_catalog.hashint8extended((@)::pg_catalog.int4::pg_catalog.int8, %3$L::pg_catalog.int8)'
+               WHEN 'pg_catalog.int8' THEN 'CASE WHEN @ OPERATOR(pg_catalog.>=) ''-2147483648''::pg_catalog.int8 '
+                   'AND @ OPERATOR(pg_catalog.<=) ''2147483647''::pg_catalog.int8 '
+                   'THEN pg_catalog.hashint8extended(@, %3$L::pg_catalog.int8) '
+                   'ELSE pg_catalog.hashtextextended((@)::pg_catalog.text COLLATE pg_catalog."C", %3$L::pg_catalog.int8) END'
+               ELSE 'pg_catalog.hashint8extended(@, %3$L::pg_catalog.int8)' END, '@', pattern) || ', 0)',
                d.key, d.value, hashtextextended(d.key COLLATE "C", 0)), ' OPERATOR(pg_catalog.#) ' ORDER BY d.ordinality), '0::pg_catalog.int8')
       FROM jsonb_each_text(accum_internal._qualified(dimensions)) WITH ORDINALITY AS d
 $$;
@@ -209,11 +238,21 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Raises 23505: there is one row for a hash, and another cell has it.
+CREATE OR REPLACE FUNCTION accum_internal._refuse_collision(register text, dim_hash bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'two cells of register "%" have the hash %', register, dim_hash USING ERRCODE = '23505',
+        HINT = 'Change the value of one of the dimensions.';
+END $$;
+
+
 -- A template, filled for a register: {{movements}} and {{audit}} are tables, and so are {{cache}}, {{year}}, {{month}}
 -- and {{day}}, as they are stored; {{name}} is the register's name as a literal and {{recorder}} the type of its
 -- recorder; {{named ~ _trg_ ~ }} is what is named as the register, between the two texts, and {{own ~ post}} what it has in
 -- accum_internal; {{dimensions ~ pattern ~ separator}} and {{resources ~ ...}} are lists of columns, {{arguments ~ ...}} and
--- {{amounts ~ ...}} the same with their types as `_qualified` writes them, {{bucket ~ moment}} the first day of the finest total, {{hash ~ pattern}} the hash.
+-- {{amounts ~ ...}} the same with their types as `_qualified` writes them, {{bucket ~ moment}} the first day of the finest total, {{hash ~ pattern}} the hash;
+-- {{same_cell}} is true where an upsert has met the row of its cell.
 CREATE OR REPLACE FUNCTION accum_internal._fill(r @extschema@._registers, template text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -230,10 +269,13 @@ BEGIN
         part := string_to_array(left(rest, position('}}' IN rest) - 1), ' ~ ');
         rest := substr(rest, position('}}' IN rest) + 2);
         result := result || CASE part[1]
-            WHEN 'dimensions' THEN accum_internal._each(r.dimensions, part[2], coalesce(part[3], ' '))
-            WHEN 'arguments' THEN accum_internal._each(accum_internal._qualified(r.dimensions), part[2], coalesce(part[3], ' '))
-            WHEN 'amounts' THEN accum_internal._each(accum_internal._qualified(r.resources), part[2], coalesce(part[3], ' '))
-            WHEN 'resources' THEN accum_internal._each(r.resources, part[2], coalesce(part[3], ' '))
+            WHEN 'dimensions' THEN accum_internal._each(r.dimensions, part[2], coalesce(part[3], ' '), r.column_order)
+            WHEN 'arguments' THEN accum_internal._each(accum_internal._qualified(r.dimensions), part[2], coalesce(part[3], ' '), r.column_order)
+            WHEN 'amounts' THEN accum_internal._each(accum_internal._qualified(r.resources), part[2], coalesce(part[3], ' '), r.column_order)
+            WHEN 'resources' THEN accum_internal._each(r.resources, part[2], coalesce(part[3], ' '), r.column_order)
+            WHEN 'same_cell' THEN 'CASE WHEN ' || coalesce(nullif(accum_internal._each(
+                r.dimensions, 't.%1$I IS NOT DISTINCT FROM excluded.%1$I', ' AND '), ''), 'true')
+                || ' THEN true ELSE accum_internal._refuse_collision(' || quote_literal(r.name) || ', t.dim_hash) END'
             WHEN 'hash' THEN accum_internal._hash_of(r.dimensions, part[2])
             WHEN 'bucket' THEN accum_internal._bucket(r.totals_period, part[2])
             WHEN 'name' THEN quote_literal(r.name)

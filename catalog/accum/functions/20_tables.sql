@@ -1,8 +1,7 @@
 -- The tables of a register.
 
 
--- A derived table: turnovers of one grain, or the cache. The key holds the dimensions themselves, so that two cells
--- of one hash stay two rows; NULL is a value like any other.
+-- A derived table: turnovers of one grain, or the cache.
 CREATE OR REPLACE FUNCTION accum_internal._create_derived(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -18,6 +17,7 @@ BEGIN
             version bigint NOT NULL DEFAULT 0' ELSE '' END || '
         ) WITH (fillfactor = 80)');
     PERFORM accum_internal._create_key(r, kind);
+    PERFORM accum_internal._create_guard(r, kind);
     PERFORM accum_internal._index_period(r, kind);
     PERFORM accum_internal._index_dimensions(r, kind, r.dimensions);
 END $$;
@@ -56,16 +56,38 @@ END $$;
 
 CREATE OR REPLACE FUNCTION accum_internal._key_name(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT (r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || '_cell'
+    SELECT (r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || '_pkey'
 $$;
 
 
--- The key of a derived table, which says what is one cell.
+-- The key of a derived table: the hash of a cell. Whoever writes to a row makes sure that it is of the same cell, see {{same_cell}}.
 CREATE OR REPLACE FUNCTION accum_internal._create_key(r @extschema@._registers, kind text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} ADD CONSTRAINT ' || quote_ident(accum_internal._key_name(r, kind))
-        || ' UNIQUE NULLS NOT DISTINCT (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END || '{{dimensions ~ , %1$I}})');
+        || ' PRIMARY KEY (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END || ')');
+END $$;
+
+
+-- Derived tables are written by functions that say so; nobody else's rows would be what the movements add up to.
+CREATE OR REPLACE FUNCTION accum_internal._create_guard(r @extschema@._registers, kind text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    condition CONSTANT text := 'FOR EACH STATEMENT WHEN (current_setting(''pg_accumulator.writes'', true) IS DISTINCT FROM ''on'') '
+        'EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}})';
+BEGIN
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER is_derived BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON {{' || kind || '}} '
+        || condition);
+END $$;
+
+
+CREATE OR REPLACE FUNCTION accum_internal._refuse_direct_write() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'cannot change % directly', TG_RELID::regclass USING ERRCODE = '42809',
+        DETAIL = format('It holds what the movements of register "%s" add up to.', TG_ARGV[0]),
+        HINT = format('Post movements, or cancel them: @extschema@.register_post(%1$L, …), @extschema@.register_unpost(%1$L, …). '
+                      '@extschema@.register_rebuild_totals(%1$L) and @extschema@.register_rebuild_cache(%1$L) compute it anew.', TG_ARGV[0]);
 END $$;
 
 

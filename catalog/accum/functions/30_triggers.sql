@@ -24,11 +24,12 @@ DECLARE
                                 last_movement_at, last_movement_id, version)
     SELECT dim_hash{{dimensions ~ , %1$I}}{{resources ~ , sum(%1$I)}}, max(recorded_at), (array_agg(id))[1],
            ' || CASE versions WHEN '1' THEN '1' ELSE 'sum(version)' END || '
-      FROM added GROUP BY dim_hash{{dimensions ~ , %1$I}} ORDER BY dim_hash{{dimensions ~ , %1$I}}
-    ON CONFLICT (dim_hash{{dimensions ~ , %1$I}}) DO UPDATE
+      FROM added GROUP BY dim_hash{{dimensions ~ , %1$I}} ORDER BY dim_hash
+    ON CONFLICT (dim_hash) DO UPDATE
        SET {{resources ~ %1$I = t.%1$I + excluded.%1$I, }}
            last_movement_at = excluded.last_movement_at, last_movement_id = excluded.last_movement_id,
-           version = t.version + excluded.version';
+           version = t.version + excluded.version
+     WHERE {{same_cell}}';
 BEGIN
     FOREACH grain IN ARRAY accum_internal._grains(r.totals_period) LOOP
         statement := '
@@ -37,9 +38,10 @@ BEGIN
             WHEN grain = r.totals_period THEN 'day{{dimensions ~ , %1$I}}{{resources ~ , %1$I}} FROM added'
             ELSE format('date_trunc(%L, day::timestamp)::date', grain) || '{{dimensions ~ , %1$I}}
            {{resources ~ , sum(%1$I)}} FROM added GROUP BY 1, 2{{dimensions ~ , %1$I}}' END || '
-     ORDER BY 1, 2{{dimensions ~ , %1$I}}
-    ON CONFLICT (dim_hash, period{{dimensions ~ , %1$I}}) DO UPDATE
-       SET {{resources ~ %1$I = t.%1$I + excluded.%1$I ~ , }}';
+     ORDER BY 1, 2
+    ON CONFLICT (dim_hash, period) DO UPDATE
+       SET {{resources ~ %1$I = t.%1$I + excluded.%1$I ~ , }}
+     WHERE {{same_cell}}';
         IF r.kind = 'turnover' AND grain = 'year' THEN
             first := statement;
         ELSE
@@ -88,8 +90,8 @@ BEGIN
             SELECT ' || CASE r.kind WHEN 'turnover' THEN format(year, 'n.period') ELSE '' END || '{{hash ~ n.%1$I}}{{dimensions ~ , n.%1$I}}
               FROM jsonb_populate_recordset(NULL::{{movements}}, current_setting(''pg_accumulator.repost'')::jsonb) AS n
            ) AS cells
-     ORDER BY dim_hash, ' || period || '{{dimensions ~ %1$I, }} 1
-    ON CONFLICT (dim_hash' || CASE r.kind WHEN 'turnover' THEN ', period' ELSE '' END || '{{dimensions ~ , %1$I}}) DO UPDATE
+     ORDER BY dim_hash' || CASE r.kind WHEN 'turnover' THEN ', period' ELSE '' END || '
+    ON CONFLICT (dim_hash' || CASE r.kind WHEN 'turnover' THEN ', period' ELSE '' END || ') DO UPDATE
        SET dim_hash = t.dim_hash WHERE false;');
 END $$;
 
@@ -108,17 +110,19 @@ BEGIN
             single := single || CASE kind WHEN 'cache' THEN '
         INSERT INTO {{cache}} AS t (dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}, last_movement_at, last_movement_id, version)
         VALUES (_one.dim_hash{{dimensions ~ , _one.%1$I}}{{resources ~ , _one.%1$I}}, _one.recorded_at, _one.id, 1)
-        ON CONFLICT (dim_hash{{dimensions ~ , %1$I}}) DO UPDATE
+        ON CONFLICT (dim_hash) DO UPDATE
            SET {{resources ~ %1$I = t.%1$I + excluded.%1$I, }}
                last_movement_at = excluded.last_movement_at, last_movement_id = excluded.last_movement_id,
-               version = t.version + 1;'
+               version = t.version + 1
+         WHERE {{same_cell}};'
             ELSE '
         INSERT INTO {{' || kind || '}} AS t (dim_hash, period{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
         VALUES (_one.dim_hash, ' || CASE kind WHEN r.totals_period THEN '_day'
                     ELSE format('date_trunc(%L, _day::timestamp)::date', kind) END || '
                 {{dimensions ~ , _one.%1$I}}{{resources ~ , _one.%1$I}})
-        ON CONFLICT (dim_hash, period{{dimensions ~ , %1$I}}) DO UPDATE
-           SET {{resources ~ %1$I = t.%1$I + excluded.%1$I ~ , }};' END;
+        ON CONFLICT (dim_hash, period) DO UPDATE
+           SET {{resources ~ %1$I = t.%1$I + excluded.%1$I ~ , }}
+         WHERE {{same_cell}};' END;
         END LOOP;
         single := '
     IF (SELECT count(*) FROM (SELECT FROM inserted LIMIT 2) AS few) = 1 THEN
@@ -196,7 +200,7 @@ BEGIN
         EXECUTE format('CREATE OR REPLACE FUNCTION %s() RETURNS trigger LANGUAGE plpgsql %s
                         SET search_path = pg_catalog, pg_temp AS %L',
             accum_internal._name('_trg_' || r.name || function.name),
-            CASE WHEN function.definer THEN 'SECURITY DEFINER' ELSE '' END,
+            CASE WHEN function.definer THEN 'SECURITY DEFINER SET pg_accumulator.writes = ''on''' ELSE '' END,
             E'\n#variable_conflict use_column'  -- a column may be called "new" or "found"
             || CASE function.name WHEN '_insert' THEN '' ELSE E'\nBEGIN' END || accum_internal._fill(r, function.body) || E'\nEND ');
         EXECUTE format('REVOKE ALL ON FUNCTION %s() FROM PUBLIC', accum_internal._name('_trg_' || r.name || function.name));

@@ -1,7 +1,8 @@
 -- The code of the functions by which a register's movements are posted, taken back and replaced, as templates.
 
 
--- A template, by its name. {{...}} is what _fill puts in; @...@ is what _create_posting_functions does.
+-- A template, by its name. {{...}} is what _fill puts in; @...@ is what _create_posting_functions does: @nothing@ is an object of all
+-- resources with 0, which is what one is that is left out; _nothing is the same as a row.
 CREATE OR REPLACE FUNCTION accum_internal._posting_template(part text) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT CASE part
 
@@ -11,6 +12,7 @@ WHEN 'post' THEN $template$
 DECLARE
     _fields CONSTANT jsonb := @fields@;
     _rows {{movements}}[];
+    _nothing {{movements}};
     _complete boolean;
     _one {{movements}};
     _posted integer;
@@ -40,6 +42,7 @@ WHEN 'repost' THEN $template$
 DECLARE
     _fields CONSTANT jsonb := @fields@;
     _rows {{movements}}[];
+    _nothing {{movements}};
     _complete boolean;
     _posted integer;
 BEGIN
@@ -66,24 +69,25 @@ WHEN 'read_rows' THEN $template$    IF jsonb_typeof(p_data) = 'object' THEN
     END IF;
     IF EXISTS (
         SELECT FROM jsonb_array_elements(p_data) AS e
-         WHERE NOT (e.value ?& ARRAY[@required@]::text[])
+         WHERE NOT (e.value ?& ARRAY[@required@]::text[] AND e.value ?| ARRAY[{{resources ~ %1$L ~ , }}])
             OR e.value - ARRAY['recorder', 'period', 'movement_type'{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> '{}'
 @no_texts@
     ) THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@, ARRAY[{{resources ~ %1$L ~ , }}]);
     END IF;
+    {{resources ~ _nothing.%1$I := 0; }}
     BEGIN
         SELECT array_agg(m.*), bool_and(m.period IS NOT NULL@has_recorder@
                    AND coalesce(m.movement_type, 'regular') IN ('regular', 'adjustment', 'reversal')
                    {{resources ~ AND m.%1$I IS NOT NULL}} AND @acceptable@)
           INTO _rows, _complete
-          FROM jsonb_populate_recordset(NULL::{{movements}}, p_data) AS m;
+          FROM jsonb_populate_recordset(_nothing, p_data) AS m;
     EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@, ARRAY[{{resources ~ %1$L ~ , }}]);
         RAISE;
     END;
     IF NOT _complete THEN
-        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@);
+        PERFORM accum_internal._explain_failure(p_data, _fields, @optional@, ARRAY[{{resources ~ %1$L ~ , }}]);
     END IF;$template$
 
 
@@ -96,23 +100,23 @@ WHEN 'insert_rows' THEN $template$    INSERT INTO {{movements}} (recorder, perio
 
 -- Both for one movement, which needs no query but the INSERT.
 WHEN 'post_one' THEN $template$    IF jsonb_typeof(p_data) = 'object' THEN
-        IF NOT p_data ?& ARRAY['recorder', 'period'{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}]
+        IF NOT (p_data ?& ARRAY['recorder', 'period'{{dimensions ~ , %1$L}}] AND p_data ?| ARRAY[{{resources ~ %1$L ~ , }}])
            OR p_data - ARRAY['recorder', 'period', 'movement_type'{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}] <> '{}'
            @no_texts@
         THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}', ARRAY[{{resources ~ %1$L ~ , }}]);
         END IF;
         BEGIN
-            _one := jsonb_populate_record(NULL::{{movements}}, p_data);
+            _one := jsonb_populate_record(NULL::{{movements}}, @nothing@ || p_data);
         EXCEPTION WHEN data_exception OR integrity_constraint_violation OR cannot_coerce THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}', ARRAY[{{resources ~ %1$L ~ , }}]);
             RAISE;
         END;
         IF _one.recorder IS NULL OR _one.period IS NULL {{resources ~ OR _one.%1$I IS NULL}}
            OR NOT (@acceptable@)
            OR NOT coalesce(_one.movement_type, 'regular') IN ('regular', 'adjustment', 'reversal')
         THEN
-            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}');
+            PERFORM accum_internal._explain_failure(jsonb_build_array(p_data), _fields, '{movement_type}', ARRAY[{{resources ~ %1$L ~ , }}]);
         END IF;
         INSERT INTO {{movements}} (recorder, period, movement_type, dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}})
         VALUES (_one.recorder, _one.period, coalesce(_one.movement_type, 'regular'), {{hash ~ _one.%1$I}}

@@ -3,8 +3,8 @@
 
 
 -- Fails with the first element and field of a batch that cannot be posted; slow, for batches that have failed. `fields`
--- are the required fields and their types.
-CREATE OR REPLACE FUNCTION accum_internal._explain_failure(p_data jsonb, fields jsonb, optional text[]) RETURNS void
+-- are the fields and their types; of `resources` one is enough, and those of `optional` need not be there.
+CREATE OR REPLACE FUNCTION accum_internal._explain_failure(p_data jsonb, fields jsonb, optional text[], resources text[]) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     texts CONSTANT text[] := ARRAY(SELECT f.key FROM jsonb_each_text(fields) AS f
@@ -29,8 +29,13 @@ BEGIN
             RAISE EXCEPTION 'invalid value of field "movement_type" in element % of the batch: "%"', position, element ->> 'movement_type'
                 USING ERRCODE = '22023', HINT = 'It is one of regular, adjustment, reversal.';
         END IF;
+        IF NOT element ?| resources THEN
+            RAISE EXCEPTION 'element % of the batch has no resource', position USING ERRCODE = '22023',
+                HINT = format('One of %s is needed; the others are 0.', (SELECT string_agg(format('"%s"', k), ', ') FROM unnest(resources) AS k));
+        END IF;
         FOR field, type IN SELECT * FROM jsonb_each_text(fields) LOOP
-            IF NOT element ? field AND NOT field = ANY (optional) THEN
+            IF NOT element ? field THEN
+                CONTINUE WHEN field = ANY (optional || resources);
                 RAISE EXCEPTION 'field "%" is missing in element % of the batch', field, position USING ERRCODE = '22023';
             ELSIF element -> field = 'null' AND type NOT LIKE '% or null' THEN
                 RAISE EXCEPTION 'field "%" is null in element % of the batch', field, position USING ERRCODE = '23502';
@@ -69,6 +74,9 @@ BEGIN
 END $$;
 
 
+DROP FUNCTION IF EXISTS accum_internal._explain_failure(jsonb, jsonb, text[]);  -- of an earlier version
+
+
 -- A template of 31_posting_templates.sql with its parts put in.
 CREATE OR REPLACE FUNCTION accum_internal._posting_code(part text, parts jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -102,15 +110,15 @@ DECLARE
         SELECT coalesce(' AND ' || string_agg(format('coalesce(octet_length(@.%I), 0)', t), ' + ') || ' <= 2000', '')
           FROM unnest(texts) AS t)
         || CASE recorders WHEN '{}' THEN '' ELSE ' AND octet_length(coalesce(@.recorder, '''')) <= 2000' END;
-    all_fields CONSTANT text := '{{dimensions ~ , %1$L}}{{resources ~ , %1$L}}';
+    nothing CONSTANT text := quote_literal((SELECT jsonb_object_agg(f.key, 0) FROM jsonb_each_text(r.resources) AS f)) || '::jsonb';
     -- What both functions read, which differ in where the recorder is from.
     rows_parts CONSTANT jsonb := jsonb_build_object('no_texts', no_texts, 'acceptable', replace(acceptable, '@.', 'm.'));
     post CONSTANT text := accum_internal._posting_code('post', jsonb_build_object(
         'fields', fields,
         'post_one', accum_internal._posting_code('post_one', jsonb_build_object(
-            'no_texts', replace(no_texts, 'e.value', 'p_data'), 'acceptable', replace(acceptable, '@.', '_one.'))),
+            'no_texts', replace(no_texts, 'e.value', 'p_data'), 'nothing', nothing, 'acceptable', replace(acceptable, '@.', '_one.'))),
         'read_rows', accum_internal._posting_code('read_rows', rows_parts || jsonb_build_object(
-            'required', '''recorder'', ''period''' || all_fields, 'optional', quote_literal('{movement_type}'),
+            'required', '''recorder'', ''period''{{dimensions ~ , %1$L}}', 'optional', quote_literal('{movement_type}'),
             'has_recorder', ' AND m.recorder IS NOT NULL ')),
         'insert_rows', accum_internal._posting_code('insert_rows', '{"recorder": "m.recorder", "type": "''regular''"}')));
     unpost CONSTANT text := accum_internal._posting_code('unpost', jsonb_build_object(
@@ -118,7 +126,7 @@ DECLARE
     repost CONSTANT text := accum_internal._posting_code('repost', jsonb_build_object(
         'fields', fields,
         'read_rows', accum_internal._posting_code('read_rows', rows_parts || jsonb_build_object(
-            'required', '''period''' || all_fields, 'optional', quote_literal('{recorder,movement_type}'),
+            'required', '''period''{{dimensions ~ , %1$L}}', 'optional', quote_literal('{recorder,movement_type}'),
             'has_recorder', ' ')),
         'lock', accum_internal._posting_code('lock', '{"operation": "repost"}'),
         'insert_rows', accum_internal._posting_code('insert_rows', '{"recorder": "p_recorder", "type": "''adjustment''"}')));

@@ -94,7 +94,8 @@ $$;
 
 
 -- Conditions on the dimensions that a user has given, each with AND before it: an object of names and values, where
--- null means IS NULL. Where all are given the hash is one of them.
+-- null means IS NULL. Where all are given the hash is one of them, and the others are no conditions of an index: that of the key finds
+-- the cell's periods.
 CREATE OR REPLACE FUNCTION accum_internal._filter(register text, dimensions jsonb, given jsonb) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -125,8 +126,8 @@ BEGIN
                                  ELSE format(' AND t.%I = %L::%s', name, value, type) END;
     END LOOP;
     IF given ?& ARRAY(SELECT jsonb_object_keys(dimensions)) THEN
-        result := result || format(' AND t.dim_hash = (%s)', accum_internal._hash_of(
-            dimensions, '(' || quote_literal(given) || '::jsonb ->> %1$L)::%2$s'));
+        result := format(' AND t.dim_hash = (%s) AND (true%s) IS TRUE', accum_internal._hash_of(
+            dimensions, '(' || replace(quote_literal(given), '%', '%%') || '::jsonb ->> %1$L)::%2$s'), result);
     END IF;
     RETURN result;
 END $$;
@@ -160,8 +161,10 @@ BEGIN
                         sources ->> 'year', filter);
     END IF;
     FOR segment IN
-        SELECT s.*, '' AS sign FROM accum_internal._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
-        UNION ALL SELECT * FROM accum_internal._segments_before(totals_period, until) WHERE subtracting
+        SELECT * FROM (
+            SELECT s.*, '' AS sign FROM accum_internal._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
+            UNION ALL SELECT * FROM accum_internal._segments_before(totals_period, until) WHERE subtracting) AS every
+         ORDER BY every.grain <> 'movements'  -- what locks a register's tables begins with the movements, see _alter_register
     LOOP
         parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s',
             CASE WHEN bucket IS NOT NULL THEN format('date_trunc(%L, t.period)::date AS _bucket, ', bucket) ELSE '' END,

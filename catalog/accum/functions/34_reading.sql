@@ -8,6 +8,14 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Where the balances of all cells are, those of one cell in one row or several: in high-write mode with what is pending, which the table of
+-- balances does not have.
+CREATE OR REPLACE FUNCTION accum_internal._balances(r @extschema@._registers) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN (r).high_write THEN accum_internal._own_name((r).name, 'current') ELSE accum_internal._source(r, 'cache') END
+$$;
+
+
 -- All that `_range_sql` may read of a register.
 CREATE OR REPLACE FUNCTION accum_internal._sources(r @extschema@._registers) RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -35,7 +43,7 @@ DECLARE
     _result jsonb;
 BEGIN
     EXECUTE ''SELECT jsonb_build_object(@summed@) FROM ('' || CASE
-        WHEN at_date IS NULL THEN ''SELECT * FROM ' || accum_internal._source(r, 'cache') || ' AS t WHERE true''
+        WHEN at_date IS NULL THEN ''SELECT * FROM ' || accum_internal._balances(r) || ' AS t WHERE true''
             || accum_internal._filter(' || quote_literal(r.name) || ', ' || quote_literal(r.dimensions) || ', dimensions)
         ELSE accum_internal._range_sql(' || known || ', dimensions, ''{}'', NULL, accum_internal._behind(at_date)) END || '') AS t'' INTO _result;
     RETURN _result;
@@ -75,8 +83,8 @@ END '));
 END $$;
 
 
--- The balance. That of one cell now is the most frequent question: it is answered here, by one look-up. The function
--- has no search_path of its own, since setting one costs as much as the answer; so each name in it is qualified.
+-- The balance. That of one cell now is the most frequent question: it is answered here, by one look-up, and so is that of all cells. The
+-- function has no search_path of its own, since setting one costs as much as the answer; so each name in it is qualified.
 CREATE OR REPLACE FUNCTION accum_internal._create_balance(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -87,14 +95,20 @@ BEGIN
 DECLARE
     _result pg_catalog.jsonb;
 BEGIN
-    IF at_date IS NULL AND pg_catalog.jsonb_typeof(dimensions) OPERATOR(pg_catalog.=) ''object''
+    IF at_date IS NULL AND coalesce(dimensions, ''{}''::pg_catalog.jsonb) OPERATOR(pg_catalog.=) ''{}''::pg_catalog.jsonb THEN
+        SELECT pg_catalog.jsonb_build_object({{amounts ~ %1$L, coalesce(pg_catalog.sum(t.%1$I), 0::%2$s) ~ , }}) INTO _result
+          FROM ' || accum_internal._balances(r) || ' AS t;
+        RETURN _result;
+    ELSIF at_date IS NULL AND pg_catalog.jsonb_typeof(dimensions) OPERATOR(pg_catalog.=) ''object''
        AND dimensions OPERATOR(pg_catalog.?&) ARRAY[{{dimensions ~ %1$L ~ , }}]::pg_catalog.text[]
        AND (dimensions OPERATOR(pg_catalog.-) ARRAY[{{dimensions ~ %1$L ~ , }}]::pg_catalog.text[])
            OPERATOR(pg_catalog.=) ''{}''::pg_catalog.jsonb
     THEN
         BEGIN
-            SELECT pg_catalog.jsonb_build_object({{resources ~ %1$L, t.%1$I ~ , }}) INTO _result
-              FROM ' || accum_internal._source(r, 'cache') || ' AS t
+            SELECT pg_catalog.jsonb_build_object(' || accum_internal._fill(r, CASE WHEN r.high_write
+                     THEN '{{amounts ~ %1$L, coalesce(pg_catalog.sum(t.%1$I), 0::%2$s) ~ , }}' ELSE '{{resources ~ %1$L, t.%1$I ~ , }}' END)
+                || ') INTO _result
+              FROM ' || accum_internal._balances(r) || ' AS t
              WHERE t.dim_hash OPERATOR(pg_catalog.=) ({{hash ~ (dimensions OPERATOR(pg_catalog.->>) %1$L)::%2$s}})
                    {{arguments ~ AND (t.%1$I OPERATOR(pg_catalog.=) (dimensions OPERATOR(pg_catalog.->>) %1$L)::%2$s
                     OR t.%1$I IS NULL AND (dimensions OPERATOR(pg_catalog.->>) %1$L) IS NULL)}};

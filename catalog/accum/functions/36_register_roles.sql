@@ -5,17 +5,24 @@ CREATE OR REPLACE FUNCTION accum_internal._me() RETURNS oid
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT a.oid FROM pg_roles AS a WHERE a.rolname = current_user $$;
 
 
--- What a register has in functions, of those that there are. With its triggers they are its owner's.
+-- The functions that a register has, as they are named in DROP FUNCTION.
+CREATE OR REPLACE FUNCTION accum_internal._signatures_of(r @extschema@._registers) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT regexp_split_to_array(accum_internal._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
+               {{own ~ post}}(jsonb); {{own ~ unpost}}({{recorder}}); {{own ~ repost}}({{recorder}}, jsonb);
+               {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();
+               {{named ~ _trg_ ~ _truncate}}(); {{named ~  ~ _turnover}}(timestamptz, timestamptz, jsonb, jsonb);
+               {{named ~  ~ _movements}}({{recorder}}, timestamptz, timestamptz, jsonb, boolean)'
+        || CASE (r).kind WHEN 'balance' THEN '; {{named ~  ~ _balance}}(jsonb, timestamptz); {{own ~ balance}}(jsonb, timestamptz);
+               {{named ~  ~ _balance_at_each}}(text, timestamptz, timestamptz, jsonb)' ELSE '' END
+        || CASE WHEN (r).high_write THEN '; {{own ~ recorded}}(uuid)' ELSE '' END), E';\\s*')
+$$;
+
+
+-- Those of them that there are. With a register's triggers they are its owner's.
 CREATE OR REPLACE FUNCTION accum_internal._functions_of(r @extschema@._registers) RETURNS regprocedure[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(to_regprocedure(signature)), '{}')
-      FROM unnest(string_to_array(accum_internal._fill(r, '{{named ~ _hash_ ~ }}({{dimensions ~ %2$s ~ , }});
-               {{own ~ post}}(jsonb); {{own ~ unpost}}({{recorder}}); {{own ~ repost}}({{recorder}}, jsonb); {{own ~ recorded}}(uuid);
-               {{named ~ _trg_ ~ _hash}}(); {{named ~ _trg_ ~ _insert}}(); {{named ~ _trg_ ~ _update}}(); {{named ~ _trg_ ~ _delete}}();
-               {{named ~ _trg_ ~ _truncate}}(); {{named ~  ~ _balance}}(jsonb, timestamptz); {{own ~ balance}}(jsonb, timestamptz);
-               {{named ~  ~ _turnover}}(timestamptz, timestamptz, jsonb, jsonb);
-               {{named ~  ~ _movements}}({{recorder}}, timestamptz, timestamptz, jsonb, boolean);
-               {{named ~  ~ _balance_at_each}}(text, timestamptz, timestamptz, jsonb)'), ';')) AS signature
+    SELECT coalesce(array_agg(to_regprocedure(signature)), '{}') FROM unnest(accum_internal._signatures_of(r)) AS signature
      WHERE to_regprocedure(signature) IS NOT NULL
 $$;
 
@@ -65,6 +72,7 @@ BEGIN
           FROM pg_class AS c
          WHERE c.relowner = accum_internal._me() AND c.relkind IN ('r', 'p', 'v') AND c.oid IN (
                    SELECT to_regclass(accum_internal._name(n)) FROM unnest(accum_internal._relations_of(r)) AS n
+                   UNION ALL SELECT to_regclass(accum_internal._own_name(r.name, 'current'))
                    UNION ALL SELECT t.relid FROM pg_partition_tree(r.movements) AS t)
         UNION ALL
         SELECT format('ALTER FUNCTION %s OWNER TO %I', p.oid::regprocedure, role)

@@ -2,19 +2,31 @@
 
 
 -- Create a register with its tables, indexes, partitions, triggers and functions. They belong to the caller, who needs INSERT on the list
--- of registers.
+-- of registers. Its columns are in the order in which they are written here; a jsonb has forgotten that.
+CREATE OR REPLACE FUNCTION @extschema@.register_create(
+    name text, dimensions text, resources text, kind text DEFAULT 'balance', totals_period text DEFAULT 'day',
+    partition_by text DEFAULT 'month', high_write boolean DEFAULT false, recorder_type text DEFAULT 'text'
+) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._create(name, dimensions::jsonb, resources::jsonb, kind, totals_period, partition_by, high_write, recorder_type,
+                                  accum_internal._written_order(dimensions) || accum_internal._written_order(resources))
+$$;
+
 CREATE OR REPLACE FUNCTION @extschema@.register_create(
     name text, dimensions jsonb, resources jsonb, kind text DEFAULT 'balance', totals_period text DEFAULT 'day',
     partition_by text DEFAULT 'month', high_write boolean DEFAULT false, recorder_type text DEFAULT 'text'
+) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._create(name, dimensions, resources, kind, totals_period, partition_by, high_write, recorder_type, NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION accum_internal._create(
+    name text, dimensions jsonb, resources jsonb, kind text, totals_period text, partition_by text, high_write boolean, recorder_type text,
+    column_order text[]
 ) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
     r @extschema@._registers;
 BEGIN
-    IF name IS NULL OR name !~ E'^\\w+$' OR octet_length(name) > 40 THEN
-        RAISE EXCEPTION 'invalid name of a register: %', coalesce('"' || name || '"', 'null') USING ERRCODE = '42602',
-            HINT = 'Names consist of letters, digits and underscores, at most 40 bytes.';
-    END IF;
+    PERFORM accum_internal._check_name(name);
     PERFORM accum_internal._check_new(current_user, name);
     PERFORM accum_internal._check_recorder_type(recorder_type);
     r.name := name;
@@ -25,7 +37,18 @@ BEGIN
     r.partition_by := partition_by;
     r.high_write := coalesce(high_write, false);
     r.recorder_type := recorder_type;
+    r.column_order := column_order;
     PERFORM accum_internal._call('create', to_jsonb(r));
+END $$;
+
+
+CREATE OR REPLACE FUNCTION accum_internal._check_name(register text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF register IS NULL OR register !~ E'^(?!\\d)\\w+$' OR octet_length(register) > 40 THEN
+        RAISE EXCEPTION 'invalid name of a register: %', coalesce('"' || register || '"', 'null') USING ERRCODE = '42602',
+            HINT = 'Names consist of letters, digits and underscores, do not begin with a digit, and have at most 40 bytes.';
+    END IF;
 END $$;
 
 
@@ -49,26 +72,30 @@ CREATE OR REPLACE FUNCTION accum_internal._put_register(caller name, arguments j
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r @extschema@._registers := jsonb_populate_record(NULL::@extschema@._registers, arguments - 'movements' - 'created_at');
+    declared @extschema@._registers := r;
     derived text;
     taken regprocedure;
 BEGIN
-    IF r.name IS NULL OR r.name !~ E'^\\w+$' OR octet_length(r.name) > 40 THEN
-        RAISE EXCEPTION 'invalid name of a register' USING ERRCODE = '42602';
-    END IF;
+    PERFORM accum_internal._check_name(r.name);
     PERFORM accum_internal._one_of('kind', r.kind, '{balance,turnover}');
     PERFORM accum_internal._one_of('totals_period', r.totals_period, '{day,month,year}');
     PERFORM accum_internal._one_of('partition_by', r.partition_by, '{day,month,quarter,year}');
     PERFORM accum_internal._check_new(caller, r.name);
     r.dimensions := accum_internal._columns('dimension', r.dimensions);
     r.resources := accum_internal._columns('resource', r.resources);
-    PERFORM accum_internal._check_columns(r);
+    PERFORM accum_internal._check_new_names('dimension', r.dimensions), accum_internal._check_new_names('resource', r.resources),
+            accum_internal._check_columns(r);
+    IF r.dimensions = '{}' THEN
+        RAISE EXCEPTION 'a register needs at least one dimension' USING ERRCODE = '22023';
+    END IF;
     r.recorder_type := accum_internal._recorder_type(r.recorder_type);
     r.created_at := now();
     IF NOT has_type_privilege(caller, to_regtype(r.recorder_type)::oid, 'USAGE') THEN
         RAISE EXCEPTION 'permission denied for type %', r.recorder_type USING ERRCODE = '42501';
     END IF;
     -- One at a time makes a register of a name; who waits then sees what the other has done.
-    INSERT INTO @extschema@._registers SELECT r.* ON CONFLICT DO NOTHING;
+    declared.created_at := r.created_at;
+    INSERT INTO @extschema@._registers SELECT declared.* ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'register "%" already exists', r.name USING ERRCODE = '42710';
     END IF;
@@ -147,7 +174,7 @@ BEGIN
         RAISE EXCEPTION 'a register needs at least one resource' USING ERRCODE = '22023';
     ELSIF dimensions > 30 THEN
         RAISE EXCEPTION 'a register has at most 30 dimensions, not %', dimensions USING ERRCODE = '54011',
-            DETAIL = 'A cell is found by an index on its hash, the period and all dimensions; an index has at most 32 columns.';
+            DETAIL = 'Cells are found by an index on all dimensions; an index has at most 32 columns.';
     ELSIF dimensions + resources > 50 THEN
         RAISE EXCEPTION 'a register has at most 50 dimensions and resources, not %', dimensions + resources USING ERRCODE = '54011',
             DETAIL = 'A turnover is an object with all of them; a function that makes one has at most 100 arguments.';

@@ -2,22 +2,47 @@
 
 
 -- Add dimensions or resources to a register, or switch its high-write mode. Movements so far have NULL in a new
--- dimension, and 0 in a new resource; since NULL is no part of a hash, no movement and no total changes. Only the keys
--- of the derived tables are built anew.
-CREATE OR REPLACE FUNCTION @extschema@.register_alter(
-    p_name text, add_dimensions jsonb DEFAULT NULL, add_resources jsonb DEFAULT NULL, high_write boolean DEFAULT NULL
-) RETURNS void LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_variable
-DECLARE
-    dimensions CONSTANT jsonb := accum_internal._columns('dimension', coalesce(add_dimensions, '{}'));
-    resources CONSTANT jsonb := accum_internal._columns('resource', coalesce(add_resources, '{}'));
+-- dimension, and 0 in a new resource; since NULL is no part of a hash, no movement and no total changes. New columns come in the
+-- order in which they are written.
+DO $$
 BEGIN
-    PERFORM accum_internal._call('alter', jsonb_build_object(
-        'name', p_name, 'dimensions', dimensions, 'resources', resources, 'high_write', high_write));
+    IF (SELECT p.pronargdefaults = 3 FROM pg_proc AS p
+         WHERE p.oid = to_regprocedure('@extschema@.register_alter(text, jsonb, jsonb, boolean)')) THEN
+        DROP FUNCTION @extschema@.register_alter(text, jsonb, jsonb, boolean);  -- of an earlier version
+    END IF;
 END $$;
+CREATE OR REPLACE FUNCTION @extschema@.register_alter(
+    p_name text, add_dimensions text DEFAULT NULL, add_resources text DEFAULT NULL, high_write boolean DEFAULT NULL
+) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._alter(p_name, add_dimensions::jsonb, add_resources::jsonb, high_write,
+                                 accum_internal._written_order(add_dimensions) || accum_internal._written_order(add_resources))
+$$;
+
+-- The same for what is jsonb; with new resources alone it is another function, since there are no two of the same defaults.
+CREATE OR REPLACE FUNCTION @extschema@.register_alter(
+    p_name text, add_dimensions jsonb, add_resources jsonb DEFAULT NULL, high_write boolean DEFAULT NULL
+) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._alter(p_name, add_dimensions, add_resources, high_write, NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION @extschema@.register_alter(add_resources jsonb, p_name text, high_write boolean DEFAULT NULL)
+RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._alter(p_name, NULL, add_resources, high_write, NULL)
+$$;
+
+CREATE OR REPLACE FUNCTION accum_internal._alter(
+    p_name text, dimensions jsonb, resources jsonb, high_write boolean, column_order text[]
+) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._call('alter', jsonb_build_object(
+        'name', p_name, 'dimensions', coalesce(dimensions, '{}'), 'resources', coalesce(resources, '{}'), 'high_write', high_write,
+        'column_order', column_order))
+$$;
 
 
 -- The same with the rights of the server's role, for the caller.
+--
+-- Whoever locks several tables of a register begins with its movements, then takes the epoch (see _lock_epoch), views, and tables: the others
+-- are merges, rebuilds, repairs, and those who post and read.
 CREATE OR REPLACE FUNCTION accum_internal._alter_register(caller name, arguments jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -38,13 +63,20 @@ BEGIN
     new.dimensions := old.dimensions || dimensions;
     new.resources := old.resources || resources;
     new.high_write := coalesce((arguments ->> 'high_write')::boolean, old.high_write);
-    PERFORM accum_internal._check_columns(new);
-    UPDATE @extschema@._registers AS g
-       SET dimensions = new.dimensions, resources = new.resources, high_write = new.high_write WHERE g.name = register;
+    new.column_order := coalesce(old.column_order, ARRAY(SELECT jsonb_object_keys(old.dimensions)) || ARRAY(SELECT jsonb_object_keys(old.resources)))
+        || CASE WHEN arguments -> 'column_order' <> 'null' THEN ARRAY(SELECT jsonb_array_elements_text(arguments -> 'column_order'))
+                ELSE ARRAY(SELECT jsonb_object_keys(dimensions)) || ARRAY(SELECT jsonb_object_keys(resources)) END;
+    PERFORM accum_internal._check_new_names('dimension', dimensions), accum_internal._check_new_names('resource', resources),
+            accum_internal._check_columns(new);
     IF old.high_write THEN
         PERFORM accum_internal._refuse_old_snapshot();
         PERFORM accum_internal._as_owner(owner, 'SELECT pg_catalog.to_jsonb(accum_internal._settle_delta_buffer('
             'pg_catalog.jsonb_populate_record(NULL::@extschema@._registers, $1)))', to_jsonb(old));
+    END IF;
+    UPDATE @extschema@._registers AS g
+       SET dimensions = g.dimensions || (arguments -> 'dimensions'), resources = g.resources || (arguments -> 'resources'),
+           high_write = new.high_write, column_order = new.column_order WHERE g.name = register;
+    IF old.high_write THEN
         PERFORM accum_internal._drop_delta_buffer(old);
     END IF;
     plain := new;
@@ -54,7 +86,9 @@ BEGIN
         PERFORM accum_internal._create_delta_buffer(new);
     END IF;
     IF dimensions <> '{}' THEN
+        PERFORM set_config('pg_accumulator.altered', register, true);
         EXECUTE accum_internal._fill(old, 'DROP FUNCTION IF EXISTS {{named ~ _hash_}}({{dimensions ~ %2$s ~ , }})');
+        PERFORM set_config('pg_accumulator.altered', '', true);
     END IF;
     PERFORM accum_internal._create_functions(new);
     PERFORM accum_internal._create_triggers(new);
@@ -67,8 +101,8 @@ CREATE OR REPLACE FUNCTION accum_internal._add_columns(r @extschema@._registers,
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text;
-    columns CONSTANT text := concat_ws(', ', nullif(accum_internal._each(dimensions, 'ADD COLUMN %1$I %2$s', ', '), ''),
-        nullif(accum_internal._each(resources, 'ADD COLUMN %1$I %2$s NOT NULL DEFAULT 0', ', '), ''));
+    columns CONSTANT text := concat_ws(', ', nullif(accum_internal._each(dimensions, 'ADD COLUMN %1$I %2$s', ', ', r.column_order), ''),
+        nullif(accum_internal._each(resources, 'ADD COLUMN %1$I %2$s NOT NULL DEFAULT 0', ', ', r.column_order), ''));
 BEGIN
     IF columns = '' THEN
         RETURN;
@@ -82,12 +116,7 @@ BEGIN
     END IF;
     FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
         EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} ') || columns;
-        IF dimensions <> '{}' THEN
-            EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} DROP CONSTRAINT ')
-                || quote_ident(accum_internal._key_name(r, kind));
-            PERFORM accum_internal._create_key(r, kind);
-            PERFORM accum_internal._index_dimensions(r, kind, dimensions);
-        END IF;
+        PERFORM accum_internal._index_dimensions(r, kind, dimensions);
     END LOOP;
 END $$;
 
@@ -99,13 +128,15 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The same with the rights of the server's role, for the caller. Of what has a name of the register's, only the owner's is dropped.
+-- The same with the rights of the server's role, for the caller. Of what has a name of the register's, only the owner's is dropped;
+-- partitions that have been detached are the register's, too.
 CREATE OR REPLACE FUNCTION accum_internal._drop_register(caller name, arguments jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     register CONSTANT text := arguments ->> 'name';
     owner CONSTANT oid := accum_internal._claim(caller, register);
     r CONSTANT @extschema@._registers := accum_internal._listed(register);
+    detached CONSTANT regclass[] := accum_internal._detached_partitions(r, caller);
     function text;
     relation text;
 BEGIN
@@ -113,10 +144,13 @@ BEGIN
         EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
         IF (arguments -> 'force') IS DISTINCT FROM 'true' THEN
             PERFORM accum_internal._refuse_old_snapshot();
-            IF accum_internal._as_owner(owner, accum_internal._fill(r, 'SELECT pg_catalog.to_jsonb(EXISTS (SELECT FROM {{movements}}))'), NULL) = 'true' THEN
-                RAISE EXCEPTION 'register "%" contains movements', register USING ERRCODE = '55000',
-                    HINT = 'Use force := true to drop it with its movements.';
-            END IF;
+            FOREACH relation IN ARRAY detached || r.movements LOOP
+                IF accum_internal._as_owner(owner, format('SELECT pg_catalog.to_jsonb(EXISTS (SELECT FROM %s))', relation), NULL) = 'true' THEN
+                    RAISE EXCEPTION 'register "%" contains movements', register USING ERRCODE = '55000',
+                        DETAIL = format('They are in %s.', relation),
+                        HINT = 'Use force := true to drop it with its movements. Detached partitions that you want to keep are renamed before.';
+                END IF;
+            END LOOP;
         END IF;
     END IF;
     DELETE FROM @extschema@._registers AS g WHERE g.name = register;
@@ -125,7 +159,7 @@ BEGIN
     END IF;
     FOR relation IN
         SELECT c.oid::regclass
-          FROM unnest(ARRAY[accum_internal._fill(r, '{{named ~  ~ _detached}}'), accum_internal._fill(r, '{{movements}}'),
+          FROM unnest(detached::text[] || ARRAY[accum_internal._fill(r, '{{named ~  ~ _detached}}'), accum_internal._fill(r, '{{movements}}'),
                             accum_internal._fill(r, '{{audit}}')]
                       || ARRAY(SELECT accum_internal._stored_name(r, kind) FROM unnest(accum_internal._derived(r)) AS kind)) AS name
           JOIN pg_class AS c ON c.oid = to_regclass(name) AND pg_has_role(caller, c.relowner, 'USAGE') AND c.relkind IN ('r', 'p')
@@ -140,6 +174,15 @@ BEGIN
         PERFORM accum_internal._drop_quietly('DROP FUNCTION ' || function);
     END LOOP;
 END $$;
+
+
+-- Tables that were partitions of a register and have kept their names, of those that a role has.
+CREATE OR REPLACE FUNCTION accum_internal._detached_partitions(r @extschema@._registers, caller name) RETURNS regclass[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(c.oid::regclass ORDER BY c.relname), '{}') FROM pg_class AS c
+     WHERE c.relnamespace = '@extschema@'::regnamespace AND c.relkind = 'r' AND NOT c.relispartition
+       AND accum_internal._is_partition(r, c.relname) AND pg_has_role(caller, c.relowner, 'USAGE')
+$$;
 
 
 CREATE OR REPLACE FUNCTION accum_internal._drop_quietly(statement text) RETURNS void
@@ -207,11 +250,15 @@ BEGIN
 END $$;
 
 
--- All that is known of a register.
+-- All that is known of a register, as it has been declared.
 CREATE OR REPLACE FUNCTION @extschema@.register_info(p_name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r CONSTANT @extschema@._registers := accum_internal._listed(p_name);
 BEGIN
-    RETURN to_jsonb(r) - 'movements' || jsonb_build_object('movements_count', accum_internal._count(r));
+    RETURN (SELECT to_jsonb(g) - 'movements' - 'column_order' FROM @extschema@._registers AS g WHERE g.name = p_name) || jsonb_build_object(
+        'movements_count', accum_internal._count(r),
+        'tables', jsonb_build_object('movements', accum_internal._fill(r, '{{movements}}')) || (
+            SELECT jsonb_object_agg(CASE kind WHEN 'cache' THEN 'balance_cache' ELSE 'totals_' || kind END, accum_internal._source(r, kind))
+              FROM unnest(accum_internal._derived(r)) AS kind));
 END $$;

@@ -9,7 +9,7 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
         || ARRAY(SELECT CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || stored
                    FROM unnest(accum_internal._derived(r)) AS kind,
                         unnest(CASE WHEN (r).high_write THEN '{"",_stored}' ELSE '{""}' END::text[]) AS stored)
-        || CASE WHEN (r).high_write THEN '{_balance_cache_delta,_balance_cache_epoch}' ELSE '{}' END::text[]) AS suffix
+        || CASE WHEN (r).high_write THEN '{_balance_cache_delta,_balance_cache_epoch,_balance_cache_alive}' ELSE '{}' END::text[]) AS suffix
 $$;
 
 

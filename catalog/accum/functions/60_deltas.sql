@@ -1,10 +1,12 @@
 -- High-write mode: what is posted is appended to an unlogged buffer, so that writers of one cell do not wait for each
 -- other, and is merged into the stored totals and balances later.
 --
--- Each derived table of such a register is stored as `<table>_stored`, and a view has its place: what is stored plus what
--- is pending, in one snapshot, so that whoever reads it never sees a wrong balance. The buffer is
--- `<name>_balance_cache_delta`. PostgreSQL empties unlogged tables when it recovers from a crash. Therefore the buffer
--- holds a row with id 0 and the epoch that `<name>_balance_cache_epoch` holds, which is logged. While that row is
+-- Each derived table of such a register is stored as `<table>_stored`, and a view has its place. Those of the totals are what is
+-- stored plus what is pending, in one snapshot, and so is accum_internal."<name>.current", from which balances are read. That of
+-- the balance cache is what has been merged, with a row of zeros for a cell that is only pending.
+--
+-- The buffer is `<name>_balance_cache_delta`. PostgreSQL empties unlogged tables when it recovers from a crash. Therefore another
+-- one, `<name>_balance_cache_alive`, holds the epoch that `<name>_balance_cache_epoch` holds, which is logged. While that row is
 -- missing, what is stored is not to be believed: the views compute from the movements, until the register is repaired.
 --
 -- Merges and repairs of a register exclude each other by a lock on the table of its epoch. Writers wait for neither.
@@ -56,17 +58,32 @@ $$;
 -- Whether the buffer has been there since the epoch began, as an SQL expression.
 CREATE OR REPLACE FUNCTION accum_internal._alive_sql(r @extschema@._registers) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT accum_internal._fill(r, 'coalesce((SELECT m.last_movement_id FROM {{named ~  ~ _balance_cache_delta}} AS m WHERE m.id = 0) '
+    SELECT accum_internal._fill(r, 'coalesce((SELECT a.epoch FROM {{named ~  ~ _balance_cache_alive}} AS a) '
         '= (SELECT e.epoch FROM {{named ~  ~ _balance_cache_epoch}} AS e), false)')
 $$;
 
+-- NULL where the register has no buffer any more. Who has looked holds no lock: it will take others first.
 CREATE OR REPLACE FUNCTION accum_internal._is_alive(r @extschema@._registers) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     alive boolean;
 BEGIN
     EXECUTE 'SELECT ' || accum_internal._alive_sql(r) INTO alive;
-    RETURN alive;
+    RAISE EXCEPTION SQLSTATE 'HW001';
+EXCEPTION
+    WHEN SQLSTATE 'HW001' THEN RETURN alive;
+    WHEN undefined_table THEN RETURN NULL;
+END $$;
+
+
+-- Lock the epoch. Returns whether the register is still what it was before that, and in high-write mode.
+CREATE OR REPLACE FUNCTION accum_internal._lock_epoch(r @extschema@._registers) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = on AS $$
+BEGIN
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
+    RETURN accum_internal._register(r.name) IS NOT DISTINCT FROM r;
+EXCEPTION WHEN undefined_table THEN
+    RETURN false;
 END $$;
 
 
@@ -75,34 +92,60 @@ CREATE OR REPLACE FUNCTION accum_internal._lost_versions() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1000000000 $$;
 
 
--- The view that has the place of a derived table: stored and pending, or after a crash recorded, added up by cell. It is
+-- The view that has the place of a table of totals: stored and pending, or after a crash recorded, added up by cell. It is
 -- planned for what is common: what computes from the movements is behind a function.
 CREATE OR REPLACE FUNCTION accum_internal._derived_view_sql(r @extschema@._registers, kind text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     alive CONSTANT text := accum_internal._alive_sql(r);
-    cell text := 'dim_hash{{dimensions ~ , %1$I}}';
-    rest text := '{{resources ~ , %1$I}}';
-    pending text;
-    condition text := '';
+    cell CONSTANT text := 'dim_hash{{dimensions ~ , %1$I}}, period';
+    rest CONSTANT text := '{{resources ~ , %1$I}}';
+    pending CONSTANT text := 'dim_hash{{dimensions ~ , %1$I}}' || CASE kind WHEN r.totals_period THEN ', day AS period'
+                             ELSE format(', date_trunc(%L, day::timestamp)::date AS period', kind) END || rest;
 BEGIN
-    IF kind = 'cache' THEN
-        rest := rest || ', version, last_movement_at, last_movement_id';
-        pending := cell || rest;
-    ELSE
-        pending := cell || CASE kind WHEN r.totals_period THEN ', day AS period'
-                                     ELSE format(', date_trunc(%L, day::timestamp)::date AS period', kind) END || rest;
-        cell := cell || ', period';
-        condition := ' AND day IS NOT NULL';
-    END IF;
     RETURN 'CREATE OR REPLACE VIEW ' || accum_internal._source(r, kind) || ' AS SELECT '
-        || accum_internal._expressions(r, to_regclass(accum_internal._stored_name(r, kind)), 'sum(%1$I)::%2$s', jsonb_build_object(
-               'version', 'sum(version)::bigint', 'last_movement_at', 'max(last_movement_at)',
-               'last_movement_id', '(array_agg(last_movement_id ORDER BY last_movement_at DESC))[1]'))
+        || accum_internal._expressions(r, to_regclass(accum_internal._stored_name(r, kind)), 'sum(%1$I)::%2$s', '{}')
         || accum_internal._fill(r, ' FROM (SELECT ' || cell || rest || ' FROM (SELECT ' || cell || rest || ' FROM {{' || kind || '}}'
-        || ' UNION ALL SELECT ' || pending || ' FROM {{named ~  ~ _balance_cache_delta}} WHERE id <> 0) AS counted WHERE ' || alive
+        || ' UNION ALL SELECT ' || pending || ' FROM {{named ~  ~ _balance_cache_delta}}) AS counted WHERE ' || alive
         || ' UNION ALL SELECT ' || pending || ' FROM {{own ~ recorded}}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}}))'
-        || ' WHERE NOT ' || alive || condition || ') AS every GROUP BY ' || cell);
+        || ' WHERE NOT ' || alive || ' AND day IS NOT NULL) AS every GROUP BY ' || cell);
+END $$;
+
+
+-- The view that has the place of the balance cache: what has been merged, and zeros for cells of which nothing has been.
+CREATE OR REPLACE FUNCTION accum_internal._cache_view_sql(r @extschema@._registers) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 'CREATE OR REPLACE VIEW ' || accum_internal._source(r, 'cache') || ' AS SELECT '
+        || accum_internal._expressions(r, to_regclass(accum_internal._stored_name(r, 'cache')), '%1$I', '{}')
+        || accum_internal._fill(r, ' FROM {{cache}} UNION ALL SELECT ')
+        || accum_internal._expressions(r, to_regclass(accum_internal._stored_name(r, 'cache')), '0::%2$s', jsonb_build_object(
+               'version', '0::bigint', 'last_movement_at', 'max(last_movement_at)',
+               'last_movement_id', '(array_agg(last_movement_id ORDER BY last_movement_at DESC))[1]'))
+        || accum_internal._fill(r, ' FROM {{named ~  ~ _balance_cache_delta}} AS d '
+               'WHERE NOT EXISTS (SELECT FROM {{cache}} AS t WHERE t.dim_hash = d.dim_hash) GROUP BY dim_hash{{dimensions ~ , %1$I}}')
+$$;
+
+
+-- The view from which balances are read, as rows to be added up. Who may read the balance cache may read it.
+CREATE OR REPLACE FUNCTION accum_internal._current_view_sql(r @extschema@._registers) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT accum_internal._fill(r, replace(replace('CREATE OR REPLACE VIEW {{own ~ current}} WITH (security_barrier) AS '
+        'SELECT @columns@ FROM (SELECT @columns@ FROM (SELECT @columns@ FROM {{cache}} '
+        'UNION ALL SELECT @columns@ FROM {{named ~  ~ _balance_cache_delta}}) AS counted WHERE @alive@ '
+        'UNION ALL SELECT @columns@ FROM {{own ~ recorded}}((SELECT epoch FROM {{named ~  ~ _balance_cache_epoch}})) WHERE NOT @alive@) AS every '
+        'WHERE accum_internal._may_read(', '@columns@', 'dim_hash{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}'),
+        '@alive@', accum_internal._alive_sql(r))) || quote_literal(accum_internal._source(r, 'cache')) || ')'
+$$;
+
+
+-- Raises 42501 unless who asks may read a relation.
+CREATE OR REPLACE FUNCTION accum_internal._may_read(relation text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF has_table_privilege(relation, 'SELECT') THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION 'permission denied for %', relation USING ERRCODE = '42501';
 END $$;
 
 
@@ -152,8 +195,17 @@ END ', accum_internal._fill(r, '{{named ~  ~ _balance_cache_epoch}}'), r.name,
                 ' UNION ALL SELECT dim_hash{{dimensions ~ , %1$I}}, NULL::date{{resources ~ , 0::%2$s}}, version + accum_internal._lost_versions(), '
                 'last_movement_at, last_movement_id FROM {{cache}}') ELSE '' END));
     FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
-        EXECUTE accum_internal._derived_view_sql(r, kind);
+        EXECUTE CASE kind WHEN 'cache' THEN accum_internal._cache_view_sql(r) ELSE accum_internal._derived_view_sql(r, kind) END;
+        EXECUTE accum_internal._fill(r, replace('
+            CREATE OR REPLACE TRIGGER is_derived_row INSTEAD OF INSERT OR UPDATE OR DELETE ON @view@
+                FOR EACH ROW EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}});
+            CREATE OR REPLACE TRIGGER is_derived BEFORE INSERT OR UPDATE OR DELETE ON @view@
+                FOR EACH STATEMENT EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}})', '@view@', accum_internal._source(r, kind)));
     END LOOP;
+    IF r.kind = 'balance' THEN
+        EXECUTE accum_internal._current_view_sql(r);
+        EXECUTE accum_internal._fill(r, 'GRANT SELECT ON {{own ~ current}} TO PUBLIC');
+    END IF;
 END $$;
 
 
@@ -161,9 +213,9 @@ END $$;
 CREATE OR REPLACE FUNCTION accum_internal._begin_epoch(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    EXECUTE accum_internal._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}} WHERE id = 0');
+    EXECUTE accum_internal._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_alive}}');
     EXECUTE accum_internal._fill(r, 'WITH begun AS (UPDATE {{named ~  ~ _balance_cache_epoch}} SET epoch = gen_random_uuid() RETURNING epoch) '
-        'INSERT INTO {{named ~  ~ _balance_cache_delta}} (id, dim_hash, last_movement_id) SELECT 0, 0, epoch FROM begun');
+        'INSERT INTO {{named ~  ~ _balance_cache_alive}} SELECT epoch FROM begun');
 END $$;
 
 
@@ -180,7 +232,12 @@ BEGIN
       JOIN pg_depend d ON d.refclassid = 'pg_class'::regclass AND d.deptype IN ('n', 'a')
                       AND d.refobjid = to_regclass(accum_internal._source(r, kind))
       LEFT JOIN pg_rewrite w ON d.classid = 'pg_rewrite'::regclass AND w.oid = d.objid
-     WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_publication_rel'::regclass);
+     WHERE d.classid IN ('pg_rewrite'::regclass, 'pg_trigger'::regclass, 'pg_publication_rel'::regclass)
+       -- Triggers of this schema's, and the view from which balances are read.
+       AND NOT (d.classid = 'pg_trigger'::regclass AND EXISTS (
+               SELECT FROM pg_trigger AS g JOIN pg_proc AS p ON p.oid = g.tgfoid
+                WHERE g.oid = d.objid AND p.pronamespace = 'accum_internal'::regnamespace))
+       AND (w.ev_class = to_regclass(accum_internal._own_name(r.name, 'current'))) IS NOT TRUE;
     IF dependents IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = '2BP01',
             MESSAGE = format('cannot change high_write of register "%s" because other objects depend on its tables', r.name),
@@ -211,7 +268,10 @@ BEGIN
         id bigserial PRIMARY KEY, dim_hash bigint NOT NULL{{dimensions ~ , %1$I %2$s}}, day date{{resources ~ , %1$I %2$s NOT NULL DEFAULT 0}},
         version bigint NOT NULL DEFAULT 1, last_movement_at timestamptz, last_movement_id uuid, created_at timestamptz NOT NULL DEFAULT now())');
     EXECUTE format('CREATE INDEX ON %s (dim_hash)', buffer);
+    EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER is_derived BEFORE TRUNCATE ON ' || buffer
+        || ' FOR EACH STATEMENT EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}})');
     EXECUTE format('CREATE TABLE %s (epoch uuid NOT NULL)', epoch);
+    EXECUTE accum_internal._fill(r, 'CREATE UNLOGGED TABLE {{named ~  ~ _balance_cache_alive}} (epoch uuid NOT NULL)');
     EXECUTE format('INSERT INTO %s VALUES (gen_random_uuid())', epoch);
     PERFORM accum_internal._begin_epoch(r);
     PERFORM accum_internal._create_delta_views(r);
@@ -224,14 +284,17 @@ END $$;
 -- Turn a register from high-write mode: the stored tables take their places again, into which everything has been merged. Called with
 -- the register's old row, before its functions are generated.
 CREATE OR REPLACE FUNCTION accum_internal._drop_delta_buffer(r @extschema@._registers) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
     kind text;
 BEGIN
     PERFORM set_config('pg_accumulator.altered', r.name, true);
+    EXECUTE accum_internal._fill(r, 'DROP VIEW IF EXISTS {{own ~ current}}');
     FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
         PERFORM accum_internal._move_grants(accum_internal._source(r, kind)::regclass, accum_internal._stored_name(r, kind)::regclass);
         EXECUTE format('DROP VIEW %s', accum_internal._source(r, kind));
+    END LOOP;
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
         EXECUTE format('ALTER TABLE %s RENAME TO %I', accum_internal._stored_name(r, kind),
                        r.name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END);
     END LOOP;
@@ -244,7 +307,8 @@ CREATE OR REPLACE FUNCTION accum_internal._discard_delta_buffer(r @extschema@._r
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 BEGIN
     EXECUTE accum_internal._fill(r, 'DROP FUNCTION IF EXISTS {{own ~ recorded}}(uuid) CASCADE');
-    EXECUTE accum_internal._fill(r, 'DROP TABLE IF EXISTS {{named ~  ~ _balance_cache_delta}}, {{named ~  ~ _balance_cache_epoch}} CASCADE');
+    EXECUTE accum_internal._fill(r, 'DROP TABLE IF EXISTS {{named ~  ~ _balance_cache_delta}}, {{named ~  ~ _balance_cache_alive}}, '
+        '{{named ~  ~ _balance_cache_epoch}} CASCADE');
 END $$;
 
 
@@ -258,18 +322,20 @@ $$;
 
 -- Add pending rows that are old enough to what is stored, and remove them; the oldest first, and not more than a number.
 -- Those that are to come were there before the clock was set back.
--- Returns how many. A register that has lost its buffer is repaired first.
+-- Returns how many; NULL where the register has been altered meanwhile. One that has lost its buffer is repaired first.
 CREATE OR REPLACE FUNCTION accum_internal._merge_deltas(r @extschema@._registers, max_age interval, batch_size bigint) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off SET pg_accumulator.writes = 'on' AS $$
 DECLARE
     buffer text := accum_internal._fill(r, '{{named ~  ~ _balance_cache_delta}}');
     consumed bigint[];
 BEGIN
-    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
     IF NOT accum_internal._is_alive(r) THEN
         PERFORM accum_internal._repair_delta_buffer(r);
     END IF;
-    EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE id <> 0 AND (created_at <= now() - $1 OR created_at > now()) ORDER BY id LIMIT $2) AS oldest',
+    IF NOT accum_internal._lock_epoch(r) THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('SELECT array_agg(id) FROM (SELECT id FROM %s WHERE created_at <= now() - $1 OR created_at > now() ORDER BY id LIMIT $2) AS oldest',
                    buffer) INTO consumed USING max_age, batch_size;
     IF consumed IS NULL THEN
         RETURN 0;
@@ -280,11 +346,14 @@ BEGIN
 END $$;
 
 
--- Merge everything, while writers are locked out.
+-- Merge everything, while writers are locked out. Raises 40001 where the register is not what it was when it was looked up.
 CREATE OR REPLACE FUNCTION accum_internal._settle_delta_buffer(r @extschema@._registers) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT accum_internal._merge_deltas(r, '0', NULL)
-$$;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF accum_internal._merge_deltas(r, '0', NULL) IS NULL THEN
+        RAISE EXCEPTION 'register "%" has been altered meanwhile', r.name USING ERRCODE = '40001', HINT = 'Try again.';
+    END IF;
+END $$;
 
 
 -- Compute what is stored anew from what has been recorded, and begin an epoch.
@@ -294,16 +363,17 @@ $$;
 -- writers have to wait. Prepared transactions may be older than the crash that has emptied the buffer, while their
 -- movements are still to come: they must end first.
 CREATE OR REPLACE FUNCTION accum_internal._repair_delta_buffer(r @extschema@._registers) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = off SET pg_accumulator.writes = 'on' AS $$
 DECLARE
     movements text := accum_internal._fill(r, '{{movements}}');
     recorded text := '(' || accum_internal._recorded_sql(r) || ') AS recorded';
     kind text;
 BEGIN
-    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
-    IF current_setting('transaction_isolation') = 'read committed' THEN
-        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', movements);
-    ELSIF EXISTS (SELECT FROM pg_locks l
+    EXECUTE format('LOCK TABLE %s IN %s MODE', movements, CASE current_setting('transaction_isolation')
+        WHEN 'read committed' THEN 'SHARE ROW EXCLUSIVE' ELSE 'ACCESS SHARE' END);
+    IF NOT accum_internal._lock_epoch(r) OR accum_internal._is_alive(r) THEN
+        RETURN;
+    ELSIF current_setting('transaction_isolation') <> 'read committed' AND EXISTS (SELECT FROM pg_locks l
                    WHERE l.pid IS NULL AND l.locktype = 'relation'
                      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                      AND l.relation IN (SELECT t.relid FROM pg_partition_tree(movements::regclass) t))
@@ -353,7 +423,7 @@ BEGIN
                 DETAIL = format('The register belongs to role "%s".', owner),
                 HINT = format('SET ROLE %I, and call this function again.', owner);
         ELSE
-            merged := merged + accum_internal._merge_deltas(accum_internal._register(register), p_max_age, p_batch_size);
+            merged := merged + coalesce(accum_internal._merge_deltas(accum_internal._register(register), p_max_age, p_batch_size), 0);
         END IF;
     END LOOP;
     RETURN merged;

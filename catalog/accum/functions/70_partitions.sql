@@ -200,6 +200,23 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- The partitions of a register, in the order of their periods, with the movements in each; the last one is for what fits in none.
+CREATE OR REPLACE FUNCTION @extschema@.register_partitions(p_name text)
+RETURNS TABLE (partition_name text, lower_bound timestamptz, upper_bound timestamptz, row_count bigint)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO, YMD' AS $$
+#variable_conflict use_column
+DECLARE
+    r CONSTANT @extschema@._registers := accum_internal._register(p_name);
+BEGIN
+    RETURN QUERY EXECUTE accum_internal._fill(r, '
+        SELECT c.relname::text, b.bounds[1]::timestamptz, b.bounds[2]::timestamptz, coalesce(m.rows, 0)
+          FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid
+         CROSS JOIN regexp_match(pg_get_expr(c.relpartbound, c.oid), E''FROM \\(''''([^'''']+)''''\\) TO \\(''''([^'''']+)''''\\)'') AS b (bounds)
+          LEFT JOIN (SELECT m.tableoid, count(*) AS rows FROM {{movements}} AS m GROUP BY m.tableoid) AS m ON m.tableoid = c.oid
+         WHERE i.inhparent = $1 ORDER BY 2 NULLS LAST, 1') USING r.movements;
+END $$;
+
+
 -- Detach the partitions whose periods end before a day of UTC begins; they go on as tables by themselves. Totals and
 -- balances go on reflecting what is in them. Returns how many.
 CREATE OR REPLACE FUNCTION @extschema@.register_detach_partitions(p_name text, p_older_than date) RETURNS integer

@@ -81,19 +81,26 @@ CREATE OR REPLACE FUNCTION accum_internal._maintain_deltas(p_name text, p_delay 
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET row_security = on AS $$
 DECLARE
     r @extschema@._registers := accum_internal._register(p_name);
+    alive boolean;
     merged bigint := 0;
     rest boolean;
 BEGIN
-    IF NOT r.high_write THEN
-        RETURN '{"merged": 0, "rest": false}';
-    ELSIF accum_internal._is_alive(r) THEN
+    IF r.high_write THEN
+        alive := accum_internal._is_alive(r);
+    END IF;
+    IF alive THEN
         merged := accum_internal._merge_deltas(r, make_interval(secs => p_delay / 1000.0), p_batch_size);
+    END IF;
+    IF alive IS NULL OR merged IS NULL THEN  -- not in high-write mode any more
+        RETURN '{"merged": 0, "rest": false}';
+    ELSIF alive THEN
+        NULL;
     ELSIF current_setting('transaction_isolation') = 'read committed' THEN
         RETURN '{"lost": true}';
     ELSE
         PERFORM accum_internal._repair_delta_buffer(r);
     END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM %s WHERE id > 0)', accum_internal._name(r.name || '_balance_cache_delta')) INTO rest;
+    EXECUTE format('SELECT EXISTS (SELECT FROM %s)', accum_internal._name(r.name || '_balance_cache_delta')) INTO rest;
     RETURN jsonb_build_object('merged', merged, 'rest', rest);
 END $$;
 

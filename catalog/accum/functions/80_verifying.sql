@@ -50,7 +50,10 @@ BEGIN
                        jsonb_build_object({{resources ~ %1$L, %1$I ~ , }}) AS sum FROM (' || accum_internal._expected_sql(r, kind) || ') AS e
                 UNION ALL
                 SELECT false, dim_hash, ' || period || '{{dimensions ~ , %1$I}}, jsonb_build_object({{resources ~ %1$L, %1$I ~ , }})
-                  FROM ' || accum_internal._source(r, kind) || '
+                  FROM ' || CASE WHEN kind = 'cache' AND r.high_write
+                       THEN accum_internal._fill(r, '(SELECT dim_hash{{dimensions ~ , %1$I}}{{resources ~ , sum(%1$I)::%2$s AS %1$I}} FROM {{own ~ current}} '
+                                'GROUP BY dim_hash{{dimensions ~ , %1$I}}) AS balances')
+                       ELSE accum_internal._source(r, kind) END || '
             ), sides AS (
                 SELECT dim_hash, period{{dimensions ~ , %1$I}}, (array_agg(sum) FILTER (WHERE wanted))[1] AS expected,
                        (array_agg(sum) FILTER (WHERE NOT wanted))[1] AS actual
@@ -68,57 +71,58 @@ BEGIN
 END $$;
 
 
--- Make a stored derived table equal to what the movements say, changing no row that is right. Returns how many were
--- not.
-CREATE OR REPLACE FUNCTION accum_internal._rebuild(r @extschema@._registers, kind text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+-- Make a stored derived table, or what it has of one cell, equal to what the movements say, changing no row that is right. Returns how
+-- many rows there should be.
+CREATE OR REPLACE FUNCTION accum_internal._rebuild(r @extschema@._registers, kind text, cell bigint DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET pg_accumulator.writes = 'on' AS $$
 DECLARE
-    changed bigint;
+    rows bigint;
 BEGIN
     EXECUTE accum_internal._fill(r, '
-        WITH expected AS MATERIALIZED (' || accum_internal._expected_sql(r, kind) || '),
+        WITH expected AS MATERIALIZED (SELECT * FROM (' || accum_internal._expected_sql(r, kind) || ') AS e'
+                || CASE WHEN cell IS NULL THEN '' ELSE format(' WHERE e.dim_hash = %L', cell) END || '),
         removed AS (
             DELETE FROM {{' || kind || '}} AS t
              WHERE NOT EXISTS (SELECT FROM expected AS e WHERE e.dim_hash = t.dim_hash'
-                || CASE kind WHEN 'cache' THEN '' ELSE ' AND e.period = t.period' END || '
-                               {{dimensions ~ AND e.%1$I IS NOT DISTINCT FROM t.%1$I}})
-            RETURNING 1
+                || CASE kind WHEN 'cache' THEN '' ELSE ' AND e.period = t.period' END || ')'
+                || CASE WHEN cell IS NULL THEN '' ELSE format(' AND t.dim_hash = %L', cell) END || '
         ), put AS (
             INSERT INTO {{' || kind || '}} AS t (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END
                 || '{{dimensions ~ , %1$I}}{{resources ~ , %1$I}}'
                 || CASE kind WHEN 'cache' THEN ', last_movement_at, last_movement_id, version' ELSE '' END || ')
             SELECT e.*' || CASE kind WHEN 'cache' THEN ', 1' ELSE '' END || ' FROM expected AS e
-            ON CONFLICT (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END || '{{dimensions ~ , %1$I}}) DO UPDATE
-               SET {{resources ~ %1$I = excluded.%1$I ~ , }}'
+            ON CONFLICT (dim_hash' || CASE kind WHEN 'cache' THEN '' ELSE ', period' END || ') DO UPDATE
+               SET {{resources ~ %1$I = excluded.%1$I ~ , }}{{dimensions ~ , %1$I = excluded.%1$I}}'
                 || CASE kind WHEN 'cache' THEN ', last_movement_at = excluded.last_movement_at,
                    last_movement_id = excluded.last_movement_id, version = t.version + 1' ELSE '' END || '
-             WHERE ({{resources ~ t.%1$I ~ , }}) IS DISTINCT FROM ({{resources ~ excluded.%1$I ~ , }})
-            RETURNING 1
+             WHERE ({{resources ~ t.%1$I ~ , }}{{dimensions ~ , t.%1$I}}) IS DISTINCT FROM ({{resources ~ excluded.%1$I ~ , }}{{dimensions ~ , excluded.%1$I}})
         )
-        SELECT (SELECT count(*) FROM removed) + (SELECT count(*) FROM put)') INTO changed;
-    RETURN changed;
+        SELECT count(*) FROM expected') INTO rows;
+    RETURN rows;
 END $$;
+DROP FUNCTION IF EXISTS accum_internal._rebuild(@extschema@._registers, text);  -- of an earlier version
 
 
--- Rebuild all totals from the movements; writers wait, readers do not. Returns how many rows were wrong.
+-- Rebuild all totals from the movements; writers wait, readers do not. Returns how many rows there are.
 CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_totals(p_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r CONSTANT @extschema@._registers := accum_internal._register(p_name);
     kind text;
-    changed bigint := 0;
+    rows bigint := 0;
 BEGIN
     PERFORM accum_internal._settle(r);
     PERFORM accum_internal._forget_detached_totals(r);
     FOREACH kind IN ARRAY accum_internal._grains(r.totals_period) LOOP
-        changed := changed + accum_internal._rebuild(r, kind);
+        rows := rows + accum_internal._rebuild(r, kind);
     END LOOP;
-    RETURN changed;
+    RETURN rows;
 END $$;
 
 
--- Rebuild the cache from the movements, in the same way.
-CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_cache(p_name text) RETURNS bigint
+-- Rebuild the cache from the movements, or the one cell of a hash, in the same way.
+DROP FUNCTION IF EXISTS @extschema@.register_rebuild_cache(text);  -- of an earlier version
+CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_cache(p_name text, p_dim_hash bigint DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r CONSTANT @extschema@._registers := accum_internal._register(p_name);
@@ -127,31 +131,35 @@ BEGIN
         RAISE EXCEPTION 'register "%" has no balances', p_name USING ERRCODE = '42809';
     END IF;
     PERFORM accum_internal._settle(r);
-    RETURN accum_internal._rebuild(r, 'cache');
+    RETURN accum_internal._rebuild(r, 'cache', p_dim_hash);
 END $$;
 
 
--- Give the movements of a register the hashes of this version; earlier ones counted a date that is NULL. Each movement that changes
--- is in the audit, as after any UPDATE.
+-- Give a register's rows the hashes of this version: earlier ones counted a date that is NULL, and had one hash for many large numbers.
+-- To the register nothing has changed, so that its own triggers are not fired. The movements are locked.
 CREATE OR REPLACE FUNCTION accum_internal._rehash(r @extschema@._registers) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET pg_accumulator.writes = 'on' AS $$
 DECLARE
-    kind text;
-    others boolean;
+    hashed CONSTANT text := accum_internal._fill(r, ' SET dim_hash = {{hash ~ %1$I}} WHERE dim_hash <> {{hash ~ %1$I}}');
+    relation text;
+    changed bigint;
+    others boolean := false;
 BEGIN
-    EXECUTE accum_internal._fill(r, 'SELECT EXISTS (SELECT FROM '
-        || accum_internal._source(r, CASE r.kind WHEN 'balance' THEN 'cache' ELSE 'year' END) || ' WHERE dim_hash <> {{hash ~ %1$I}})') INTO others;
-    IF NOT others THEN
-        RETURN;
-    END IF;
-    EXECUTE accum_internal._fill(r, 'UPDATE {{movements}} SET dim_hash = dim_hash WHERE dim_hash <> {{hash ~ %1$I}}');
-    IF to_regclass(accum_internal._fill(r, '{{named ~  ~ _detached}}')) IS NOT NULL THEN
-        EXECUTE accum_internal._fill(r, 'UPDATE {{named ~  ~ _detached}} SET dim_hash = {{hash ~ %1$I}}');
-    END IF;
-    PERFORM accum_internal._settle(r);
-    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
-        PERFORM accum_internal._rebuild(r, kind);
+    FOR relation IN
+        SELECT to_regclass(name) FROM unnest(
+            ARRAY(SELECT accum_internal._stored_name(r, kind) FROM unnest(accum_internal._derived(r)) AS kind)
+            || string_to_array(accum_internal._fill(r, '{{named ~  ~ _balance_cache_delta}};{{named ~  ~ _detached}}'), ';')) AS name
+         WHERE to_regclass(name) IS NOT NULL
+    LOOP
+        EXECUTE format('UPDATE %s', relation) || hashed;
+        GET DIAGNOSTICS changed = ROW_COUNT;
+        others := others OR changed > 0;
     END LOOP;
+    IF others THEN
+        EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} DISABLE TRIGGER dim_hash_update, DISABLE TRIGGER accumulate_update');
+        EXECUTE accum_internal._fill(r, 'UPDATE {{movements}}') || hashed;
+        EXECUTE accum_internal._fill(r, 'ALTER TABLE {{movements}} ENABLE TRIGGER dim_hash_update, ENABLE TRIGGER accumulate_update');
+    END IF;
 END $$;
 
 

@@ -12,7 +12,7 @@ BEGIN
     FOR other IN
         SELECT p.oid, p.oid::regprocedure AS signature, p.proname FROM pg_proc AS p
          WHERE p.pronamespace = '@extschema@'::regnamespace AND p.proowner <> ours
-           AND (p.proname IN ('_force_delta_merge', '_maintenance_status') OR p.proname ~ '^register_(create|alter|drop|list|info|post|unpost|repost|verify|rebuild_totals|rebuild_cache|create_partitions|detach_partitions)$')
+           AND (p.proname IN ('_force_delta_merge', '_maintenance_status') OR p.proname ~ '^register_(create|alter|drop|list|info|post|unpost|repost|verify|rebuild_totals|rebuild_cache|partitions|create_partitions|detach_partitions)$')
     LOOP
         EXECUTE format('ALTER ROUTINE %s RENAME TO %I', other.signature, left(other.proname, 40) || ' of ' || other.oid);
         RAISE WARNING 'routine % has the name of one of the registers'' and is renamed', other.signature;
@@ -28,6 +28,9 @@ DECLARE
     owner CONSTANT oid := accum_internal._owner_of(r);
     former regprocedure;
 BEGIN
+    IF to_regclass(accum_internal._name(accum_internal._former_key(r, 'year'))) IS NOT NULL THEN
+        PERFORM accum_internal._upgrade_tables(r, owner);
+    END IF;
     PERFORM accum_internal._create_functions(r);
     IF r.high_write THEN
         PERFORM accum_internal._create_delta_views(r);
@@ -42,10 +45,53 @@ BEGIN
     LOOP
         EXECUTE format('DROP FUNCTION %s', former);
     END LOOP;
-    IF jsonb_path_exists(r.dimensions, '$.* ? (@ == "date")') THEN
-        PERFORM accum_internal._as_owner(owner, 'SELECT pg_catalog.to_jsonb(accum_internal._rehash(accum_internal._register('
-            '$1 OPERATOR(pg_catalog.->>) ''name''))::pg_catalog.text)', jsonb_build_object('name', p_name));
+END $$;
+
+
+-- The key that a derived table had before it was the hash: with all dimensions.
+CREATE OR REPLACE FUNCTION accum_internal._former_key(r @extschema@._registers, kind text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (r).name || CASE kind WHEN 'cache' THEN '_balance_cache' ELSE '_totals_' || kind END || '_cell'
+$$;
+
+
+-- Tables of a version that had the dimensions in their keys, and in high-write mode the epoch in the buffer.
+CREATE OR REPLACE FUNCTION accum_internal._upgrade_tables(r @extschema@._registers, owner oid) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    kind text;
+BEGIN
+    EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+    IF r.high_write THEN
+        EXECUTE accum_internal._fill(r, 'LOCK TABLE {{named ~  ~ _balance_cache_epoch}} IN EXCLUSIVE MODE');
+        EXECUTE accum_internal._fill(r, 'CREATE UNLOGGED TABLE {{named ~  ~ _balance_cache_alive}} (epoch uuid NOT NULL)');
+        PERFORM accum_internal._give_table(accum_internal._fill(r, '{{named ~  ~ _balance_cache_alive}}')::regclass, owner);
     END IF;
+    PERFORM accum_internal._as_owner(owner, 'SELECT pg_catalog.to_jsonb(accum_internal._upgrade_rows(accum_internal._register('
+        '$1 OPERATOR(pg_catalog.->>) ''name''))::pg_catalog.text)', jsonb_build_object('name', r.name));
+    FOREACH kind IN ARRAY accum_internal._derived(r) LOOP
+        EXECUTE accum_internal._fill(r, 'ALTER TABLE {{' || kind || '}} DROP CONSTRAINT ')
+            || quote_ident(accum_internal._former_key(r, kind));
+        PERFORM accum_internal._create_key(r, kind);
+        PERFORM accum_internal._create_guard(r, kind);
+    END LOOP;
+    IF r.high_write THEN
+        EXECUTE accum_internal._fill(r, 'CREATE OR REPLACE TRIGGER is_derived BEFORE TRUNCATE ON {{named ~  ~ _balance_cache_delta}}'
+            ' FOR EACH STATEMENT EXECUTE FUNCTION accum_internal._refuse_direct_write({{name}})');
+    END IF;
+END $$;
+
+
+-- What is in them, with the rights of their owner.
+CREATE OR REPLACE FUNCTION accum_internal._upgrade_rows(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF r.high_write THEN
+        EXECUTE accum_internal._fill(r, 'INSERT INTO {{named ~  ~ _balance_cache_alive}} '
+            'SELECT last_movement_id FROM {{named ~  ~ _balance_cache_delta}} WHERE id = 0');
+        EXECUTE accum_internal._fill(r, 'DELETE FROM {{named ~  ~ _balance_cache_delta}} WHERE id = 0');
+    END IF;
+    PERFORM accum_internal._rehash(r);
 END $$;
 
 

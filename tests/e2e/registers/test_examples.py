@@ -266,10 +266,14 @@ def test_list_and_info(inventory: Database) -> None:
     assert inventory.value("SELECT %s::timestamptz BETWEEN now() - interval '1 hour' AND now()", info.pop("created_at"))
     assert info == {
         **{"name": "inventory", "kind": "balance"},
-        "dimensions": {"warehouse": "integer", "product": "integer", "lot": "text"},
+        "dimensions": {"warehouse": "int", "product": "int", "lot": "text"},
         "resources": {"quantity": "numeric(18,4)", "amount": "numeric(18,2)"},
         **{"totals_period": "day", "partition_by": "month", "high_write": False},
         **{"recorder_type": "text", "movements_count": 2},
+        "tables": {
+            key: f"accum.inventory_{key}"
+            for key in ("movements", "balance_cache", "totals_day", "totals_month", "totals_year")
+        },
     }
 
 

@@ -202,13 +202,18 @@ def test_names_that_columns_cannot_have(registers: Database, name: str) -> None:
         assert failure.value.sqlstate in ("42602", "42939")
 
 
-def test_register_without_dimensions(registers: Database) -> None:
-    registers.run("SELECT accum.register_create('counter', '{}', '{\"n\": \"int\"}')")
-    for period in ("2026-01-01", "2026-02-01"):
-        post(registers, {"recorder": period, "period": period, "n": 1}, register="counter")
+@pytest.mark.parametrize("high_write", [False, True])
+def test_the_balance_of_all_cells(registers: Database, high_write: bool) -> None:
+    create = 'SELECT accum.register_create(\'counter\', \'{"lot": "text"}\', \'{"n": "int"}\', high_write := %s)'
+    registers.run(create, high_write)
+    assert objects(registers, "accum.counter_balance()") == [{"n": 0}]
+    for period, lot in (("2026-01-01", '100% "sure"'), ("2026-02-01", None)):
+        post(registers, {"recorder": period, "period": period, "lot": lot, "n": 1}, register="counter")
     assert objects(registers, "accum.counter_balance()") == [{"n": 2}]
     assert objects(registers, "accum.counter_balance('{}', '2026-01-31')") == [{"n": 1}]
-    assert registers.rows("SELECT n FROM accum.counter_balance_cache") == [(2,)]
+    cell = json.dumps({"lot": '100% "sure"'})
+    assert objects(registers, f"accum.counter_balance('{cell}')") == [{"n": 1}]
+    assert objects(registers, f"accum.counter_balance('{cell}', '2026-01-31')") == [{"n": 1}]
     assert objects(registers, "accum.counter_balance('null')") == [{"n": 2}]
     for none in ('"n"', "[]", "1"):
         with pytest.raises(psycopg.Error) as failure:

@@ -88,7 +88,7 @@ def test_columns_that_are_added(sourced: Database) -> None:
 
 
 def test_high_write(sourced: Database) -> None:
-    """The balance cache is a view then: what waits in the buffer is in the stream table as it is in the view."""
+    """The balance cache is a view then, of what has been merged: a new cell has zeros until it is."""
     with pytest.raises(errors.DependentObjectsStillExist, match="cannot change high_write"):
         sourced.run("SELECT accum.register_alter('inventory', high_write := true)")
     sourced.run("SELECT pgtrickle.drop_stream_table('by_name')")

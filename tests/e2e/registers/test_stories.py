@@ -196,6 +196,8 @@ def test_page_views(registers: Database) -> None:
         assert objects(db, "accum.page_views_balance()") == [{"views": 1}]
         first.commit()
     assert objects(db, 'accum.page_views_balance(\'{"page": "/home"}\')') == [{"views": 2}]
+    assert db.rows("SELECT page, views, version FROM accum.page_views_balance_cache") == [("/home", 0, 0)]
+    assert db.rows("SELECT views FROM accum.page_views_balance_cache_delta") == [(1,), (1,)]
     db.run("SELECT accum._force_delta_merge(p_max_age := interval '0 seconds', p_batch_size := 1000000)")
     assert objects(db, "accum.page_views_balance()") == [{"views": 2}]
     assert db.rows("SELECT page, views FROM accum.page_views_balance_cache") == [("/home", 2)]
@@ -233,7 +235,11 @@ def test_verify_and_rebuild(inventory: Database) -> None:
         ],
     }
     for statement, expected in broken.items():
+        with pytest.raises(errors.WrongObjectType, match=r"cannot change accum.inventory_\w+ directly"):
+            inventory.run(statement)
+        inventory.run("SET session_replication_role = replica")
         inventory.run(statement)
+        inventory.run("RESET session_replication_role")
         assert inventory.rows(wrong) == expected, statement
         rebuild = "register_rebuild_cache" if "cache" in statement else "register_rebuild_totals"
         inventory.run(f"SELECT accum.{rebuild}('inventory')")
