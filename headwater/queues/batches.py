@@ -14,7 +14,7 @@ from psycopg import Connection
 from headwater.calls import make
 from headwater.queues import calls
 from headwater.queues.events import BatchLost, Delivery, Event
-from headwater.queues.subscription import Pauses, Subscription, is_lost, log, slices, stopped_by_signals
+from headwater.queues.subscription import Pauses, Subscription, is_lost, log, passes, slices, stopped_by_signals
 
 Handler = Callable[[Event, "Connection[Any]"], object]
 
@@ -32,8 +32,9 @@ class Batch(Delivery):
     def transaction(self) -> Iterator[Connection[Any]]:
         """A transaction on the consumer's connection, which acknowledges the batch before it commits: exactly once.
 
-        An exception undoes it, and the batch comes again, after a pause. Two kinds of failure are no exception here:
-        the connection is lost, or the batch is (BatchLost). They are logged, and the loop goes on; the batch comes
+        An exception undoes it, and the batch comes again, after a pause. Three kinds of failure are no exception here:
+        the connection is lost, the batch is (BatchLost), or the database has rolled the transaction back because of
+        others (class 40: serialization failures, deadlocks). They are logged, and the loop goes on; the batch comes
         again unless it has been finished after all. Code behind the `with` can ask for `finished`.
         """
         began = False
@@ -45,7 +46,7 @@ class Batch(Delivery):
                     self.ack()
         except BaseException as error:
             self.finished, self.undone = False, True
-            if not (isinstance(error, BatchLost) or (isinstance(error, Exception) and is_lost(self.connection, error))):
+            if not isinstance(error, BatchLost) and not passes(self.connection, error):
                 raise
             log.warning("%s: batch %d is not finished here: %s", self._subscription, self.id, error)
         if not began:
@@ -66,8 +67,16 @@ class Batch(Delivery):
 
         after: `retry_after` of the consumer, where nothing is said.
         reason: Kept with a dead letter.
+        Raises BatchLost if the batch is no longer this consumer's, and ValueError for an event of another one.
         """
-        make(self.connection, calls.nack(event, self._subscription.retry_after if after is None else after, reason))
+        if event.batch_id != self.id:
+            raise ValueError(f"event {event.id} is not one of batch {self.id}")
+        delay = self._subscription.retry_after if after is None else after
+        try:
+            make(self.connection, calls.nack(event, delay, reason))
+        except psycopg.errors.RaiseException as error:
+            self.undone = True
+            raise BatchLost(f"batch {self.id}: {error.diag.message_primary}") from error
 
     def touch(self) -> None:
         """A sign of life during long work, for members with a `dead_interval`. It is seen once it is committed."""
@@ -96,8 +105,11 @@ def batches(subscription: Subscription) -> Iterator[Batch]:
                         return
                     batch = _receive(subscription, connection)
                 except psycopg.OperationalError as error:
-                    if not is_lost(connection, error):
+                    if not passes(connection, error):
                         raise
+                    if not is_lost(connection, error):
+                        _pause(subscription, pauses.next())
+                        continue
                     connection.close()
                     again = _reconnect(subscription, error)
                     if again is None:
@@ -189,7 +201,7 @@ def work(subscription: Subscription, handlers: Mapping[str | None, Handler], oth
                             raise LookupError(f"there is no handler for events of type {event.type!r}")
                         handler(event, connection)
                 except Exception as error:
-                    if is_lost(connection, error):
+                    if passes(connection, error):
                         raise
                     log.warning("%s: event %d is refused", subscription, event.id, exc_info=error)
                     batch.nack(event, reason=f"{type(error).__name__}: {error}")

@@ -60,7 +60,13 @@ class Subscription:
         self.stopped = True
 
 
-def is_lost(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: Exception) -> bool:
+def passes(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: BaseException) -> bool:
+    """Whether what has failed is simply to be tried again: on a new connection, or in a new transaction (class 40)."""
+    rolled_back = isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith("40")
+    return rolled_back or is_lost(connection, error)
+
+
+def is_lost(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: BaseException) -> bool:
     """Whether an error means that the connection is gone, or is just going (classes 08 and 57P of SQLSTATE)."""
     return isinstance(error, psycopg.Error) and (connection.closed or (error.sqlstate or "").startswith(("08", "57P")))
 

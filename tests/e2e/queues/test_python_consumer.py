@@ -250,6 +250,78 @@ def test_batch_that_somebody_else_has_finished_is_lost(live_db: Database) -> Non
     assert live_db.rows("SELECT * FROM handled") == []
 
 
+FAILS = "DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '40001'; END $$"
+
+
+def test_batch_whose_transaction_others_have_stopped_comes_again(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing")
+    send(live_db, "orders", "a")
+    worker = consumer(dsn, "orders", "billing")
+    finished = []
+    for batch in worker:
+        with batch.transaction() as connection:
+            if not finished:
+                connection.execute(FAILS)
+            worker.stop()
+        finished.append(batch.finished)
+    assert finished == [False, True]
+
+    calls: list[int] = []
+    worker = consumer(dsn, "orders", "billing")
+
+    @worker.on("default")
+    def handle(event: Event, connection: psycopg.Connection[Any]) -> None:
+        calls.append(event.retries)
+        if len(calls) == 1:
+            connection.execute(FAILS)
+        worker.stop()
+
+    send(live_db, "orders", "b")
+    worker.run()
+    assert calls == [0, 0]  # given again, and not counted as refused
+
+
+@FLAVOURS
+def test_event_of_a_batch_that_has_been_taken_over_cannot_be_refused(live_db: Database, flavour: str) -> None:
+    dsn = make(live_db, "orders")
+    live_db.run("SELECT pgque.subscribe_subconsumer('orders', 'group', 'one')")
+    send(live_db, "orders", "a")
+    worker = consumer(dsn, "orders", "group", member="one")
+
+    def take_over() -> None:
+        rows = live_db.rows("SELECT payload FROM pgque.receive_coop('orders', 'group', 'two', 9, '0 seconds')")
+        assert rows == [("a",)]
+        worker.stop()
+        raise ValueError("too late")
+
+    if flavour == "sync":
+
+        @worker.on("default")
+        def handle(event: Event, connection: psycopg.Connection[Any]) -> None:
+            take_over()
+
+        worker.run()
+    else:
+
+        @worker.on("default")
+        async def handle_async(event: Event, connection: psycopg.AsyncConnection[Any]) -> None:
+            take_over()
+
+        asyncio.run(asyncio.wait_for(worker.run_async(), SECONDS))
+    assert live_db.rows("SELECT * FROM pgque.retry_queue") == []
+    assert live_db.value("SELECT current_batch IS NULL FROM pgque.get_consumer_info('orders', 'group.one')")
+
+
+def test_event_of_another_batch_is_not_refused(live_db: Database) -> None:
+    dsn = make(live_db, "orders", "billing", "shipping")
+    send(live_db, "orders", "a")
+    (other,) = stopped_after(1, "sync", consumer(dsn, "orders", "shipping"))
+    for batch in consumer(dsn, "orders", "billing"):
+        with pytest.raises(ValueError, match=f"event {other.id} is not one of batch {batch.id}"):
+            batch.nack(other)
+        break
+
+
 def test_refused_event_comes_again_after_its_delay_and_is_dead_in_the_end(live_db: Database) -> None:
     dsn = make(live_db, "orders", "billing")
     live_db.run("SELECT pgque.set_queue_config('orders', 'max_retries', '2')")
@@ -566,6 +638,7 @@ def test_errors_that_no_new_connection_mends_are_raised(live_db: Database) -> No
         next(iter(consumer(dsn, "nowhere", "billing")))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="normal consumer"):
         next(iter(consumer(dsn, "orders", "billing", member="one")))
+    assert "password" not in repr(consumer(dsn, "orders", "billing"))
     with pytest.raises(ValueError, match="say member"):
         consumer(dsn, "orders", "billing", dead_interval=timedelta(minutes=1))
 
