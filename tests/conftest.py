@@ -73,6 +73,7 @@ LONGEST = (
     "engine/mirror/test_damage",
     "security/test_install",
     "e2e/queues/test_queues",
+    "e2e/queues/test_python_consumer",
 )
 
 

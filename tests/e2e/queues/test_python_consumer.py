@@ -139,6 +139,13 @@ def test_batches_come_in_order_and_are_acknowledged_by_asking_for_more(live_db: 
     assert open_batches(live_db) == 0
 
 
+def test_consumer_past_the_server(live_db: Database) -> None:
+    make(live_db, "orders", "billing")
+    send(live_db, "orders", "a")
+    past = consumer(live_db.server.direct_dsn(live_db.name), "orders", "billing")
+    assert [e.payload for e in stopped_after(1, "sync", past)] == ["a"]
+
+
 @FLAVOURS
 def test_consumer_registers_itself(live_db: Database, flavour: str, eventually: Eventually) -> None:
     dsn = make(live_db, "orders")

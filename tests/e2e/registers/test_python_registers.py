@@ -13,7 +13,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+import sqlalchemy
 from psycopg.rows import dict_row
+from sqlalchemy.orm import Session
 
 from headwater.registers import (
     AsyncRegisterClient,
@@ -290,6 +292,28 @@ def test_everything_happens_in_the_transaction_of_the_program(registers: Databas
         stock.ensure()
         connection.commit()
     assert len(registers.rows("SELECT * FROM accum.register_list()")) == 1
+
+
+def test_postings_in_a_session_of_sqlalchemy(registers: Database) -> None:
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(registers.server.dsn(registers.name))
+    )
+    RegisterClient(registers.connection, Stock).create()
+    try:
+        with Session(engine) as session:
+            session.execute(sqlalchemy.text("CREATE TABLE receipts (number int)"))
+            stock = RegisterClient(session.connection().connection.driver_connection, Stock)
+            stock.post(receipt(1, date(2026, 1, 15)))
+            session.rollback()
+            session.execute(sqlalchemy.text("CREATE TABLE receipts (number int)"))
+            stock = RegisterClient(session.connection().connection.driver_connection, Stock)
+            stock.post(receipt(2, date(2026, 1, 15)))
+            session.commit()
+        found = RegisterClient(registers.connection, Stock).movements()
+        assert [movement.posted.recorder for movement in found] == ["receipt:2"]
+        registers.run("DROP TABLE receipts")
+    finally:
+        engine.dispose()
 
 
 def test_names_are_quoted_and_values_bound(registers: Database) -> None:
