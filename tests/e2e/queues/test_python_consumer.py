@@ -87,7 +87,9 @@ def stopped_after(events: int, flavour: str, worker: Consumer) -> list[Event]:
 @contextmanager
 def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`consumer_program.py`, from when it is about to connect; killed in the end, if it is still there."""
-    process = subprocess.Popen([sys.executable, PROGRAM, *arguments], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[3])}
+    command = [sys.executable, PROGRAM, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
