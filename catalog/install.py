@@ -187,6 +187,30 @@ async def install(
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
 
 
+_UNINSTALLED = "SELECT EXISTS (SELECT FROM pgtrickle.pgt_uninstalled WHERE extension = $1::text)"
+
+_FORGET_UNINSTALLED = """
+DO $$ BEGIN
+    IF to_regclass('pgtrickle.pgt_uninstalled') IS NOT NULL THEN
+        DELETE FROM pgtrickle.pgt_uninstalled WHERE extension = '{}';
+    END IF;
+END $$
+"""
+
+
+async def uninstalled(session: SqlSession, system: System) -> str | None:
+    """What to say of a system that somebody has taken out of the database, where stream tables are installed.
+
+    None if nobody has: then it may be installed at first use. Raises SqlError.
+    """
+    ((found,),) = await session.fetch(_UNINSTALLED, system.extension)
+    if not found:
+        return None
+    return (
+        f"{system.title} have been uninstalled from this database: CREATE EXTENSION {system.extension} makes them anew"
+    )
+
+
 async def in_order(session: SqlSession) -> dict[System, InstallResult]:
     """What `install` would find of each system, if there is nothing to do for any of them; otherwise nothing.
 
@@ -335,6 +359,7 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
+    await session.execute(_FORGET_UNINSTALLED.format(system.extension))
     await note(session, versions, list(_names(scripts, system, place)), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import InstallResult, in_order, install
+from catalog.install import InstallResult, in_order, install, uninstalled
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
@@ -138,7 +138,9 @@ class Engine:
 
         Returns a warning for the client if the catalog could not be installed.
         """
-        if database in self._databases or database in ("template0", "template1"):
+        if database in self._databases:
+            return self._databases[database].clock.uninstalled
+        if database in ("template0", "template1"):
             return None
         async with self._opened(database):
             if database in self._databases:
@@ -196,6 +198,8 @@ class Engine:
         Returns a warning if it could not be.
         """
         try:
+            if found is None and (message := await uninstalled(session, system)):
+                return message
             result = found or await install(session, system=system)
         except SqlError as error:
             logger.warning(f"{system.title} not installed", database=database, error=error.message, hint=error.hint)
@@ -344,7 +348,10 @@ class Engine:
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
 
         async def installer(system: System, schema: str | None) -> bool:
-            return await self._install_again(entry.pool, system, schema)
+            changed = await self._install_again(entry.pool, system, schema)
+            if system is QUEUES:
+                entry.clock.uninstalled = None
+            return changed
 
         def expect() -> None:
             entry.sources.expect()

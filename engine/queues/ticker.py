@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import asyncpg
 import structlog
 
+from catalog.install import uninstalled
 from catalog.ownership import installed_query
 from catalog.session import SqlSession
 from catalog.systems import QUEUES
@@ -86,6 +87,8 @@ class QueueTicker(Candidate):
     lease = LEASE
 
     clock: Callable[[], float] = time.monotonic
+    uninstalled: str | None = None
+    """What a new session is told where somebody has taken queues out of the database."""
     _position: int | None = None
     _active_until: float = -math.inf
     _troubles: Backoff = field(default_factory=Backoff)
@@ -101,6 +104,7 @@ class QueueTicker(Candidate):
 
     async def _has_work(self, session: SqlSession) -> bool:
         ((installed,),) = await session.fetch(_INSTALLED)
+        self.uninstalled = None if installed else await uninstalled(session, QUEUES)
         if not installed:
             return False
         ((found,),) = await session.fetch(_FOUND)

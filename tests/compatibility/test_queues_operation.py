@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database
+from server.postgres.cluster import binaries
+from tests.e2e.conftest import Database, Headwater
 
 Eventually = Callable[..., Any]
 
@@ -66,3 +68,35 @@ def test_a_superuser_attaches_a_function_and_it_has_its_rights(queues: Database)
         ("attached", queues.value("SELECT current_user"))
     }
     queues.run("UPDATE pgque.queue SET queue_extra_maint = NULL; DROP FUNCTION pgque.attached_maintenance(text)")
+
+
+def psql(server: Headwater, database: str, command: str) -> tuple[str, str]:
+    """What psql prints, and what it is told."""
+    done = subprocess.run(
+        [str(binaries() / "psql"), server.dsn(database), "-XAt", "-c", command],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip(), done.stderr
+
+
+def test_what_was_uninstalled_stays_away_until_it_is_asked_for(own_server: Headwater, eventually: Eventually) -> None:
+    present = "SELECT to_regnamespace('pgque') IS NOT NULL"
+    back = "CREATE EXTENSION pgque makes"
+    assert psql(own_server, "postgres", "SELECT pgque.create_queue('gone')") == ("1", "")
+    assert back in psql(own_server, "postgres", "SELECT pgque.uninstall()")[1]
+    said, told = eventually(lambda: (answer := psql(own_server, "postgres", present))[1] and answer)
+    assert (said, back in told) == ("f", True)
+    own_server.stop()
+    own_server.start()
+    for _ in range(2):
+        said, told = psql(own_server, "postgres", present)
+        assert (said, back in told) == ("f", True)
+    assert psql(own_server, "postgres", "CREATE EXTENSION pgque")[0] == "CREATE EXTENSION"
+    for _ in range(2):
+        assert psql(own_server, "postgres", present) == ("t", "")
+    assert psql(own_server, "postgres", "SELECT count(*) FROM pgque.queue") == ("0", "")
+    own_server.stop()
+    own_server.start()
+    assert psql(own_server, "postgres", present) == ("t", "")

@@ -188,10 +188,15 @@ BEGIN
 END $$;
 
 
--- Removes everything but the roles, which belong to the whole cluster.
+-- Removes everything but the roles, which belong to the whole cluster. The server is told not to install it again.
 CREATE OR REPLACE FUNCTION pgque.uninstall() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pgque.stop();
+    IF (SELECT c.relowner FROM pg_class c WHERE c.oid = to_regclass('pgtrickle.pgt_uninstalled'))
+       = (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'pgque') THEN
+        INSERT INTO pgtrickle.pgt_uninstalled (extension) VALUES ('pgque') ON CONFLICT (extension) DO NOTHING;
+    END IF;
     DROP SCHEMA pgque CASCADE;
+    RAISE NOTICE USING MESSAGE = 'queues have been removed from this database', HINT = 'CREATE EXTENSION pgque makes the schema anew.';
 END $$;
