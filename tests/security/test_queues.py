@@ -9,6 +9,8 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from catalog.install import Script, Scripts, bundled_scripts
+from catalog.session import SqlError
 from catalog.systems import QUEUES
 from engine.queues import maintenance
 from engine.queues.maintenance import QueueMaintenance
@@ -166,6 +168,58 @@ def test_hook_works_with_its_owners_rights(queue: Queue, eve: Queue, queue_datab
     assert maintain(queue_database) == []
     assert queue.rows("SELECT * FROM public.seen") == [(EVE, eve.name)]
     assert queue.rows("SELECT FROM pg_proc WHERE proname ~ '^_calls_hook'") == []
+
+
+def test_a_role_does_not_lend_its_rights_to_a_function_that_another_may_change(
+    queue: Queue, eve: Queue, queue_database: str
+) -> None:
+    eve.connection.execute("CREATE FUNCTION evil.hook(text) RETURNS int LANGUAGE sql AS 'SELECT evil.note($1)'")
+    attach = "UPDATE pgque.queue SET queue_extra_maint = '{evil.hook}' WHERE queue_name = %s"
+    queue.connection.execute(attach, [queue.name])
+    (refused,) = maintain(queue_database)
+    assert f"role {EVE} could make anything of it" in refused
+    assert seen(queue) == set()
+
+
+@pytest.mark.parametrize("change", ["queue_extra_maint_roles = '{postgres}'", "queue_extra_maint_roles = NULL"])
+def test_who_attached_a_hook_is_not_to_choose(queue: Queue, eve: Queue, queue_database: str, change: str) -> None:
+    hook(eve, "BEGIN RETURN evil.note($1); END")
+    eve.connection.execute("ALTER FUNCTION evil.hook(text) SECURITY INVOKER")
+    for statement in (f"SET {change}", f"SET {change}, queue_extra_maint = '{{evil.hook}}'"):
+        eve.connection.execute(f"UPDATE pgque.queue {statement} WHERE queue_name = %s", [eve.name])
+    assert maintain(queue_database) == []
+    assert seen(queue) == {EVE}
+
+
+def test_a_hook_of_an_administrator_that_is_none_any_more_is_not_called(
+    queue: Queue, eve: Queue, queue_database: str
+) -> None:
+    hook(eve, "BEGIN RETURN evil.note($1); END")
+    queue.connection.execute(f"REVOKE pgque_admin FROM {EVE}")
+    (refused,) = maintain(queue_database)
+    assert f"the role that attached it, {EVE}, may not administer queues" in refused
+    assert seen(queue) == set()
+
+
+@pytest.mark.parametrize("arguments", ["text", "int"])
+def test_an_upgrade_is_refused_whose_name_somebody_has_taken(
+    queue: Queue, eve: Queue, queue_database: str, arguments: str
+) -> None:
+    """A function of this signature would keep its owner, one of another could be called in the place of ours."""
+    eve.connection.execute(f"CREATE FUNCTION pgque.to_come({arguments}) RETURNS int LANGUAGE sql AS 'SELECT 1'")
+    present = bundled_scripts(QUEUES)
+    body = "RETURNS int LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 'SELECT 2'"
+    more = Script("98_to_come", f"-- To come.\nCREATE OR REPLACE FUNCTION pgque.to_come(text) {body}")
+    later = Scripts(
+        present.migrations, (*present.functions[:-1], more, present.functions[-1]), present.superuser, present.title
+    )
+    with pytest.raises(SqlError, match="this version needs the name of") as refused:
+        install_into(queue_database, later, QUEUES)
+    assert refused.value.sqlstate == "42710"
+    eve.connection.execute(f"DROP FUNCTION pgque.to_come({arguments})")
+    assert install_into(queue_database, later, QUEUES).changed
+    assert install_into(queue_database, system=QUEUES).changed
+    queue.connection.execute("DROP FUNCTION pgque.to_come(text)")
 
 
 def test_hooks_that_do_not_end_stop_nobody_elses(
