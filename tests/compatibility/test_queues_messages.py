@@ -20,6 +20,7 @@ from tests.e2e.conftest import Database
         ("pgque.send_batch('nope', ARRAY['x'])", "queue not found: nope"),
         ("pgque.insert_event('nope', 't', 'd')", "queue not found: nope"),
         ("pgque.create_queue(NULL)", "Invalid NULL value"),
+        ("pgque.current_event_table('nope')", "Event queue not found"),
         ("pgque.drop_queue('nope')", "No such event queue"),
         ("pgque.drop_queue('spoken')", "cannot drop queue, consumers still attached"),
         ("pgque.set_queue_config('nope', 'nonsense', '1')", "No such event queue"),
@@ -73,3 +74,5 @@ def test_an_insert_that_is_disallowed(queues: Database) -> None:
     for call in ("send('closed', 'x')", "send_batch('closed', ARRAY['x'])", "insert_event('closed', 't', 'd')"):
         with pytest.raises(psycopg.Error, match="Insert into queue disallowed"):
             queues.run(f"SELECT pgque.{call}")
+    with pytest.raises(psycopg.Error, match="Writing to queue disabled"):
+        queues.run("SELECT pgque.current_event_table('closed')")

@@ -155,6 +155,23 @@ def test_dead_letters_outlive_their_consumer_and_go_with_the_queue(queues: Datab
     assert queues.rows("SELECT FROM pgque.consumer WHERE co_name = 'dead'") == []
 
 
+def test_events_that_an_administrator_copies_into_the_current_table(queues: Database) -> None:
+    queues.run("SELECT pgque.create_queue('copied'), pgque.subscribe('copied', 'c')")
+    table = queues.value("SELECT pgque.current_event_table('copied')")
+    sequence = queues.value("SELECT queue_event_seq FROM pgque.queue WHERE queue_name = 'copied'")
+    with queues.connect(autocommit=False) as connection:
+        connection.execute("SET LOCAL ROLE pgque_admin")
+        ids = [connection.execute("SELECT nextval(%s)", [sequence]).fetchone() for _ in range(3)]
+        with connection.cursor().copy(f"COPY {table} (ev_id, ev_time, ev_type, ev_data) FROM STDIN") as copy:
+            for (number,) in ids:
+                copy.write_row((number, "2026-01-01", "copied", f"row {number}"))
+        connection.commit()
+    tick(queues, "copied")
+    assert queues.rows("SELECT type, payload FROM pgque.receive('copied', 'c')") == [
+        ("copied", f"row {number}") for (number,) in ids
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Cooperative consumers: "Cooperative-aware inherited functions"
 

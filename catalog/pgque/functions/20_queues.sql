@@ -50,6 +50,22 @@ BEGIN
 END $$;
 
 
+-- The table that a queue's events are written to, until it rotates: for COPY by an administrator.
+CREATE OR REPLACE FUNCTION pgque.current_event_table(queue text) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    this pgque.queue;
+BEGIN
+    SELECT * INTO this FROM pgque.queue q WHERE q.queue_name = queue;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'Event queue not found';
+    ELSIF this.queue_disable_insert AND current_setting('session_replication_role') <> 'replica' THEN
+        RAISE EXCEPTION 'Writing to queue disabled';
+    END IF;
+    RETURN pgque._event_table(this.queue_id, this.queue_cur_table);
+END $$;
+
+
 CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text, force bool) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
