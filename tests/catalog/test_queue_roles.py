@@ -360,6 +360,23 @@ def test_without_the_right_to_create_roles_all_else_works(owner: str, queue: Que
             assert admin.execute("SELECT pgque.send('mine', 'y')").fetchone() is not None
 
 
+def test_the_owner_attaches_a_hook_of_its_own_and_keeps_its_rights(owner: str, queue: Queue) -> None:
+    install_into(owner, system=QUEUES)
+    with psycopg.connect(owner, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pgque.create_queue('mine');"
+            "CREATE SCHEMA own; CREATE TABLE own.seen (queue text, who text);"
+            "CREATE FUNCTION own.hook(queue text) RETURNS void LANGUAGE sql AS"
+            " 'INSERT INTO own.seen VALUES (queue, current_user)';"
+            "UPDATE pgque.queue SET queue_extra_maint = '{own.hook}'"
+        )
+        mine = Queue(connection, "mine")
+        for _ in range(2):
+            assert mine.value("SELECT pgque.maint()") >= 1
+        assert mine.rows("SELECT DISTINCT queue, who FROM own.seen") == [("mine", "queue_owner")]
+        assert mine.value("SELECT pgque.create_queue('another')") == 1
+
+
 def test_roles_are_installed_once_for_all_databases(queue: Queue, queue_database: str) -> None:
     """A second installation, and a repeated one, find the roles and change nothing."""
     before = queue.rows("SELECT oid, rolname FROM pg_roles WHERE rolname = ANY (%s) ORDER BY 1", list(ROLES))

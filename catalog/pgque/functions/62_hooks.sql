@@ -102,7 +102,8 @@ BEGIN
     END IF;
     EXECUTE format('CREATE FUNCTION %s(text) RETURNS void LANGUAGE plpgsql SECURITY DEFINER '
                    'SET search_path = pg_catalog, pg_temp AS %L', caller, format('BEGIN PERFORM %s($1); END', target));
-    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+    IF NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
+       AND NOT has_schema_privilege(owner::regrole, 'pgque', 'CREATE') THEN
         -- A new owner must be able to create in the schema, for the moment of becoming the owner.
         EXECUTE format('GRANT CREATE ON SCHEMA pgque TO %s', owner);
         EXECUTE format('ALTER FUNCTION %s(text) OWNER TO %s', caller, owner);
