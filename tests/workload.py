@@ -107,6 +107,14 @@ class Workload:
             if course.refused is None:
                 course.differences += [f"{when}: {row}" for row in self._difference(name)]
 
+    def written(self, name: str) -> int:
+        """How many of its rows the transaction that is open has inserted, updated and deleted."""
+        found: int = self.database.value(
+            "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) FROM pg_stat_xact_user_tables WHERE relname = %s",
+            name,
+        )
+        return found
+
     def _executor(self, name: str) -> str:
         found: str = self.database.value(
             "SELECT CASE WHEN action = 'NO_DATA' THEN 'nothing to do' ELSE executor END"
