@@ -174,16 +174,29 @@ def test_a_long_quiet_time_is_passed_over_in_one_step(subscribed: Queue) -> None
     assert subscribed.value("SELECT pgque.ack(%s)", batch) == 1
 
 
-def test_an_empty_window_leaves_a_batch_and_is_passed_over_later(subscribed: Queue) -> None:
+def test_an_empty_window_is_finished_at_once(subscribed: Queue) -> None:
     subscribed.tick()
     assert receive(subscribed) == []
-    current = "SELECT current_batch FROM pgque.get_consumer_info(%s, 'c')"
-    assert subscribed.value(current, subscribed.name) is not None
+    assert next_batch(subscribed) is None
+    state = (
+        "SELECT sub_batch, sub_next_tick FROM pgque.subscription JOIN pgque.queue ON queue_id = sub_queue"
+        " WHERE queue_name = %s"
+    )
+    assert subscribed.rows(state, subscribed.name) == [(None, None)]
     subscribed.tick()
     subscribed.send("x")
     subscribed.tick()
     assert receive(subscribed) == ["x"]
     subscribed.value("SELECT pgque.ack(%s)", next_batch(subscribed))
+    assert next_batch(subscribed) is None
+
+
+def test_an_empty_batch_that_was_handed_out_is_finished_by_receive(subscribed: Queue) -> None:
+    subscribed.tick()
+    empty = next_batch(subscribed)
+    assert empty is not None
+    assert receive(subscribed) == []
+    assert subscribed.value("SELECT pgque.ack(%s)", empty) == 0
     assert next_batch(subscribed) is None
 
 

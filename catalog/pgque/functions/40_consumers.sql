@@ -45,11 +45,12 @@ BEGIN
     IF known.sub_id IS NOT NULL THEN
         IF tick_pos IS NOT NULL THEN
             -- Asked in the update, which waits for a batch that is being given at this moment.
-            UPDATE pgque.subscription SET sub_last_tick = start, sub_active = now()
+            UPDATE pgque.subscription SET sub_last_tick = start, sub_next_tick = NULL, sub_active = now()
              WHERE sub_id = known.sub_id AND sub_batch IS NULL AND sub_role <> 'coop_member';
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'cannot reposition consumer % of queue % while it has an active batch', consumer, queue;
             END IF;
+            DELETE FROM pgque.batch_part WHERE sub_id = known.sub_id;
         END IF;
         RETURN 0;
     END IF;

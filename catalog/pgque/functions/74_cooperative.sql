@@ -194,6 +194,7 @@ DECLARE
     main pgque.subscription := pgque._coop_lock(queue, consumer);
     member pgque.subscription;
     dead pgque.subscription;
+    done boolean;
 BEGIN
     IF dead_interval < interval '0' THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'dead_interval must not be negative';
@@ -220,11 +221,22 @@ BEGIN
              WHERE s.sub_id = dead.sub_id;
             prev_tick_id := dead.sub_last_tick;
             next_tick_id := dead.sub_next_tick;
+            UPDATE pgque.batch_part p SET sub_id = member.sub_id WHERE p.sub_id = dead.sub_id;
         ELSE
             next_tick_id := pgque._find_tick(main.sub_queue, main.sub_last_tick, min_lag, min_count, min_interval);
+            IF main.sub_next_tick IS NOT NULL THEN
+                -- Of what lies before this tick some parts have been handed out.
+                next_tick_id := (SELECT t.tick_id FROM pgque.tick t
+                                  WHERE t.tick_queue = main.sub_queue AND t.tick_id = main.sub_next_tick
+                                    AND (min_lag IS NULL OR t.tick_time <= clock_timestamp() - min_lag));
+            END IF;
             IF next_tick_id IS NOT NULL THEN
                 prev_tick_id := main.sub_last_tick;
-                UPDATE pgque.subscription s SET sub_last_tick = next_batch_custom.next_tick_id, sub_active = clock_timestamp()
+                done := pgque._share_part(main, member.sub_id, next_tick_id);
+                UPDATE pgque.subscription s
+                   SET sub_last_tick = CASE WHEN done THEN next_batch_custom.next_tick_id ELSE s.sub_last_tick END,
+                       sub_next_tick = CASE WHEN NOT done THEN next_batch_custom.next_tick_id END,
+                       sub_active = clock_timestamp()
                  WHERE s.sub_id = main.sub_id;
             END IF;
         END IF;
