@@ -42,7 +42,7 @@ HELPERS = {
         *("_check_trigger", "_trigger_event", "_listed_columns", "_row_columns", "_base_type", "_primary_key"),
         *("_row_texts", "_row_json", "_row_urlencoded", "_urlencode", "_row_expression", "_row_sql"),
     },
-    "pgque_admin": {"_server", "_has_cron", "_cursor_query"},
+    "pgque_admin": {"_server", "_has_cron", "_cursor_query", "_json_key", "_event_slot", "_slots"},
 }
 
 

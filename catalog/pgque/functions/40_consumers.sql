@@ -51,6 +51,7 @@ BEGIN
                 RAISE EXCEPTION 'cannot reposition consumer % of queue % while it has an active batch', consumer, queue;
             END IF;
             DELETE FROM pgque.batch_part WHERE sub_id = known.sub_id;
+            PERFORM pgque._move_slots(known.sub_id, start);
         END IF;
         RETURN 0;
     END IF;

@@ -56,8 +56,8 @@ SELECT pgque._make_reader(q.queue_id) FROM pgque.queue q;
 CREATE OR REPLACE FUNCTION pgque._batch_source(batch pgque._batch_state) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF batch.upto_id IS NULL THEN
+    IF batch.upto_id IS NULL AND batch.slots IS NULL THEN
         RETURN 'pgque._read_' || batch.queue_id || '($1, $2, $3, $4)';
     END IF;
-    RETURN '(' || pgque._batch_query(batch, '*') || ' ORDER BY ev_id LIMIT $4)';
+    RETURN '(' || pgque._in_order(batch) || ' LIMIT $4)';
 END $$;

@@ -17,7 +17,7 @@ BEGIN
     SELECT batch_id, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            s.sub_id, owner.sub_id, owner.sub_consumer, c.co_name,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
-           p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role, true
+           p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role, true, p.slots, o.key
       INTO state
       FROM pgque.subscription s
       JOIN pgque.subscription owner ON owner.sub_id = coalesce(s.sub_main, s.sub_id)
@@ -26,12 +26,13 @@ BEGIN
       JOIN pgque.tick prev ON prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
       JOIN pgque.tick next ON next.tick_queue = s.sub_queue AND next.tick_id = s.sub_next_tick
       LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id
+      LEFT JOIN pgque.ordering o ON o.sub_id = s.sub_main AND p.slots IS NOT NULL
      WHERE s.sub_batch = batch_id;
     RETURN state;
 END $$;
 
 
--- The query of a batch's events with the given select list, not yet ordered.
+-- The query of a batch's events with the given select list; ordered only where they have keys, see _in_order.
 CREATE OR REPLACE FUNCTION pgque._batch_query(batch pgque._batch_state, columns text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -43,7 +44,9 @@ DECLARE
     ours text := format('(ev_owner IS NULL OR ev_owner = %s)', batch.owner);
     built text;
 BEGIN
-    IF batch.upto_id IS NOT NULL THEN
+    IF batch.slots IS NOT NULL THEN
+        RETURN pgque._keyed_query(batch, columns);
+    ELSIF batch.upto_id IS NOT NULL THEN
         -- Found by the events' ids: written so that the index of transactions cannot be used. See 52_parts.sql.
         RETURN format('SELECT %s FROM %s WHERE ev_id > %s AND ev_id <= %s AND pg_visible_in_snapshot(ev_txid, %L) '
                       'AND NOT pg_visible_in_snapshot(ev_txid, %L) AND %s',
@@ -59,6 +62,14 @@ BEGIN
                                  columns, batch.data_table, finished, ours);
     END IF;
     RETURN built;
+END $$;
+
+
+-- The query of a batch's events in the order in which they are handed out.
+CREATE OR REPLACE FUNCTION pgque._in_order(batch pgque._batch_state) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque._batch_query(batch, '*') || CASE WHEN batch.slots IS NULL THEN ' ORDER BY ev_id' ELSE '' END;
 END $$;
 
 
@@ -134,7 +145,7 @@ BEGIN
                s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
                prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
                p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role,
-               q.queue_cluster IS NOT DISTINCT FROM (SELECT k.system_identifier FROM pg_control_system() AS k)
+               q.queue_cluster IS NOT DISTINCT FROM (SELECT k.system_identifier FROM pg_control_system() AS k), NULL, NULL
           INTO batch
           FROM pgque.queue q
           JOIN pgque.consumer c ON c.co_name = consumer
@@ -190,6 +201,9 @@ BEGIN
     ELSIF subscription.sub_role = 'coop_main'
           AND EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = subscription.sub_id) THEN
         RAISE EXCEPTION 'consumer % of queue % has subconsumers, use receive_coop() or next_batch(queue, consumer, subconsumer)',
+            consumer, queue;
+    ELSIF EXISTS (SELECT FROM pgque.ordering o WHERE o.sub_id = subscription.sub_id) THEN
+        RAISE EXCEPTION 'consumer % of queue % has an ordering key, use receive_coop() or next_batch(queue, consumer, subconsumer)',
             consumer, queue;
     END IF;
 END $$;
@@ -262,7 +276,7 @@ BEGIN
     IF batch.batch_id IS NULL THEN
         RAISE EXCEPTION 'batch not found: %', batch_id;
     END IF;
-    RETURN pgque._batch_query(batch, '*');
+    RETURN pgque._in_order(batch);
 END $$;
 
 
@@ -281,7 +295,7 @@ BEGIN
     IF extra_where IS NOT NULL THEN
         query := query || ' WHERE ' || extra_where;
     END IF;
-    EXECUTE 'DECLARE ' || quote_ident(cursor_name) || ' NO SCROLL CURSOR FOR ' || query || ' ORDER BY 1';
+    EXECUTE 'DECLARE ' || quote_ident(cursor_name) || ' NO SCROLL CURSOR FOR ' || query;
     RETURN QUERY EXECUTE 'FETCH ' || quick_limit || ' FROM ' || quote_ident(cursor_name);
 END $$;
 
@@ -321,7 +335,7 @@ BEGIN
         RETURN 0;
     END IF;
     IF in_parts THEN
-        PERFORM pgque._close_part(closed);
+        PERFORM pgque._close_part(closed, batch_id);
     END IF;
     IF retried THEN
         DELETE FROM pgque.retry_queue r WHERE r.ev_batch = finish_batch.batch_id AND r.ev_retry_after = 'infinity';

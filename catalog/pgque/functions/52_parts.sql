@@ -25,6 +25,16 @@ CREATE OR REPLACE TRIGGER queue_indexes_ids AFTER UPDATE OF queue_max_batch_even
     FOR EACH ROW WHEN (NEW.queue_max_batch_events IS NOT NULL) EXECUTE FUNCTION pgque._index_ids();
 
 
+-- Bring the indexes of ids up to date; a queue that had no limit when its window was begun has none.
+CREATE OR REPLACE FUNCTION pgque._summarize_ids(data_table text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM brin_summarize_new_values(i.indexrelid)
+       FROM pg_inherits h JOIN pg_index i ON i.indrelid = h.inhrelid JOIN pg_class c ON c.oid = i.indexrelid
+      WHERE h.inhparent = data_table::regclass AND c.relname ~ '^event_\d+_\d_id_idx$';
+END $$;
+
+
 -- The id of the last event of the part that begins after `after_id`. Looks at ever more ids: there may be gaps.
 CREATE OR REPLACE FUNCTION pgque._part_end(batch pgque._batch_state) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
@@ -38,7 +48,8 @@ BEGIN
     END IF;
     LOOP
         batch.upto_id := least(batch.after_id + step, batch.last_id);
-        EXECUTE 'SELECT count(*), max(ev_id) FROM (SELECT ev_id FROM (' || pgque._batch_query(batch, 'ev_id') ||
+        EXECUTE 'SELECT count(*), max(ev_id) FROM (SELECT ev_id FROM (' ||
+                CASE WHEN batch.slots IS NULL THEN pgque._batch_query(batch, 'ev_id') ELSE pgque._slot_query(batch) END ||
                 ') AS event ORDER BY 1 LIMIT $1) AS part' INTO number, last USING batch.part_size;
         IF number = batch.part_size THEN
             RETURN last;
@@ -70,9 +81,7 @@ BEGIN
         END IF;
         batch.after_id := first - 1;
         batch.last_id := last;
-        PERFORM brin_summarize_new_values(i.indexrelid)
-           FROM pg_inherits h JOIN pg_index i ON i.indrelid = h.inhrelid JOIN pg_class c ON c.oid = i.indexrelid
-          WHERE h.inhparent = batch.data_table::regclass AND c.relname ~ '^event_\d+_\d_id_idx$';
+        PERFORM pgque._summarize_ids(batch.data_table);
     END IF;
     batch.upto_id := pgque._part_end(batch);
     INSERT INTO pgque.batch_part (sub_id, prev_tick, next_tick, after_id, upto_id, last_id)
@@ -85,16 +94,18 @@ END $$;
 
 
 -- A subscription has closed the part that it had: it goes back to where it stood, unless that was the last.
-CREATE OR REPLACE FUNCTION pgque._close_part(id integer) RETURNS void
+CREATE OR REPLACE FUNCTION pgque._close_part(id integer, closed bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     part pgque.batch_part;
 BEGIN
     UPDATE pgque.batch_part p SET after_id = p.upto_id, upto_id = NULL
-     WHERE p.sub_id = id AND p.upto_id < p.last_id
+     WHERE p.sub_id = id AND p.upto_id < p.last_id AND p.slots IS NULL
     RETURNING * INTO part;
     IF FOUND THEN
         UPDATE pgque.subscription s SET sub_last_tick = part.prev_tick, sub_next_tick = part.next_tick WHERE s.sub_id = id;
+    ELSIF EXISTS (SELECT FROM pgque.batch_part p WHERE p.sub_id = id AND p.slots IS NOT NULL) THEN
+        PERFORM pgque._close_slots(id, closed);
     ELSE
         DELETE FROM pgque.batch_part p WHERE p.sub_id = id;
     END IF;
@@ -110,7 +121,7 @@ BEGIN
     SELECT NULL, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            main.sub_id, main.sub_id, main.sub_consumer, NULL,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
-           p.after_id, NULL, p.last_id, q.queue_max_batch_events, main.sub_role, true
+           p.after_id, NULL, p.last_id, q.queue_max_batch_events, main.sub_role, true, NULL, NULL
       INTO batch
       FROM pgque.queue q
       JOIN pgque.tick prev ON prev.tick_queue = q.queue_id AND prev.tick_id = main.sub_last_tick

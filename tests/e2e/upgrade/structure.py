@@ -65,7 +65,7 @@ UNION ALL
 SELECT 'event trigger', evtname, concat_ws('; ', evtevent, evtenabled, evttags, evtfoid::regproc) FROM pg_event_trigger
 """
 
-_MADE_IN_USE = r"""^(pgtrickle_changes\.(?!change_id_seq)|(pgtrickle|accum)_roles\.|pgque\.event_\d|
+_MADE_IN_USE = r"""^(pgtrickle_changes\.(?!change_id_seq)|(pgtrickle|accum)_roles\.|pgque\.(event|_read)_\d|
     accum(_internal)?\."?(_[a-z]+_)?stock[_.(])"""
 """Names of what is there only once there are stream tables, queues and registers."""
 
