@@ -248,25 +248,6 @@ BEGIN
 END $$;
 
 
-CREATE OR REPLACE FUNCTION pgque.get_batch_events(
-    batch_id bigint,
-    OUT ev_id bigint, OUT ev_time timestamptz, OUT ev_txid bigint, OUT ev_retry int4, OUT ev_type text, OUT ev_data text,
-    OUT ev_extra1 text, OUT ev_extra2 text, OUT ev_extra3 text, OUT ev_extra4 text
-) RETURNS SETOF record LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
-DECLARE
-    batch pgque._batch_state := pgque._batch(batch_id);
-BEGIN
-    IF batch.batch_id IS NULL THEN
-        RAISE EXCEPTION 'batch not found: %', batch_id;
-    END IF;
-    RETURN QUERY EXECUTE
-        'SELECT ev_id, ev_time, ev_txid::text::bigint, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4'
-        '  FROM ' || pgque._batch_source(batch) || ' AS event'
-        USING batch.prev_snapshot, batch.next_snapshot, batch.owner, NULL::bigint;
-END $$;
-
-
 -- The query of an active batch, which an administrator's cursor executes: he may read these tables.
 CREATE OR REPLACE FUNCTION pgque._cursor_query(batch_id bigint) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -344,48 +325,6 @@ BEGIN
 END $$;
 
 
--- Up to max_return messages of the consumer's batch. A batch without events is passed over and finished: after a long quiet
--- time those are many, so where the consumer stands is written once, in the end. A batch that somebody has had an id of
--- becomes another one under another id.
-CREATE OR REPLACE FUNCTION pgque.receive(queue text, consumer text, max_return int DEFAULT 100) RETURNS SETOF pgque.message
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    batch pgque._batch_state;
-    first pgque._batch_state;
-BEGIN
-    IF max_return IS NULL OR max_return < 1 THEN
-        RAISE EXCEPTION 'max_return must be >= 1, got %', coalesce(max_return::text, 'NULL');
-    END IF;
-    batch := pgque._take_batch(queue, consumer, NULL, NULL, NULL);
-    IF batch.batch_id IS NULL THEN
-        RETURN;
-    END IF;
-    first := batch;
-    LOOP
-        RETURN QUERY EXECUTE
-            'SELECT ev_id, $5, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4'
-            '  FROM ' || pgque._batch_source(batch) || ' AS event'
-            USING batch.prev_snapshot, batch.next_snapshot, batch.owner, max_return::bigint, batch.batch_id;
-        EXIT WHEN FOUND;
-        batch := pgque._following(batch);
-        EXIT WHEN batch.batch_id IS NULL;
-        IF batch.batch_id = first.batch_id THEN
-            batch.batch_id := nextval('pgque.batch_id_seq'::regclass);
-        END IF;
-        IF batch.part_size IS NOT NULL THEN
-            batch := pgque._begin_part(batch);
-        END IF;
-    END LOOP;
-    IF batch.batch_id IS DISTINCT FROM first.batch_id THEN
-        UPDATE pgque.subscription s
-           SET sub_batch = batch.batch_id, sub_last_tick = batch.prev_tick_id, sub_next_tick = batch.next_tick_id,
-               sub_active = now()
-         WHERE s.sub_id = batch.sub_id;
-        DELETE FROM pgque.retry_queue r WHERE r.ev_batch = first.batch_id AND r.ev_retry_after = 'infinity';
-    END IF;
-END $$;
-
-
 -- The batch after one that has no events, under the same id; without an id, and at the place where the consumer then stands,
 -- where there is none.
 CREATE OR REPLACE FUNCTION pgque._following(batch pgque._batch_state) RETURNS pgque._batch_state
@@ -403,8 +342,6 @@ BEGIN
 END $$;
 
 
+-- Becomes part of the query that calls it.
 CREATE OR REPLACE FUNCTION pgque.ack(batch_id bigint) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN pgque.finish_batch(batch_id);
-END $$;
+LANGUAGE sql VOLATILE RETURN pgque.finish_batch(batch_id);

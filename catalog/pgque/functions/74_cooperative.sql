@@ -221,10 +221,12 @@ BEGIN
         prev_tick_id := member.sub_last_tick;
         next_tick_id := member.sub_next_tick;
     ELSE
-        -- A member that is just finishing its batch holds its row's lock; it is not dead.
-        SELECT s.* INTO dead FROM pgque.subscription s
-         WHERE s.sub_main = main.sub_id AND s.sub_batch IS NOT NULL AND s.sub_active < clock_timestamp() - dead_interval
-         ORDER BY s.sub_last_tick LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF dead_interval IS NOT NULL THEN
+            -- A member that is just finishing its batch holds its row's lock; it is not dead.
+            SELECT s.* INTO dead FROM pgque.subscription s
+             WHERE s.sub_main = main.sub_id AND s.sub_batch IS NOT NULL AND s.sub_active < clock_timestamp() - dead_interval
+             ORDER BY s.sub_last_tick LIMIT 1 FOR UPDATE SKIP LOCKED;
+        END IF;
         IF dead.sub_id IS NOT NULL THEN
             UPDATE pgque.subscription s SET sub_batch = NULL, sub_last_tick = NULL, sub_next_tick = NULL
              WHERE s.sub_id = dead.sub_id;
@@ -250,7 +252,9 @@ BEGIN
             END IF;
             IF next_tick_id IS NOT NULL THEN
                 prev_tick_id := main.sub_last_tick;
-                done := pgque._share_part(main, member.sub_id, next_tick_id);
+                done := CASE WHEN main.sub_next_tick IS NULL
+                                  AND (SELECT q.queue_max_batch_events FROM pgque.queue q WHERE q.queue_id = main.sub_queue) IS NULL
+                             THEN true ELSE pgque._share_part(main, member.sub_id, next_tick_id) END;
                 UPDATE pgque.subscription s
                    SET sub_last_tick = CASE WHEN done THEN next_batch_custom.next_tick_id ELSE s.sub_last_tick END,
                        sub_next_tick = CASE WHEN NOT done THEN next_batch_custom.next_tick_id END,
