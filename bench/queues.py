@@ -26,7 +26,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from bench.rates import Way, Work, both_ways, rate_of, side_by_side, with_commits
+from bench.rates import Way, Work, both_ways, postmaster_of, rate_of, side_by_side, transactions, with_commits
 from bench.serving import served
 
 PAYLOAD = "x" * 200
@@ -111,6 +111,71 @@ def measure_receiving(ways: tuple[Way, ...], seconds: float, console: Console) -
     direct.execute("SELECT pgque.drop_queue('received', true)")
     direct.execute("TRUNCATE jobs")
     direct.close()
+
+
+CONSUME = r"""
+SELECT batch_id AS batch, msg_id, type, payload, retry_count, created_at
+  FROM pgque.receive('consumed', 'consumer ' || :client_id::int, 10000) \aset
+SELECT pgque.ack(:batch)"""
+
+CONSUME_PLAIN = r"""
+SELECT id AS batch, type, data, created_at FROM plain
+ WHERE id > (SELECT place FROM places WHERE consumer = :client_id::int) ORDER BY id LIMIT {} \aset
+UPDATE places SET place = :batch WHERE consumer = :client_id::int"""
+
+
+def measure_consuming(ways: tuple[Way, ...], rounds: int, console: Console) -> None:
+    """Consumers that each read all, in small batches: receive and ack, beside a cursor into a plain table."""
+    postmaster = postmaster_of(ways[0])
+    table = Table(title="Consuming: batches a second, all consumers together", title_justify="left")
+    for heading in ("events in a batch", "consumers", "way"):
+        table.add_column(heading)
+    for heading in ("receive, ack", "SELECT, UPDATE", "ratio", "CPU a batch", "SELECT, UPDATE", "ratio"):
+        table.add_column(heading, justify="right")
+    batches = 1000
+    with ways[0].connect() as direct:
+        direct.execute("CREATE TABLE places (consumer int PRIMARY KEY, place bigint NOT NULL) WITH (fillfactor = 50)")
+        direct.execute("SELECT pgque.stop()")
+        for size in (10, 100):
+            direct.execute("TRUNCATE plain RESTART IDENTITY")
+            direct.execute(
+                "INSERT INTO plain (type, data) SELECT 'default', %s FROM generate_series(1, %s::int)",
+                [PAYLOAD, size * batches],
+            )
+            for many in (1, 4):
+                for way in ways:
+                    measured = []
+                    for _ in range(rounds):
+                        fill_consumed(direct, many, size, batches)
+                        ours = transactions(way, CONSUME, many, 0, postmaster, batches)
+                        direct.execute("SELECT pgque.drop_queue('consumed', true)")
+                        measured.append(
+                            (*ours, *transactions(way, CONSUME_PLAIN.format(size), many, 0, postmaster, batches))
+                        )
+                        direct.execute("DELETE FROM places")
+                    rate, cost, rate_plain, cost_plain = (
+                        statistics.median(each) for each in zip(*measured, strict=True)
+                    )
+                    table.add_row(
+                        *(str(size), str(many), way.name),
+                        *(f"{rate:,.0f}", f"{rate_plain:,.0f}", f"{rate / rate_plain:.2f}"),
+                        *(f"{cost * 1e6:.0f} µs", f"{cost_plain * 1e6:.0f} µs", f"{cost_plain / cost:.2f}"),
+                    )
+        direct.execute("SELECT pgque.start()")
+        direct.execute("TRUNCATE plain RESTART IDENTITY")
+    console.print(table)
+
+
+def fill_consumed(direct: psycopg.Connection[tuple[object, ...]], consumers: int, size: int, batches: int) -> None:
+    """A queue with so many batches, and for each consumer a place in the plain table."""
+    direct.execute("SELECT pgque.create_queue('consumed')")
+    direct.execute("SELECT pgque.set_queue_config('consumed', 'ticker_max_lag', '1 microsecond')")
+    for number in range(consumers):
+        direct.execute("SELECT pgque.subscribe('consumed', %s)", [f"consumer {number}"])
+        direct.execute("INSERT INTO places VALUES (%s, 0)", [number])
+    for _ in range(batches):
+        direct.execute("SELECT pgque.send_batch('consumed', array_fill(%s::text, ARRAY[%s]))", [PAYLOAD, size])
+        direct.execute("SELECT pgque.ticker('consumed')")
 
 
 class Sender(threading.Thread):
@@ -229,7 +294,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--synchronous-commit", nargs="+", choices=("on", "off"), default=("off", "on"))
     parser.add_argument(
-        "--only", nargs="*", choices=("sending", "batches", "receiving", "delivery", "size"), default=()
+        "--only", nargs="*", choices=("sending", "batches", "receiving", "consuming", "delivery", "size"), default=()
     )
     options = parser.parse_args()
     console = Console(width=max(120, Console().width))
@@ -250,6 +315,7 @@ def main() -> None:
             "sending": lambda: measure_sending(SENDING),
             "batches": lambda: measure_sending(BATCHES),
             "receiving": lambda: measure_receiving(ways, options.seconds, console),
+            "consuming": lambda: measure_consuming(ways, options.rounds, console),
             "delivery": lambda: measure_delivery(ways, options.seconds * 5, console),
             "size": lambda: measure_size(ways[0], options.events, console),
         }

@@ -84,9 +84,18 @@ def cpu_seconds(postmaster: psutil.Process) -> float:
 
 
 def transactions(
-    way: Way, script: str, clients: int, seconds: float, postmaster: psutil.Process, **variables: str
+    way: Way,
+    script: str,
+    clients: int,
+    seconds: float,
+    postmaster: psutil.Process,
+    each: int | None = None,
+    **variables: str,
 ) -> tuple[float, float]:
-    """Transactions a second of pgbench's script, prepared; and PostgreSQL's CPU seconds for one."""
+    """Transactions a second of pgbench's script, prepared; and PostgreSQL's CPU seconds for one.
+
+    They last for so many seconds, or until each client has done its number.
+    """
     target = conninfo.conninfo_to_dict(way.dsn)
     before, backends = cpu_seconds(postmaster), len(postmaster.children())
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
@@ -95,7 +104,8 @@ def transactions(
         done = subprocess.run(
             [
                 *(str(binaries() / "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", str(clients)),
-                *("-T", str(max(1, round(seconds))), "-f", file.name),
+                *(("-T", str(max(1, round(seconds)))) if each is None else ("-t", str(each))),
+                *("-f", file.name),
                 *(f"--define={name}={value}" for name, value in variables.items()),
             ],
             env={**os.environ, **{name: str(target[key]) for name, key in ENVIRONMENT.items() if key in target}},
@@ -106,7 +116,7 @@ def transactions(
         raise SystemExit(f"pgbench: {done.stderr}")
     number = re.search(r"transactions actually processed: ([0-9]+)", done.stdout)
     if number and int(number[1]) == 0:  # on a busy machine a large batch can take longer
-        return transactions(way, script, clients, seconds * 3, postmaster, **variables)
+        return transactions(way, script, clients, seconds * 3, postmaster, each, **variables)
     found = re.search(r"tps = ([0-9.]+) \(without", done.stdout)
     assert found and number, done.stdout
     end = time.monotonic() + 5

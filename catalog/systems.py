@@ -79,7 +79,10 @@ QUEUES = System(
     advisory_lock=0x7067_7175_6575_6573,  # "pgqueues"
     functions_needed=("pg_control_system()",),
     missing="SELECT pgque._missing_roles()",
-    generated=("pgque.send", "pgque.insert_event", "pgque.insert_event_bulk"),
+    generated=(
+        *("pgque.send", "pgque.insert_event", "pgque.insert_event_bulk"),
+        *("pgque.receive", "pgque.get_batch_events"),
+    ),
 )
 
 REGISTERS = System(

@@ -178,6 +178,7 @@ def test_a_long_quiet_time_is_passed_over_in_one_step(subscribed: Queue) -> None
 def test_an_empty_window_is_finished_at_once(subscribed: Queue) -> None:
     subscribed.tick()
     assert receive(subscribed) == []
+    assert next_batch(subscribed) is None
     current = "SELECT current_batch, next_tick, last_tick FROM pgque.get_consumer_info(%s, 'c')"
     last = subscribed.value("SELECT last_tick_id FROM pgque.get_queue_info(%s)", subscribed.name)
     assert subscribed.rows(current, subscribed.name) == [(None, None, last)]
@@ -186,6 +187,15 @@ def test_an_empty_window_is_finished_at_once(subscribed: Queue) -> None:
     subscribed.tick()
     assert receive(subscribed) == ["x"]
     subscribed.value("SELECT pgque.ack(%s)", next_batch(subscribed))
+    assert next_batch(subscribed) is None
+
+
+def test_an_empty_batch_that_was_handed_out_is_finished_by_receive(subscribed: Queue) -> None:
+    subscribed.tick()
+    empty = next_batch(subscribed)
+    assert empty is not None
+    assert receive(subscribed) == []
+    assert subscribed.value("SELECT pgque.ack(%s)", empty) == 0
     assert next_batch(subscribed) is None
 
 

@@ -226,7 +226,7 @@ def test_functions_with_rights_of_their_own_pin_the_search_path(queue: Queue) ->
         "get_batch_cursor(bigint, text, integer)",
         "get_batch_cursor(bigint, text, integer, text)",
         *("jsontriga()", "logutriga()", "sqltriga()"),
-        *("ticker_loop()", "start()", "stop()", "uninstall()", "quote_fqname(text)"),
+        *("ack(bigint)", "ticker_loop()", "start()", "stop()", "uninstall()", "quote_fqname(text)"),
     }
 
 

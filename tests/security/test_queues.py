@@ -46,6 +46,7 @@ HELPERS = {
     },
     "pgque_admin": {
         *("_server", "_has_cron", "_cursor_query", "_tick_early", "_is_own_role", "_refuse", "_name_objection"),
+        *("_json_key", "_event_slot", "_slots"),
     },
 }
 

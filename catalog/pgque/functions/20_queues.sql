@@ -117,21 +117,21 @@ BEGIN
         RAISE EXCEPTION 'No such event queue';
     END IF;
     kind := CASE
-        WHEN param IN ('ticker_max_count', 'max_retries') THEN 'integer'
+        WHEN param IN ('ticker_max_count', 'max_retries', 'max_batch_events') THEN 'integer'
         WHEN param IN ('ticker_max_lag', 'ticker_idle_period', 'rotation_period') THEN 'interval'
         WHEN param IN ('ticker_paused', 'external_ticker') THEN 'boolean'
     END;
     IF kind IS NULL THEN
         RAISE EXCEPTION 'cannot change parameter "%"', param
             USING HINT = 'Parameters are ticker_max_count, ticker_max_lag, ticker_idle_period, ticker_paused, '
-                         'rotation_period, external_ticker and max_retries.';
+                         'rotation_period, external_ticker, max_retries and max_batch_events.';
     END IF;
     IF value IS NULL THEN
         EXECUTE format('UPDATE pgque.queue SET %I = DEFAULT WHERE queue_name = $1', 'queue_' || param) USING queue;
     ELSE
         IF param = 'max_retries' AND value::integer < 0 THEN
             RAISE EXCEPTION 'max_retries must be >= 0';
-        ELSIF param = 'ticker_max_count' AND value::integer <= 0 OR kind = 'interval' AND value::interval <= interval '0' THEN
+        ELSIF param IN ('ticker_max_count', 'max_batch_events') AND value::integer <= 0 OR kind = 'interval' AND value::interval <= interval '0' THEN
             RAISE EXCEPTION '% must be positive', param;
         END IF;
         EXECUTE format('UPDATE pgque.queue SET %I = $2::%s WHERE queue_name = $1', 'queue_' || param, kind) USING queue, value;

@@ -68,7 +68,9 @@ BEGIN
         standing := array(SELECT tick FROM unnest(ticks) AS tick
                            WHERE tick = ticks[cardinality(ticks)]
                               OR EXISTS (SELECT FROM pgque.subscription s
-                                          WHERE s.sub_queue = id AND tick IN (s.sub_last_tick, s.sub_next_tick)));
+                                          WHERE s.sub_queue = id AND tick IN (s.sub_last_tick, s.sub_next_tick))
+                              OR EXISTS (SELECT FROM pgque.slot l JOIN pgque.subscription s USING (sub_id)
+                                          WHERE s.sub_queue = id AND tick IN (l.last_tick, l.next_tick)));
         DELETE FROM pgque.tick t
          WHERE t.tick_queue = id AND t.tick_id <> ALL (standing)
            AND t.tick_id NOT IN (SELECT DISTINCT ticks[f.number] FROM pgque._first_seen(data_table, snapshots) AS f

@@ -81,6 +81,8 @@ BEGIN
             UPDATE pgque.subscription
                SET sub_last_tick = start, sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
              WHERE sub_id = known.sub_id;
+            DELETE FROM pgque.batch_part WHERE sub_id = known.sub_id;
+            PERFORM pgque._move_slots(known.sub_id, start);
         END IF;
         RETURN 0;
     END IF;

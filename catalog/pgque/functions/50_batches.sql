@@ -16,7 +16,8 @@ BEGIN
        FROM pgque.subscription s WHERE s.sub_batch = batch_id AND NOT pgque._is_at_home(s.sub_queue);
     SELECT batch_id, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            s.sub_id, owner.sub_id, owner.sub_consumer, c.co_name,
-           prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot
+           prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
+           p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role, true, p.slots, o.key
       INTO state
       FROM pgque.subscription s
       JOIN pgque.subscription owner ON owner.sub_id = coalesce(s.sub_main, s.sub_id)
@@ -24,12 +25,14 @@ BEGIN
       JOIN pgque.consumer c ON c.co_id = s.sub_consumer
       JOIN pgque.tick prev ON prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
       JOIN pgque.tick next ON next.tick_queue = s.sub_queue AND next.tick_id = s.sub_next_tick
+      LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id
+      LEFT JOIN pgque.ordering o ON o.sub_id = s.sub_main AND p.slots IS NOT NULL
      WHERE s.sub_batch = batch_id;
     RETURN state;
 END $$;
 
 
--- The query of a batch's events with the given select list, not yet ordered.
+-- The query of a batch's events with the given select list; ordered only where they have keys, see _in_order.
 CREATE OR REPLACE FUNCTION pgque._batch_query(batch pgque._batch_state, columns text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -41,6 +44,14 @@ DECLARE
     ours text := format('(ev_owner IS NULL OR ev_owner = %s)', batch.owner);
     built text;
 BEGIN
+    IF batch.slots IS NOT NULL THEN
+        RETURN pgque._keyed_query(batch, columns);
+    ELSIF batch.upto_id IS NOT NULL THEN
+        -- Found by the events' ids: written so that the index of transactions cannot be used. See 52_parts.sql.
+        RETURN format('SELECT %s FROM %s WHERE ev_id > %s AND ev_id <= %s AND pg_visible_in_snapshot(ev_txid, %L) '
+                      'AND NOT pg_visible_in_snapshot(ev_txid, %L) AND %s',
+                      columns, batch.data_table, batch.after_id, batch.upto_id, batch.next_snapshot, batch.prev_snapshot, ours);
+    END IF;
     built := format('SELECT %s FROM %s WHERE ev_txid >= %L::xid8 AND ev_txid < %L::xid8 AND %s',
                     columns, batch.data_table, lower, upper, ours);
     IF cardinality(still_open) > 0 THEN
@@ -51,6 +62,14 @@ BEGIN
                                  columns, batch.data_table, finished, ours);
     END IF;
     RETURN built;
+END $$;
+
+
+-- The query of a batch's events in the order in which they are handed out.
+CREATE OR REPLACE FUNCTION pgque._in_order(batch pgque._batch_state) RETURNS text
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN pgque._batch_query(batch, '*') || CASE WHEN batch.slots IS NULL THEN ' ORDER BY ev_id' ELSE '' END;
 END $$;
 
 
@@ -110,6 +129,85 @@ BEGIN
 END $$;
 
 
+-- The batch of a consumer: the active one, else the next, which becomes the active one; a null row where there is none.
+-- Locks nothing unless it has something to write: the row must then be as it was seen, or it is looked at once more.
+CREATE OR REPLACE FUNCTION pgque._take_batch(
+    queue text, consumer text, min_lag interval, min_count integer, min_interval interval
+) RETURNS pgque._batch_state LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    batch pgque._batch_state;
+BEGIN
+    LOOP
+        SELECT s.sub_batch, q.queue_id, q.queue_name, 'pgque.event_' || q.queue_id, q.queue_max_retries,
+               s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
+               prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
+               p.after_id, p.upto_id, p.last_id, q.queue_max_batch_events, s.sub_role,
+               q.queue_cluster IS NOT DISTINCT FROM (SELECT k.system_identifier FROM pg_control_system() AS k), NULL, NULL
+          INTO batch
+          FROM pgque.queue q
+          JOIN pgque.consumer c ON c.co_name = consumer
+          JOIN pgque.subscription s ON s.sub_queue = q.queue_id AND s.sub_consumer = c.co_id
+          LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id AND p.prev_tick = s.sub_last_tick
+          LEFT JOIN pgque.tick prev ON prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
+          LEFT JOIN LATERAL (
+            SELECT t.* FROM pgque.tick t
+             WHERE t.tick_queue = s.sub_queue AND t.tick_id >= coalesce(s.sub_next_tick, s.sub_last_tick + 1)
+               AND CASE WHEN s.sub_next_tick IS NOT NULL THEN t.tick_id = s.sub_next_tick
+                        ELSE (min_count IS NULL OR t.tick_event_seq >= prev.tick_event_seq + min_count)
+                             AND (min_interval IS NULL OR t.tick_time >= prev.tick_time + min_interval) END
+             ORDER BY t.tick_id LIMIT 1) AS next ON true
+         WHERE q.queue_name = queue;
+        IF NOT FOUND THEN
+            PERFORM pgque._lock_subscription(queue, consumer);  -- which says what is missing
+            CONTINUE;
+        ELSIF NOT batch.at_home THEN
+            PERFORM pgque._lock_ticks(batch.queue_id, true);
+            CONTINUE;
+        ELSIF batch.role <> 'normal' THEN
+            PERFORM pgque._refuse_cooperative(pgque._lock_subscription(queue, consumer), queue, consumer);
+        END IF;
+        IF batch.prev_snapshot IS NULL OR batch.batch_id IS NOT NULL AND batch.next_snapshot IS NULL THEN
+            RAISE EXCEPTION 'PgQ corruption: consumer % on queue % does not see tick %', consumer, queue, batch.prev_tick_id;
+        ELSIF batch.batch_id IS NOT NULL THEN
+            RETURN batch;
+        ELSIF batch.next_tick_id IS NULL
+              OR min_lag > clock_timestamp() - (SELECT t.tick_time FROM pgque.tick t
+                                                 WHERE t.tick_queue = batch.queue_id AND t.tick_id = batch.next_tick_id) THEN
+            RETURN NULL;
+        END IF;
+        batch.batch_id := nextval('pgque.batch_id_seq'::regclass);
+        UPDATE pgque.subscription s
+           SET sub_batch = batch.batch_id, sub_next_tick = batch.next_tick_id, sub_active = now()
+         WHERE s.sub_id = batch.sub_id AND s.sub_batch IS NULL AND s.sub_last_tick = batch.prev_tick_id
+           AND s.sub_next_tick IS NOT DISTINCT FROM CASE WHEN batch.last_id IS NOT NULL THEN batch.next_tick_id END
+           AND s.sub_role = batch.role;
+        IF FOUND THEN
+            RETURN CASE WHEN num_nulls(batch.part_size, batch.last_id) < 2 THEN pgque._begin_part(batch) ELSE batch END;
+        END IF;
+    END LOOP;
+END $$;
+
+
+-- Raises unless a subscription, which has been locked, is one that gets batches of its own. A group without members is none.
+CREATE OR REPLACE FUNCTION pgque._refuse_cooperative(subscription pgque.subscription, queue text, consumer text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF subscription.sub_role = 'coop_member' THEN
+        RAISE EXCEPTION 'consumer % of queue % is a subconsumer, use receive_coop() or next_batch(queue, consumer, subconsumer)',
+            consumer, queue;
+    ELSIF subscription.sub_role = 'coop_main'
+          AND EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = subscription.sub_id) THEN
+        RAISE EXCEPTION 'consumer % of queue % has subconsumers, use receive_coop() or next_batch(queue, consumer, subconsumer)',
+            consumer, queue;
+    ELSIF EXISTS (SELECT FROM pgque.ordering o WHERE o.sub_id = subscription.sub_id) THEN
+        RAISE EXCEPTION 'consumer % of queue % has an ordering key, use receive_coop() or next_batch(queue, consumer, subconsumer)',
+            consumer, queue;
+    ELSIF subscription.sub_role = 'coop_main' THEN
+        UPDATE pgque.subscription s SET sub_role = 'normal' WHERE s.sub_id = subscription.sub_id;  -- somebody has deleted them
+    END IF;
+END $$;
+
+
 -- Out columns are null where there is no batch to be had.
 CREATE OR REPLACE FUNCTION pgque.next_batch_custom(
     queue_name text, consumer_name text, min_lag interval, min_count int4, min_interval interval,
@@ -119,39 +217,14 @@ CREATE OR REPLACE FUNCTION pgque.next_batch_custom(
 ) LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    subscription pgque.subscription := pgque._lock_subscription(queue_name, consumer_name);
+    batch pgque._batch_state := pgque._take_batch(queue_name, consumer_name, min_lag, min_count, min_interval);
 BEGIN
-    IF subscription.sub_role = 'coop_member' THEN
-        RAISE EXCEPTION 'consumer % of queue % is a subconsumer, use receive_coop() or next_batch(queue, consumer, subconsumer)',
-            consumer_name, queue_name;
-    ELSIF subscription.sub_role = 'coop_main' THEN
-        IF EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = subscription.sub_id) THEN
-            RAISE EXCEPTION 'consumer % of queue % has subconsumers, use receive_coop() or next_batch(queue, consumer, subconsumer)',
-                consumer_name, queue_name;
-        END IF;
-        UPDATE pgque.subscription s SET sub_role = 'normal' WHERE s.sub_id = subscription.sub_id;  -- somebody has deleted them
-    END IF;
-    batch_id := subscription.sub_batch;
-    cur_tick_id := subscription.sub_next_tick;
-    prev_tick_id := subscription.sub_last_tick;
-    IF batch_id IS NULL THEN
-        cur_tick_id := pgque._find_tick(subscription.sub_queue, prev_tick_id, min_lag, min_count, min_interval);
-        IF cur_tick_id IS NULL THEN
-            prev_tick_id := NULL;
-            RETURN;
-        END IF;
-        batch_id := nextval('pgque.batch_id_seq');
-        UPDATE pgque.subscription s SET sub_batch = batch_id, sub_next_tick = cur_tick_id, sub_active = now()
-         WHERE s.sub_id = subscription.sub_id;
-    END IF;
-    SELECT cur.tick_time, prev.tick_time, cur.tick_event_seq, prev.tick_event_seq
-      INTO cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
+    batch_id := batch.batch_id;
+    SELECT batch.next_tick_id, batch.prev_tick_id, cur.tick_time, prev.tick_time, cur.tick_event_seq, prev.tick_event_seq
+      INTO cur_tick_id, prev_tick_id, cur_tick_time, prev_tick_time, cur_tick_event_seq, prev_tick_event_seq
       FROM pgque.tick cur, pgque.tick prev
-     WHERE cur.tick_queue = subscription.sub_queue AND cur.tick_id = cur_tick_id
-       AND prev.tick_queue = subscription.sub_queue AND prev.tick_id = prev_tick_id;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'PgQ corruption: consumer % on queue % does not see tick %', consumer_name, queue_name, prev_tick_id;
-    END IF;
+     WHERE cur.tick_queue = batch.queue_id AND cur.tick_id = batch.next_tick_id
+       AND prev.tick_queue = batch.queue_id AND prev.tick_id = batch.prev_tick_id;
 END $$;
 
 
@@ -170,25 +243,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pgque.next_batch(queue_name text, consumer_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    RETURN (SELECT b.batch_id FROM pgque.next_batch_custom(queue_name, consumer_name, NULL, NULL, NULL) AS b);
-END $$;
-
-
-CREATE OR REPLACE FUNCTION pgque.get_batch_events(
-    batch_id bigint,
-    OUT ev_id bigint, OUT ev_time timestamptz, OUT ev_txid bigint, OUT ev_retry int4, OUT ev_type text, OUT ev_data text,
-    OUT ev_extra1 text, OUT ev_extra2 text, OUT ev_extra3 text, OUT ev_extra4 text
-) RETURNS SETOF record LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
-DECLARE
-    batch pgque._batch_state := pgque._batch(batch_id);
-BEGIN
-    IF batch.batch_id IS NULL THEN
-        RAISE EXCEPTION 'batch not found: %', batch_id;
-    END IF;
-    RETURN QUERY EXECUTE pgque._batch_query(batch,
-        'ev_id, ev_time, ev_txid::text::bigint, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4')
-        || ' ORDER BY 1';
+    RETURN (pgque._take_batch(queue_name, consumer_name, NULL, NULL, NULL)).batch_id;
 END $$;
 
 
@@ -201,7 +256,7 @@ BEGIN
     IF batch.batch_id IS NULL THEN
         RAISE EXCEPTION 'batch not found: %', batch_id;
     END IF;
-    RETURN pgque._batch_query(batch, '*');
+    RETURN pgque._in_order(batch);
 END $$;
 
 
@@ -220,7 +275,7 @@ BEGIN
     IF extra_where IS NOT NULL THEN
         query := query || ' WHERE ' || extra_where;
     END IF;
-    EXECUTE 'DECLARE ' || quote_ident(cursor_name) || ' NO SCROLL CURSOR FOR ' || query || ' ORDER BY 1';
+    EXECUTE 'DECLARE ' || quote_ident(cursor_name) || ' NO SCROLL CURSOR FOR ' || query;
     RETURN QUERY EXECUTE 'FETCH ' || quick_limit || ' FROM ' || quote_ident(cursor_name);
 END $$;
 
@@ -235,77 +290,53 @@ BEGIN
 END $$;
 
 
--- Close a batch. The group's position was moved when a member got its batch; the member's row only gives up its ticks.
+-- Close a batch. The group's position was moved when a member got its batch; the member's row only gives up its ticks. What
+-- is done in parts is seen to afterwards.
 CREATE OR REPLACE FUNCTION pgque.finish_batch(batch_id bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    closed pgque.subscription;
+    closed integer;
+    in_parts boolean;
+    retried boolean;
 BEGIN
-    SELECT s.* INTO closed FROM pgque.subscription s WHERE s.sub_batch = batch_id FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    UPDATE pgque.subscription s
+       SET sub_last_tick = CASE WHEN s.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
+           sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
+     WHERE s.sub_batch = finish_batch.batch_id
+    RETURNING s.sub_id, EXISTS (SELECT FROM pgque.batch_part p WHERE p.sub_id = s.sub_id),
+              EXISTS (SELECT FROM pgque.retry_queue r WHERE r.ev_batch = finish_batch.batch_id AND r.ev_retry_after = 'infinity')
+         INTO closed, in_parts, retried;
+    IF closed IS NULL THEN
         RAISE WARNING 'finish_batch: batch % not found', batch_id;
         RETURN 0;
     END IF;
-    UPDATE pgque.subscription s
-       SET sub_last_tick = CASE WHEN closed.sub_role = 'coop_member' THEN NULL ELSE s.sub_next_tick END,
-           sub_next_tick = NULL, sub_batch = NULL, sub_active = now()
-     WHERE s.sub_id = closed.sub_id;
-    DELETE FROM pgque.retry_queue r WHERE r.ev_batch = closed.sub_batch AND r.ev_retry_after = 'infinity';
+    IF in_parts THEN
+        PERFORM pgque._close_part(closed, batch_id);
+    END IF;
+    IF retried THEN
+        DELETE FROM pgque.retry_queue r WHERE r.ev_batch = finish_batch.batch_id AND r.ev_retry_after = 'infinity';
+    END IF;
     RETURN 1;
 END $$;
 
 
--- Up to max_return messages of the consumer's batch. Batches without events are passed over, and finished where nothing
--- comes after them. After a long quiet time those are many: so where the consumer stands is written once, in the end. A
--- batch that has become another has another id.
-CREATE OR REPLACE FUNCTION pgque.receive(queue text, consumer text, max_return int DEFAULT 100) RETURNS SETOF pgque.message
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
-DECLARE
-    batch pgque._batch_state;
-    id bigint;
-    following bigint;
+-- The batch after one that has no events, under the same id; without an id, and at the place where the consumer then stands,
+-- where there is none.
+CREATE OR REPLACE FUNCTION pgque._following(batch pgque._batch_state) RETURNS pgque._batch_state
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF max_return IS NULL OR max_return < 1 THEN
-        RAISE EXCEPTION 'max_return must be >= 1, got %', coalesce(max_return::text, 'NULL');
+    batch.prev_tick_id := batch.next_tick_id;
+    batch.prev_snapshot := batch.next_snapshot;
+    SELECT t.tick_id, t.tick_snapshot INTO batch.next_tick_id, batch.next_snapshot
+      FROM pgque.tick t
+     WHERE t.tick_queue = batch.queue_id AND t.tick_id > batch.prev_tick_id ORDER BY t.tick_id LIMIT 1;
+    IF NOT FOUND THEN
+        batch.batch_id := NULL;
     END IF;
-    SELECT b.batch_id INTO id FROM pgque.next_batch_custom(queue, consumer, NULL, NULL, NULL) AS b;
-    IF id IS NULL THEN
-        RETURN;
-    END IF;
-    batch := pgque._batch(id);
-    LOOP
-        RETURN QUERY EXECUTE pgque._batch_query(batch,
-            format('ev_id, %s::bigint, ev_type, ev_data, ev_retry, ev_time, ev_extra1, ev_extra2, ev_extra3, ev_extra4',
-                   batch.batch_id)) || ' ORDER BY 1 LIMIT ' || max_return;
-        EXIT WHEN FOUND;
-        following := pgque._find_tick(batch.queue_id, batch.next_tick_id, NULL, NULL, NULL);
-        IF following IS NULL THEN
-            batch.batch_id := NULL;
-            batch.prev_tick_id := batch.next_tick_id;
-            batch.next_tick_id := NULL;
-            EXIT;
-        END IF;
-        IF batch.batch_id = id THEN
-            batch.batch_id := nextval('pgque.batch_id_seq');
-        END IF;
-        batch.prev_tick_id := batch.next_tick_id;
-        batch.prev_snapshot := batch.next_snapshot;
-        SELECT t.tick_id, t.tick_snapshot INTO batch.next_tick_id, batch.next_snapshot
-          FROM pgque.tick t WHERE t.tick_queue = batch.queue_id AND t.tick_id = following;
-    END LOOP;
-    IF batch.batch_id IS DISTINCT FROM id THEN
-        UPDATE pgque.subscription s
-           SET sub_batch = batch.batch_id, sub_last_tick = batch.prev_tick_id, sub_next_tick = batch.next_tick_id,
-               sub_active = now()
-         WHERE s.sub_id = batch.sub_id;
-        DELETE FROM pgque.retry_queue r WHERE r.ev_batch = id AND r.ev_retry_after = 'infinity';
-    END IF;
+    RETURN batch;
 END $$;
 
 
+-- Becomes part of the query that calls it.
 CREATE OR REPLACE FUNCTION pgque.ack(batch_id bigint) RETURNS integer
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    RETURN pgque.finish_batch(batch_id);
-END $$;
+LANGUAGE sql VOLATILE RETURN pgque.finish_batch(batch_id);

@@ -41,6 +41,8 @@ DECLARE
 BEGIN
     IF at = 'infinity' THEN
         RAISE EXCEPTION 'retry time must not be infinity';
+    ELSIF batch.slots IS NOT NULL THEN
+        RETURN pgque._retry_keyed(batch, event.ev_id, at);
     END IF;
     INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, ev_type, ev_data,
                                    ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
@@ -89,6 +91,8 @@ BEGIN
     batch := pgque._locked_batch(batch_id);
     IF retry_seconds IS NULL THEN
         RAISE EXCEPTION 'retry time must not be null';
+    ELSIF batch.slots IS NOT NULL THEN
+        RETURN pgque._retry_all_keyed(batch, now() + make_interval(secs => retry_seconds), NULL);
     END IF;
     EXECUTE 'INSERT INTO pgque.retry_queue AS r (ev_retry_after, ev_queue, ev_id, ev_time, ev_txid, ev_owner, ev_retry, '
             'ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch) '
@@ -118,6 +122,9 @@ BEGIN
             event_dead.ev_extra1, event_dead.ev_extra2, event_dead.ev_extra3, event_dead.ev_extra4)
         ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS buried = ROW_COUNT;
+    IF batch.slots IS NOT NULL THEN
+        PERFORM pgque._forget_held(batch, event_id);
+    END IF;
     RETURN buried;
 END $$;
 

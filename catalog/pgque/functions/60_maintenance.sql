@@ -52,6 +52,7 @@ BEGIN
         'INSERT INTO %s (ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4) '
         'SELECT ev_id, ev_time, ev_owner, ev_retry, ev_type, ev_data, ev_extra1, ev_extra2, ev_extra3, ev_extra4 '
         'FROM due ORDER BY ev_id');
+    PERFORM pgque._announce_held();
     -- Of batches that were not closed but taken over, or closed while the statement above was at work.
     DELETE FROM pgque.retry_queue r
      USING (SELECT m.ev_owner, m.ev_id FROM pgque.retry_queue m

@@ -46,11 +46,12 @@ CREATE OR REPLACE FUNCTION pgque.get_consumer_info(
 BEGIN
     RETURN QUERY
     SELECT q.queue_name, c.co_name, clock_timestamp() - t.tick_time, clock_timestamp() - s.sub_active, s.sub_last_tick,
-           s.sub_batch, s.sub_next_tick, top.tick_event_seq - t.tick_event_seq
+           s.sub_batch, s.sub_next_tick, top.tick_event_seq - greatest(t.tick_event_seq, p.after_id)
       FROM pgque.subscription s
       JOIN pgque.queue q ON q.queue_id = s.sub_queue
       JOIN pgque.consumer c ON c.co_id = s.sub_consumer
       LEFT JOIN pgque.tick t ON t.tick_queue = s.sub_queue AND t.tick_id = s.sub_last_tick
+      LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id
       LEFT JOIN LATERAL (SELECT l.tick_event_seq FROM pgque.tick l WHERE l.tick_queue = s.sub_queue
                           ORDER BY l.tick_id DESC LIMIT 1) AS top ON true
      WHERE (get_consumer_info.queue IS NULL OR q.queue_name = get_consumer_info.queue)
@@ -85,12 +86,13 @@ CREATE OR REPLACE FUNCTION pgque.get_batch_info(
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     SELECT q.queue_name, c.co_name, prev.tick_time, next.tick_time, prev.tick_id, next.tick_id,
-           clock_timestamp() - next.tick_time, prev.tick_event_seq, next.tick_event_seq
+           clock_timestamp() - next.tick_time, coalesce(p.after_id, prev.tick_event_seq), coalesce(p.upto_id, next.tick_event_seq)
       INTO queue_name, consumer_name, batch_start, batch_end, prev_tick_id, tick_id, lag, seq_start, seq_end
       FROM pgque.subscription s
       JOIN pgque.queue q ON q.queue_id = s.sub_queue
       JOIN pgque.consumer c ON c.co_id = s.sub_consumer
       JOIN pgque.tick prev ON prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
       JOIN pgque.tick next ON next.tick_queue = s.sub_queue AND next.tick_id = s.sub_next_tick
+      LEFT JOIN pgque.batch_part p ON p.sub_id = s.sub_id
      WHERE s.sub_batch = get_batch_info.batch_id;
 END $$;

@@ -91,6 +91,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 DECLARE
     main pgque.subscription := pgque._coop_lock(queue, consumer);
     member pgque.subscription;
+    left_open pgque._batch_state;
 BEGIN
     IF batch_handling IS NULL OR batch_handling NOT IN (0, 1) THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('batch_handling must be 0 or 1, not %s', coalesce(batch_handling::text, 'null'));
@@ -107,20 +108,27 @@ BEGIN
                 HINT = 'Finish the batch, or pass batch_handling => 1 to retry its events.';
         END IF;
         PERFORM pgque._nack_batch(member.sub_batch, main.sub_consumer, interval '60 seconds', 'subconsumer unregistered');
+        left_open := pgque._batch(member.sub_batch);
+        IF left_open.slots IS NOT NULL THEN
+            PERFORM pgque._retry_all_keyed(left_open, now() + interval '60 seconds', left_open.max_retries);
+        END IF;
+        PERFORM pgque.finish_batch(member.sub_batch);
     END IF;
     DELETE FROM pgque.subscription s WHERE s.sub_id = member.sub_id;
     PERFORM pgque._forget_consumers(ARRAY[member.sub_consumer]);
     UPDATE pgque.subscription s SET sub_role = 'normal'
-     WHERE s.sub_id = main.sub_id AND NOT EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = main.sub_id);
+     WHERE s.sub_id = main.sub_id AND NOT EXISTS (SELECT FROM pgque.subscription m WHERE m.sub_main = main.sub_id)
+       AND NOT EXISTS (SELECT FROM pgque.ordering o WHERE o.sub_id = main.sub_id);
     RETURN 1;
 END $$;
 
 
--- All events of a batch to the retry queue, or to the dead letters of a consumer those that have had their retries.
+-- All events of a batch to the retry queue (of one of slots: see _retry_all_keyed), or to the dead letters of a consumer those that have had their retries.
 CREATE OR REPLACE FUNCTION pgque._nack_batch(batch bigint, consumer_id int, retry_after interval, reason text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     WITH events AS (
-        SELECT e.*, coalesce(s.sub_main, s.sub_id) AS owner, s.sub_queue, coalesce(e.ev_retry, 0) >= q.queue_max_retries AS exhausted
+        SELECT e.*, coalesce(s.sub_main, s.sub_id) AS owner, s.sub_queue, coalesce(e.ev_retry, 0) >= q.queue_max_retries AS exhausted,
+               EXISTS (SELECT FROM pgque.batch_part p WHERE p.sub_id = s.sub_id AND p.slots IS NOT NULL) AS keyed
           FROM pgque.subscription s
           JOIN pgque.queue q ON q.queue_id = s.sub_queue
           CROSS JOIN LATERAL pgque.get_batch_events(batch) e
@@ -130,7 +138,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
                                             ev_extra1, ev_extra2, ev_extra3, ev_extra4, ev_batch)
         SELECT now() + retry_after, e.sub_queue, e.owner, e.ev_id, e.ev_time, coalesce(e.ev_retry, 0) + 1, e.ev_type, e.ev_data,
                e.ev_extra1, e.ev_extra2, e.ev_extra3, e.ev_extra4, batch
-          FROM events e WHERE NOT e.exhausted
+          FROM events e WHERE NOT e.exhausted AND NOT e.keyed
         ON CONFLICT (ev_owner, ev_id) DO UPDATE
            SET ev_retry_after = excluded.ev_retry_after, ev_retry = excluded.ev_retry, ev_batch = excluded.ev_batch
          WHERE r.ev_retry < excluded.ev_retry
@@ -188,6 +196,8 @@ DECLARE
     main pgque.subscription := pgque._coop_lock(queue, consumer);
     member pgque.subscription;
     dead pgque.subscription;
+    done boolean;
+    keyed pgque._batch_state;
 BEGIN
     IF dead_interval < interval '0' THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'dead_interval must not be negative';
@@ -205,24 +215,48 @@ BEGIN
         prev_tick_id := member.sub_last_tick;
         next_tick_id := member.sub_next_tick;
     ELSE
-        -- A member that is just finishing its batch holds its row's lock; it is not dead.
-        SELECT s.* INTO dead FROM pgque.subscription s
-         WHERE s.sub_main = main.sub_id AND s.sub_batch IS NOT NULL AND s.sub_active < clock_timestamp() - dead_interval
-         ORDER BY s.sub_last_tick LIMIT 1 FOR UPDATE SKIP LOCKED;
+        IF dead_interval IS NOT NULL THEN
+            -- A member that is just finishing its batch holds its row's lock; it is not dead.
+            SELECT s.* INTO dead FROM pgque.subscription s
+             WHERE s.sub_main = main.sub_id AND s.sub_batch IS NOT NULL AND s.sub_active < clock_timestamp() - dead_interval
+             ORDER BY s.sub_last_tick LIMIT 1 FOR UPDATE SKIP LOCKED;
+        END IF;
         IF dead.sub_id IS NOT NULL THEN
             UPDATE pgque.subscription s SET sub_batch = NULL, sub_last_tick = NULL, sub_next_tick = NULL
              WHERE s.sub_id = dead.sub_id;
+        END IF;
+        IF EXISTS (SELECT FROM pgque.ordering o WHERE o.sub_id = main.sub_id) THEN
+            -- What a dead member had is furthest behind, and is handed out first.
+            PERFORM pgque._release_slots(dead.sub_id);
+            keyed := pgque._next_keyed(main, member.sub_id, min_lag, min_count, min_interval);
+            prev_tick_id := keyed.prev_tick_id;
+            next_tick_id := keyed.next_tick_id;
+            batch_id := keyed.batch_id;
+        ELSIF dead.sub_id IS NOT NULL THEN
             prev_tick_id := dead.sub_last_tick;
             next_tick_id := dead.sub_next_tick;
+            UPDATE pgque.batch_part p SET sub_id = member.sub_id WHERE p.sub_id = dead.sub_id;
         ELSE
             next_tick_id := pgque._find_tick(main.sub_queue, main.sub_last_tick, min_lag, min_count, min_interval);
+            IF main.sub_next_tick IS NOT NULL THEN
+                -- Of what lies before this tick some parts have been handed out.
+                next_tick_id := (SELECT t.tick_id FROM pgque.tick t
+                                  WHERE t.tick_queue = main.sub_queue AND t.tick_id = main.sub_next_tick
+                                    AND (min_lag IS NULL OR t.tick_time <= clock_timestamp() - min_lag));
+            END IF;
             IF next_tick_id IS NOT NULL THEN
                 prev_tick_id := main.sub_last_tick;
-                UPDATE pgque.subscription s SET sub_last_tick = next_batch_custom.next_tick_id, sub_active = clock_timestamp()
+                done := CASE WHEN main.sub_next_tick IS NULL
+                                  AND (SELECT q.queue_max_batch_events FROM pgque.queue q WHERE q.queue_id = main.sub_queue) IS NULL
+                             THEN true ELSE pgque._share_part(main, member.sub_id, next_tick_id) END;
+                UPDATE pgque.subscription s
+                   SET sub_last_tick = CASE WHEN done THEN next_batch_custom.next_tick_id ELSE s.sub_last_tick END,
+                       sub_next_tick = CASE WHEN NOT done THEN next_batch_custom.next_tick_id END,
+                       sub_active = clock_timestamp()
                  WHERE s.sub_id = main.sub_id;
             END IF;
         END IF;
-        IF next_tick_id IS NOT NULL THEN
+        IF next_tick_id IS NOT NULL AND batch_id IS NULL THEN
             batch_id := nextval('pgque.batch_id_seq');
         END IF;
         IF dead.sub_id IS NOT NULL THEN

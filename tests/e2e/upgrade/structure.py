@@ -53,7 +53,8 @@ SELECT 'function', concat(s.nspname, '.', quote_ident(p.proname), '(', pg_get_fu
     pg_get_function_result(p.oid), (SELECT lanname FROM pg_language WHERE oid = p.prolang), p.prosecdef, p.provolatile,
     p.proisstrict, p.proleakproof, p.proparallel, p.procost, p.prorows, p.proconfig, p.proowner::regrole,
     {_RIGHTS.format(acl="coalesce(p.proacl, acldefault('f', p.proowner))")},
-    CASE WHEN s.nspname || '.' || p.proname NOT IN ('pgque.send', 'pgque.insert_event', 'pgque.insert_event_bulk')
+    CASE WHEN s.nspname || '.' || p.proname NOT IN ('pgque.send', 'pgque.insert_event', 'pgque.insert_event_bulk',
+                                                         'pgque.receive', 'pgque.get_batch_events')
          THEN md5(p.prosrc) END)
 FROM schemas s JOIN pg_proc p ON p.pronamespace = s.oid
 UNION ALL
