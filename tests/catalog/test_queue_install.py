@@ -61,6 +61,44 @@ def test_upgrade_keeps_queues_events_and_consumers(dsn: str, bare_connect: Conne
     assert (failure.value.sqlstate, "0099_more" in failure.value.message) == ("0A000", True)
 
 
+EARLIER = """
+INSERT INTO pgque.queue (queue_id, queue_name, queue_ticker_max_lag, queue_rotation_period, queue_extra_maint,
+                         queue_data_pfx, queue_event_seq, queue_tick_seq)
+VALUES (1, 'default', '1 millisecond', '0', '{public.lent,public.kept,no.such}',
+        'pgque.event_1', 'pgque.event_1_id_seq', 'pgque.event_1_tick_seq'),
+       (2, 'chosen', '2 seconds', '1 hour', NULL, 'pgque.event_2', 'pgque.event_2_id_seq', 'pgque.event_2_tick_seq');
+INSERT INTO pgque.delayed_events (de_queue_id, de_deliver_at, de_payload) VALUES (2, 'infinity', 'later');
+INSERT INTO pgque.consumer (co_name) VALUES ('team'), ('left'), ('dead'), ('orphan');
+INSERT INTO pgque.subscription (sub_queue, sub_consumer, sub_last_tick, sub_next_tick, sub_batch, sub_role)
+VALUES (1, 1, 1, 2, 7, 'coop_main');
+INSERT INTO pgque.dead_letter (dl_queue_id, dl_consumer_id, ev_id, ev_time) VALUES (1, 3, 1, now());
+CREATE FUNCTION public.lent(text) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1';
+ALTER FUNCTION public.lent(text) OWNER TO catalog_alice;
+CREATE FUNCTION public.kept(text) RETURNS int LANGUAGE sql SECURITY DEFINER AS 'SELECT 1'
+"""
+
+
+def test_upgrade_brings_what_an_earlier_version_has_stored_to_pgqs_tables(dsn: str, bare_connect: Connect) -> None:
+    scripts = bundled_scripts(QUEUES)
+    before = tuple(script for script in scripts.migrations if script.version < "0006")
+    asked = Script(
+        "10_asked", "CREATE FUNCTION pgque._missing_roles() RETURNS text[] LANGUAGE sql AS 'SELECT NULL::text[]'"
+    )
+    install_into(dsn, Scripts(before, (asked,), (), scripts.title), QUEUES)
+    queue = Queue(bare_connect(), "default")
+    queue.connection.execute(EARLIER)
+    assert install_into(dsn, system=QUEUES).changed
+    assert queue.rows(
+        "SELECT queue_ticker_max_lag::text, queue_rotation_period::text, queue_extra_maint_roles::text[]"
+        " FROM pgque.queue ORDER BY queue_id"
+    ) == [("00:00:03", "02:00:00", ["catalog_alice", None, None]), ("00:00:02", "01:00:00", None)]
+    assert queue.rows("SELECT de_queue_name, de_payload FROM pgque.delayed_events") == [("chosen", "later")]
+    assert queue.rows(
+        "SELECT co_name, sub_role, sub_batch FROM pgque.subscription JOIN pgque.consumer ON co_id = 1"
+    ) == [("team", "normal", None)]
+    assert queue.rows("SELECT co_name FROM pgque.consumer ORDER BY co_id") == [("team",), ("dead",)]
+
+
 def test_a_schema_that_is_not_ours_is_left_alone(dsn: str, bare_connect: Connect) -> None:
     connection = bare_connect()
     connection.execute("CREATE SCHEMA pgque; CREATE TABLE pgque.queue (queue_id int)")

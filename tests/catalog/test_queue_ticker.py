@@ -123,6 +123,10 @@ def test_force_next_tick_makes_the_next_ticker_tick(queue: Queue) -> None:
     assert queue.value("SELECT pgque.force_tick(%s)", queue.name) == 2
     assert ticker(queue) == 3
     assert queue.value(counter, queue.name) == 0
+    for _ in range(3):
+        queue.value("SELECT pgque.force_next_tick(%s)", queue.name)
+    assert queue.value("SELECT count(*) FROM pgque.forced_tick") == 1
+    assert [ticker(queue), ticker(queue)] == [4, None]
 
 
 @pytest.mark.parametrize("function", ["force_next_tick", "force_tick"])

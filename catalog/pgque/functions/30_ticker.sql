@@ -308,7 +308,8 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'queue not found or ticks not allowed: %', queue;
     END IF;
-    INSERT INTO pgque.forced_tick (queue_id) VALUES (this.queue_id);
+    INSERT INTO pgque.forced_tick (queue_id) SELECT this.queue_id
+     WHERE NOT EXISTS (SELECT FROM pgque.forced_tick f WHERE f.queue_id = this.queue_id);
     PERFORM count(nextval(this.queue_event_seq::regclass))
        FROM generate_series(1, this.queue_ticker_max_count::bigint * 2 + 1000);
     RETURN (SELECT t.tick_id FROM pgque.tick t WHERE t.tick_queue = this.queue_id ORDER BY t.tick_id DESC LIMIT 1);
