@@ -64,7 +64,7 @@ def test_upgrade_keeps_queues_events_and_consumers(dsn: str, bare_connect: Conne
 EARLIER = """
 INSERT INTO pgque.queue (queue_id, queue_name, queue_ticker_max_lag, queue_rotation_period, queue_extra_maint,
                          queue_data_pfx, queue_event_seq, queue_tick_seq)
-VALUES (1, 'default', '1 millisecond', '0', '{public.lent,public.kept,no.such}',
+VALUES (1, 'default', '1 millisecond', '-1 second', '{public.lent,public.kept,no.such}',
         'pgque.event_1', 'pgque.event_1_id_seq', 'pgque.event_1_tick_seq'),
        (2, 'chosen', '2 seconds', '1 hour', NULL, 'pgque.event_2', 'pgque.event_2_id_seq', 'pgque.event_2_tick_seq');
 INSERT INTO pgque.delayed_events (de_queue_id, de_deliver_at, de_payload) VALUES (2, 'infinity', 'later');

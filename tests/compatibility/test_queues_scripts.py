@@ -241,3 +241,65 @@ def test_a_group_whose_members_somebody_has_deleted_is_a_normal_consumer(team: D
     tick(team, "shared")
     assert team.rows("SELECT payload FROM pgque.receive('shared', 'team')") == [("x",)]
     assert state(team, "shared")["team"][0] == "normal"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From the first call to the last
+
+
+def test_a_session_of_pgq_from_the_first_call_to_the_last(live_db: Database) -> None:
+    """Without a clock, so that every number is known. A lag and a period of 0 have every call do its work."""
+    db = live_db
+    db.run("SELECT pgque.stop()")
+    assert db.value("SELECT pgque.maint_retry_events()") == 0
+    assert db.value("SELECT pgque.create_queue('fresh')") == 1
+    assert db.value("SELECT pgque.ticker('fresh')") == 2, "the second tick comes at once"
+    assert db.value("SELECT pgque.ticker('fresh')") is None
+    assert db.value("SELECT pgque.drop_queue('fresh')") == 1
+    db.run("SELECT pgque.create_queue('myqueue'), pgque.register_consumer('myqueue', 'consumer')")
+    db.run("UPDATE pgque.queue SET queue_ticker_max_lag = '0', queue_ticker_idle_period = '0'")
+    assert db.value("SELECT pgque.next_batch('myqueue', 'consumer')") is None
+    assert db.value("SELECT pgque.ticker()") == 1
+    assert [db.value("SELECT pgque.next_batch('myqueue', 'consumer')") for _ in range(2)] == [1, 1]
+    assert db.rows("SELECT queue_name, consumer_name, prev_tick_id, tick_id FROM pgque.get_batch_info(1)") == [
+        ("myqueue", "consumer", 1, 2)
+    ]
+    assert [db.value("SELECT pgque.finish_batch(1)") for _ in range(2)] == [1, 0]
+    assert db.value("SELECT pgque.ticker()") == 1
+    assert db.value("SELECT pgque.next_batch('myqueue', 'consumer')") == 2
+    assert db.rows("SELECT * FROM pgque.get_batch_events(2)") == []
+    assert db.value("SELECT pgque.finish_batch(2)") == 1
+
+    db.run("SELECT pgque.insert_event('myqueue', 'r1', 'data')")
+    db.run("SELECT pgque.insert_event('myqueue', 'r2', 'data', 'extra1', 'extra2', 'extra3', 'extra4')")
+    db.run("SELECT pgque.insert_event('myqueue', 'r3', 'data')")
+    assert db.value("SELECT pgque.ticker()") == 1
+    for limits in ("'1 hour', NULL, NULL", "NULL, 10000, NULL", "NULL, NULL, '10 minutes'"):
+        assert db.rows(f"SELECT batch_id FROM pgque.next_batch_custom('myqueue', 'consumer', {limits})") == [(None,)]
+    assert db.value("SELECT pgque.next_batch('myqueue', 'consumer')") == 3
+    columns = "ev_id, ev_retry, ev_type, ev_extra4"
+    events = [(1, None, "r1", None), (2, None, "r2", "extra4"), (3, None, "r3", None)]
+    assert db.rows(f"SELECT {columns} FROM pgque.get_batch_events(3)") == events
+    with db.connect(autocommit=False) as connection:
+        first = connection.execute(f"SELECT {columns} FROM pgque.get_batch_cursor(3, 'acurs', 2)").fetchall()
+        assert first == events[:2]
+        assert len(connection.execute("FETCH 10 FROM acurs").fetchall()) == 1
+        connection.execute("CLOSE acurs")
+    assert db.value("SELECT pgque.event_retry(3, 2, 0)") == 1
+    assert db.value("SELECT pgque.event_retry(3, 2, 0)") == 0
+    assert db.value("SELECT pgque.batch_retry(3, 0)") == 2
+    assert db.value("SELECT pgque.finish_batch(3)") == 1
+    assert db.value("SELECT pgque.maint_retry_events()") == 3
+    assert db.value("SELECT pgque.ticker()") == 1
+    assert db.rows("SELECT msg_id, retry_count FROM pgque.receive('myqueue', 'consumer')") == [(1, 1), (2, 1), (3, 1)]
+    assert db.value("SELECT pgque.ack(sub_batch) FROM pgque.subscription") == 1
+
+    db.run("UPDATE pgque.queue SET queue_rotation_period = '0 seconds'")
+    assert db.rows("SELECT queue_name, pgque.maint_rotate_tables_step1(queue_name) FROM pgque.queue") == [
+        ("myqueue", 1)
+    ]
+    assert db.value("SELECT pgque.maint_rotate_tables_step2()") == 1
+    assert db.value("SELECT pgque.current_event_table('myqueue')").endswith("_1")
+    assert db.value("SELECT pgque.unregister_consumer('myqueue', 'consumer')") == 1
+    assert db.value("SELECT pgque.drop_queue('myqueue')") == 1
+    assert db.rows("SELECT FROM pgque.consumer") == []

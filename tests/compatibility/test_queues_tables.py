@@ -122,9 +122,9 @@ def test_an_administrator_updates_settings_and_deletes_delayed_events(queues: Da
     ("statement", "error"),
     [
         ("UPDATE pgque.queue SET queue_ticker_max_count = 0", "ticker_max_count_must_be_positive"),
-        ("UPDATE pgque.queue SET queue_ticker_max_lag = '-1 second'", "ticker_max_lag_must_be_positive"),
-        ("UPDATE pgque.queue SET queue_ticker_idle_period = '0'", "ticker_idle_period_must_be_positive"),
-        ("UPDATE pgque.queue SET queue_rotation_period = '0'", "rotation_period_must_be_positive"),
+        ("UPDATE pgque.queue SET queue_ticker_max_lag = '-1 second'", "ticker_max_lag_must_not_be_negative"),
+        ("UPDATE pgque.queue SET queue_ticker_idle_period = '-1 s'", "ticker_idle_period_must_not_be_negative"),
+        ("UPDATE pgque.queue SET queue_rotation_period = '-1 s'", "rotation_period_must_not_be_negative"),
         ("UPDATE pgque.queue SET queue_max_retries = -1", "max_retries_must_not_be_negative"),
         ("UPDATE pgque.queue SET queue_id = queue_id + 1000", "queue_id and queue_cluster"),
         ("UPDATE pgque.queue SET queue_cluster = 1", "queue_id and queue_cluster"),

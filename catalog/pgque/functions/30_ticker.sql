@@ -69,7 +69,8 @@ END $$;
 -- is to come is looked after: the clock was set back, see _follow_clock.
 --
 -- A clock that is `early` makes of the default of ticker_max_lag what it can: a tick at each of its rounds. Another value
--- is kept to. One that is not makes what force_next_tick() has asked for, even if a clock was faster.
+-- is kept to. One that is not makes what force_next_tick() has asked for, even if a clock was faster, and the second tick of a
+-- queue at once, as PgQ's does.
 DROP FUNCTION IF EXISTS pgque._due_ticks(integer[]);  -- of an earlier version
 CREATE OR REPLACE FUNCTION pgque._due_ticks(only_queues integer[], early boolean) RETURNS SETOF pgque._due_tick
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -97,9 +98,11 @@ BEGIN
             WHEN due.tick_id IS NULL OR due.forced OR due.age < interval '-1 second' THEN true
             WHEN due.has_events THEN
                 due.counted - due.tick_event_seq >= due.queue_ticker_max_count OR due.age >= due.lag
-            ELSE due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.lag,
-                (SELECT (due.tick_time - t.tick_time) * 2 FROM pgque.tick t
-                  WHERE t.tick_queue = due.queue_id AND t.tick_id < due.tick_id ORDER BY t.tick_id DESC LIMIT 1)))
+            ELSE (SELECT gap.length IS NULL AND NOT early
+                         OR due.age >= least(due.queue_ticker_idle_period, greatest(interval '1 second', due.lag, gap.length * 2))
+                    FROM (SELECT (SELECT due.tick_time - t.tick_time FROM pgque.tick t
+                                   WHERE t.tick_queue = due.queue_id AND t.tick_id < due.tick_id
+                                   ORDER BY t.tick_id DESC LIMIT 1)) AS gap (length))
            END
      ORDER BY due.queue_id;
 END $$;

@@ -6,17 +6,18 @@ ALTER TABLE pgque.queue ADD COLUMN queue_per_tx_limit integer CHECK (queue_per_t
 ALTER TABLE pgque.queue ALTER queue_ticker_max_lag SET DEFAULT '3 seconds';
 UPDATE pgque.queue SET queue_ticker_max_lag = DEFAULT WHERE queue_ticker_max_lag = '1 millisecond';
 
--- What set_queue_config() refuses. An earlier version's administrator may have written such a thing: it is the default.
+-- What makes no sense. An earlier version's administrator may have written such a thing: it is the default. A period of 0 is
+-- what scripts write that want ticks and rotation at each call.
 UPDATE pgque.queue SET queue_ticker_max_count = DEFAULT WHERE queue_ticker_max_count <= 0;
-UPDATE pgque.queue SET queue_ticker_max_lag = DEFAULT WHERE queue_ticker_max_lag <= interval '0';
-UPDATE pgque.queue SET queue_ticker_idle_period = DEFAULT WHERE queue_ticker_idle_period <= interval '0';
-UPDATE pgque.queue SET queue_rotation_period = DEFAULT WHERE queue_rotation_period <= interval '0';
+UPDATE pgque.queue SET queue_ticker_max_lag = DEFAULT WHERE queue_ticker_max_lag < interval '0';
+UPDATE pgque.queue SET queue_ticker_idle_period = DEFAULT WHERE queue_ticker_idle_period < interval '0';
+UPDATE pgque.queue SET queue_rotation_period = DEFAULT WHERE queue_rotation_period < interval '0';
 UPDATE pgque.queue SET queue_max_retries = DEFAULT WHERE queue_max_retries < 0;
 ALTER TABLE pgque.queue
     ADD CONSTRAINT ticker_max_count_must_be_positive CHECK (queue_ticker_max_count > 0),
-    ADD CONSTRAINT ticker_max_lag_must_be_positive CHECK (queue_ticker_max_lag > interval '0'),
-    ADD CONSTRAINT ticker_idle_period_must_be_positive CHECK (queue_ticker_idle_period > interval '0'),
-    ADD CONSTRAINT rotation_period_must_be_positive CHECK (queue_rotation_period > interval '0'),
+    ADD CONSTRAINT ticker_max_lag_must_not_be_negative CHECK (queue_ticker_max_lag >= interval '0'),
+    ADD CONSTRAINT ticker_idle_period_must_not_be_negative CHECK (queue_ticker_idle_period >= interval '0'),
+    ADD CONSTRAINT rotation_period_must_not_be_negative CHECK (queue_rotation_period >= interval '0'),
     ADD CONSTRAINT max_retries_must_not_be_negative CHECK (queue_max_retries >= 0);
 
 -- Events that are to be sent later name their queue.
