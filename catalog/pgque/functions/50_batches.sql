@@ -129,6 +129,31 @@ BEGIN
 END $$;
 
 
+-- The next batch of a consumer, where there is nothing special about it: he has none, and is not in the middle of one; a null
+-- row otherwise. One statement finds and marks it. Where another session has been faster, the row is no longer as it was joined.
+CREATE OR REPLACE FUNCTION pgque._take_next(queue text, consumer text) RETURNS pgque._batch_state
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    batch pgque._batch_state;
+BEGIN
+    UPDATE pgque.subscription s
+       SET sub_batch = nextval('pgque.batch_id_seq'::regclass), sub_next_tick = next.tick_id, sub_active = now()
+      FROM pgque.queue q, pgque.consumer c, pgque.tick prev,
+           LATERAL (SELECT t.tick_id, t.tick_snapshot FROM pgque.tick t
+                     WHERE t.tick_queue = prev.tick_queue AND t.tick_id > prev.tick_id ORDER BY t.tick_id LIMIT 1) AS next
+     WHERE q.queue_name = queue AND c.co_name = consumer AND s.sub_queue = q.queue_id AND s.sub_consumer = c.co_id
+       AND prev.tick_queue = s.sub_queue AND prev.tick_id = s.sub_last_tick
+       AND s.sub_batch IS NULL AND s.sub_next_tick IS NULL AND s.sub_role = 'normal'
+       AND q.queue_cluster = (SELECT k.system_identifier FROM pg_control_system() AS k)
+    RETURNING s.sub_batch, q.queue_id, q.queue_name, 'pgque.event_' || q.queue_id, q.queue_max_retries,
+              s.sub_id, s.sub_id, s.sub_consumer, c.co_name,
+              prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,
+              NULL, NULL, NULL, q.queue_max_batch_events, s.sub_role, true, NULL, NULL
+         INTO batch;
+    RETURN CASE WHEN batch.part_size IS NOT NULL THEN pgque._begin_part(batch) ELSE batch END;
+END $$;
+
+
 -- The batch of a consumer: the active one, else the next, which becomes the active one; a null row where there is none.
 -- Locks nothing unless it has something to write: the row must then be as it was seen, or it is looked at once more.
 CREATE OR REPLACE FUNCTION pgque._take_batch(

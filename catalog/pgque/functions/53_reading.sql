@@ -78,7 +78,10 @@ BEGIN
     IF max_return IS NULL OR max_return < 1 THEN
         RAISE EXCEPTION 'max_return must be >= 1, got %', coalesce(max_return::text, 'NULL');
     END IF;
-    batch := pgque._take_batch(queue, consumer, NULL, NULL, NULL);
+    batch := pgque._take_next(queue, consumer);
+    IF batch.batch_id IS NULL THEN
+        batch := pgque._take_batch(queue, consumer, NULL, NULL, NULL);
+    END IF;
     first := batch.batch_id;
     IF first IS NULL THEN
         RETURN;
