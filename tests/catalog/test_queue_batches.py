@@ -309,6 +309,35 @@ def test_two_sessions_of_one_consumer_get_one_batch(subscribed: Queue, queue_dat
     assert batches == {next_batch(subscribed)}
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_session_that_waits_for_another_gets_what_is_then_due(
+    subscribed: Queue, queue_database: str, closed: bool
+) -> None:
+    """Both take the next batch at the same time; the second looks again, once the first has it, or is done with it."""
+    for payload in ("a", "b"):
+        subscribed.send(payload)
+        subscribed.tick()
+    take = "SELECT batch_id, payload FROM pgque.receive(%s, 'c')"
+    with (
+        psycopg.connect(queue_database) as first,
+        psycopg.connect(queue_database, autocommit=True) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        ((batch, payload),) = first.execute(take, [subscribed.name]).fetchall()
+        assert payload == "a"
+        if closed:
+            first.execute("SELECT pgque.ack(%s)", [batch])
+        waiting = pool.submit(lambda: second.execute(take, [subscribed.name]).fetchall())
+        waits = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+        while not subscribed.value(waits, second.info.backend_pid):
+            assert not waiting.done()
+        first.commit()
+        ((other, payload),) = waiting.result()
+    assert (payload, other == batch) == (("b", False) if closed else ("a", True))
+    assert subscribed.value("SELECT pgque.ack(%s)", other) == 1
+    assert receive(subscribed) == ([] if closed else ["b"])
+
+
 def test_a_batch_rolled_back_is_given_again(subscribed: Queue) -> None:
     subscribed.send("a")
     subscribed.tick()

@@ -41,11 +41,10 @@ BEGIN
 END $$;
 
 
--- The slot of an event.
+-- The slot of an event. Becomes part of the query.
 CREATE OR REPLACE FUNCTION pgque._event_slot(key text, id bigint) RETURNS integer
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT (((coalesce(hashtextextended(key COLLATE "C", 0), id) % pgque._slots()) + pgque._slots()) % pgque._slots())::integer
-$$;
+LANGUAGE sql IMMUTABLE
+RETURN (((coalesce(hashtextextended(key COLLATE "C", 0), id) % pgque._slots()) + pgque._slots()) % pgque._slots())::integer;
 
 
 -- Events between a batch's ticks that belong to its slots, with `key` and `slot` beside their own columns.
@@ -131,8 +130,8 @@ BEGIN
 END $$;
 
 
--- The slots for the next batch: of the free ones those that are furthest behind, so many that each member has its share of the
--- events up to a tick. Slots that have none pass this tick at once. Null where none is left for a batch.
+-- The slots for the next batch: of the free ones those that are furthest behind, so many that each member has its share of them
+-- or of their events up to a tick, whichever is more. Slots that have none pass this tick at once. Null where none is left for a batch.
 CREATE OR REPLACE FUNCTION pgque._choose_slots(batch pgque._batch_state, members bigint) RETURNS integer[]
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
 DECLARE
@@ -144,9 +143,12 @@ BEGIN
         'wanted AS (SELECT s AS slot, coalesce(c.number, 0) AS number FROM unnest($1) AS s LEFT JOIN counted c ON c.slot = s '
         '            WHERE c.number > 0 OR s = ANY ($2)), '
         'running AS (SELECT slot, sum(number) OVER (ORDER BY slot) AS upto, row_number() OVER (ORDER BY slot) AS place, '
-        '                   sum(number) OVER () AS total FROM wanted) '
-        'SELECT array_agg(slot) FILTER (WHERE place = 1 OR upto <= least($3, ceil(total / $4))), array_agg(slot) FROM running'
-        INTO chosen, busy USING batch.slots, pgque._due_slots(batch.owner, batch.slots), coalesce(batch.part_size, 2147483647), greatest(members, 1);
+        '                   sum(number) OVER () AS total, min(slot) OVER () AS first FROM wanted) '
+        'SELECT array_agg(slot) FILTER (WHERE place = 1 OR upto <= $3 AND (slot * $4 / $5 = first * $4 / $5 OR upto <= ceil(total / $4))), array_agg(slot) '
+        '  FROM running'
+        INTO chosen, busy
+        USING batch.slots, pgque._due_slots(batch.owner, batch.slots), coalesce(batch.part_size, 2147483647), members,
+              pgque._slots();
     UPDATE pgque.slot s SET last_tick = batch.next_tick_id
      WHERE s.sub_id = batch.owner AND s.slot = ANY (batch.slots) AND s.last_tick < batch.next_tick_id
        AND s.slot <> ALL (coalesce(busy, '{}'));
