@@ -140,3 +140,45 @@ def delivered(queue: Queue, due: dict[str, list[list[str]]], since: list[str]) -
         queue.value("SELECT pgque.maint()")
         queue.value("SELECT pgque.maint_rotate_tables_step2()")
     assert queue.value("SELECT count(*) FROM pgque.event_template") == 0, "what all have seen does not stay for ever"
+
+
+def test_parts_and_keys_go_on_where_they_were(
+    cluster: EmbeddedPostgres, young_cluster: EmbeddedPostgres, moved: None
+) -> None:
+    """A consumer, a group and a group with a key, each in the middle of what lies between two ticks."""
+    take = "SELECT batch_id, payload FROM pgque.receive_coop('parts', %s, 'w', 1000)"
+    install_into(cluster.dsn(NAME), system=QUEUES)
+    with psycopg.connect(cluster.dsn(NAME), autocommit=True) as connection:
+        queue = Queue(connection, "parts")
+        queue.value("SELECT pgque.create_queue('parts')")
+        queue.value("SELECT pgque.set_queue_config('parts', 'max_batch_events', '4')")
+        queue.value("SELECT pgque.subscribe('parts', 'c')")
+        queue.value("SELECT pgque.register_subconsumer('parts', 'group', 'w')")
+        queue.value("SELECT pgque.set_ordering_key('parts', 'keyed', 'ev_type')")
+        queue.value("SELECT pgque.register_subconsumer('parts', 'keyed', 'w')")
+        events = [str(number) for number in range(10)]
+        queue.send(*events)
+        queue.tick()
+        queue.value("SELECT pgque.ack(pgque.next_batch('parts', 'c'))")
+        for consumer in ("group", "keyed"):
+            rows = queue.rows(take, consumer)
+            assert [payload for _, payload in rows] == events[:4]
+            if consumer == "keyed":  # the rest of the part is held
+                nack = (
+                    "SELECT pgque.nack(%s, m, '0') FROM pgque.receive_coop('parts', 'keyed', 'w') m WHERE payload = '2'"
+                )
+                assert queue.value(nack, rows[0][0]) == 1
+            queue.value("SELECT pgque.ack(%s)", rows[0][0])
+        queue.send("last")
+        queue.tick()
+    move(cluster, young_cluster)
+    install_into(young_cluster.dsn(NAME), system=QUEUES)
+    with psycopg.connect(young_cluster.dsn(NAME), autocommit=True) as connection:
+        queue = Queue(connection, "parts")
+        for consumer, left in (("keyed", events[2:]), ("group", events[4:]), ("c", events[4:])):
+            got: list[str] = []
+            statement = take if consumer != "c" else "SELECT batch_id, payload FROM pgque.receive('parts', %s, 1000)"
+            while rows := queue.rows(statement, consumer):
+                got += [payload for _, payload in rows]
+                queue.value("SELECT pgque.ack(%s)", rows[0][0])
+            assert got == [*left, "last"], consumer

@@ -118,6 +118,9 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     batch pgque._batch_state;
 BEGIN
+    IF NOT pgque._is_at_home(main.sub_queue) THEN
+        PERFORM pgque._lock_ticks(main.sub_queue, true);
+    END IF;
     SELECT NULL, q.queue_id, q.queue_name, pgque._event_table(q.queue_id), q.queue_max_retries,
            main.sub_id, main.sub_id, main.sub_consumer, NULL,
            prev.tick_id, next.tick_id, prev.tick_snapshot, next.tick_snapshot,

@@ -245,6 +245,9 @@ DECLARE
     batch pgque._batch_state;
     members bigint := (SELECT count(*) FROM pgque.subscription s WHERE s.sub_main = main.sub_id);
 BEGIN
+    IF NOT pgque._is_at_home(main.sub_queue) THEN
+        PERFORM pgque._lock_ticks(main.sub_queue, true);
+    END IF;
     LOOP
         batch := pgque._free_slots(main, min_lag, min_count, min_interval);
         IF batch.slots IS NULL THEN
