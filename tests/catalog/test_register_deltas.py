@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
@@ -316,6 +318,62 @@ def test_repair_leaves_alone_what_others_commit_meanwhile(sessions: Open) -> Non
 
 # ---------------------------------------------------------------------------------------------------------------------
 # On and off
+
+
+def test_the_mode_is_switched_while_everybody_is_at_work(sessions: Open) -> None:
+    """Whoever needs several tables of a register locks them in one order: nobody deadlocks."""
+    connection = sessions()
+    name = create(connection)
+    finished = threading.Event()
+    done: Counter[str] = Counter()
+    changed = (psycopg.errors.SerializationFailure, psycopg.errors.UndefinedTable)
+
+    def until_finished(work: Callable[[Connection], object], session: Connection) -> None:
+        while not finished.is_set():
+            try:
+                work(session)
+                done[work.__name__] += 1
+            except changed:  # it was another kind of register when it was looked up
+                done[f"{work.__name__} again"] += 1
+            time.sleep(0.02)
+
+    def switch(session: Connection) -> None:
+        try:
+            for number in range(12):
+                session.execute("SELECT accum.register_alter(%s, high_write := %s)", [name, number % 2 == 1])
+        finally:
+            finished.set()
+
+    def engine(session: Connection) -> None:
+        maintain(session, name)
+
+    def force(session: Connection) -> None:
+        session.execute("SELECT accum._force_delta_merge()")
+
+    def write(session: Connection) -> None:
+        post(session, name, movement("w", 1, 1), movement("w", 2, 1))
+
+    def write_and_merge(session: Connection) -> None:
+        with session.transaction():
+            post(session, name, movement("w", 3, 1))
+            session.execute("SELECT accum._force_delta_merge()")
+
+    def read(session: Connection) -> None:
+        session.execute(f"SELECT accum.{name}_balance(), accum.{name}_balance('{{}}', '2026-04-18 12:00')")
+
+    def look_at_tables(session: Connection) -> None:
+        session.execute(f"SELECT * FROM accum.{name}_balance_cache")
+        session.execute(f"SELECT * FROM accum.{name}_totals_day")
+
+    def rebuild(session: Connection) -> None:
+        session.execute("SELECT accum.register_rebuild_cache(%s)", [name])
+
+    works = (engine, force, write, write_and_merge, read, look_at_tables, rebuild)
+    together([partial(switch, sessions()), *(partial(until_finished, work, sessions()) for work in works)])
+    assert {work.__name__ for work in works} <= {*done}, done
+    assert wrong(connection, name) == []
+    expected = value(connection, f"SELECT count(*) FROM accum.{name}_movements")
+    assert value(connection, f"SELECT (accum.{name}_balance() -> 'n')::int") == expected
 
 
 def test_the_mode_is_switched_with_data_and_grants(sessions: Open) -> None:

@@ -164,7 +164,7 @@ BEGIN
         SELECT * FROM (
             SELECT s.*, '' AS sign FROM accum_internal._segments(totals_period, since, until, coarsest) AS s WHERE NOT subtracting
             UNION ALL SELECT * FROM accum_internal._segments_before(totals_period, until) WHERE subtracting) AS every
-         ORDER BY every.grain <> 'movements'  -- what locks a register's tables begins with the movements, see _alter_register
+         ORDER BY every.grain <> 'movements'  -- whoever locks a register's tables begins with the movements, see _lock_tables
     LOOP
         parts := parts || format('SELECT %s%s%s FROM %s AS t WHERE true%s%s%s',
             CASE WHEN bucket IS NOT NULL THEN format('date_trunc(%L, t.period)::date AS _bucket, ', bucket) ELSE '' END,

@@ -40,9 +40,6 @@ $$;
 
 
 -- The same with the rights of the server's role, for the caller.
---
--- Whoever locks several tables of a register begins with its movements, then takes the epoch (see _lock_epoch), views, and tables: the others
--- are merges, rebuilds, repairs, and those who post and read.
 CREATE OR REPLACE FUNCTION accum_internal._alter_register(caller name, arguments jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -55,7 +52,7 @@ DECLARE
     plain @extschema@._registers;
     duplicate text;
 BEGIN
-    EXECUTE accum_internal._fill(old, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+    PERFORM accum_internal._lock_tables(old);
     FOR duplicate IN SELECT k FROM jsonb_object_keys(dimensions || resources) AS k
                       WHERE old.dimensions ? k OR old.resources ? k LOOP
         RAISE EXCEPTION 'register "%" has a column "%" already', register, duplicate USING ERRCODE = '42701';
@@ -141,7 +138,7 @@ DECLARE
     relation text;
 BEGIN
     IF owner IS NOT NULL THEN
-        EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN ACCESS EXCLUSIVE MODE');
+        PERFORM accum_internal._lock_tables(r);
         IF (arguments -> 'force') IS DISTINCT FROM 'true' THEN
             PERFORM accum_internal._refuse_old_snapshot();
             FOREACH relation IN ARRAY detached || r.movements LOOP

@@ -58,6 +58,46 @@ BEGIN
 END $$;
 
 
+-- Lock all tables of a register against everybody. Who writes, merges or repairs locks the movements first and then the epoch, and so does
+-- this; but who reads may have begun with any other, and wait for the movements. So what then cannot be locked soon is the end of this
+-- attempt, which gives back all locks before PostgreSQL looks for deadlocks. Raises 55P03 after lock_timeout.
+CREATE OR REPLACE FUNCTION accum_internal._lock_tables(r @extschema@._registers) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    patience CONSTANT text := current_setting('lock_timeout');
+    began CONSTANT timestamptz := clock_timestamp();
+    epoch CONSTANT regclass := to_regclass(accum_internal._name(r.name || '_balance_cache_epoch'));
+    others CONSTANT regclass[] := ARRAY(
+        SELECT c.oid FROM unnest(accum_internal._own_name(r.name, 'current')
+                                 || ARRAY(SELECT accum_internal._name(n) FROM unnest(accum_internal._relations_of(r)) AS n)) AS name
+          JOIN pg_class AS c ON c.oid = to_regclass(name) ORDER BY c.relkind = 'v');  -- to lock a view is to lock what it reads
+    relation regclass;
+    soon timestamptz;
+BEGIN
+    LOOP
+        BEGIN
+            relation := r.movements;
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+            IF epoch IS NOT NULL THEN
+                EXECUTE format('LOCK TABLE %s IN EXCLUSIVE MODE', epoch);
+            END IF;
+            soon := clock_timestamp() + interval '300 milliseconds';
+            FOREACH relation IN ARRAY others LOOP
+                PERFORM set_config('lock_timeout', greatest(1, extract(epoch FROM soon - clock_timestamp()) * 1000)::integer::text, true);
+                EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', relation);
+            END LOOP;
+            PERFORM set_config('lock_timeout', patience, true);
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            IF relation = r.movements OR patience <> '0' AND clock_timestamp() > began + patience::interval THEN
+                RAISE;
+            END IF;
+        END;
+        PERFORM pg_sleep(0.01 + 0.05 * random());
+    END LOOP;
+END $$;
+
+
 -- Raises 42501 unless the caller is a member of a register's owner, whom it returns.
 CREATE OR REPLACE FUNCTION accum_internal._checked_owner(caller name, p_name text) RETURNS oid
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -58,8 +58,8 @@ $$;
 -- Whether the buffer has been there since the epoch began, as an SQL expression.
 CREATE OR REPLACE FUNCTION accum_internal._alive_sql(r @extschema@._registers) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT accum_internal._fill(r, 'coalesce((SELECT a.epoch FROM {{named ~  ~ _balance_cache_alive}} AS a) '
-        '= (SELECT e.epoch FROM {{named ~  ~ _balance_cache_epoch}} AS e), false)')
+    SELECT accum_internal._fill(r, 'coalesce((SELECT e.epoch FROM {{named ~  ~ _balance_cache_epoch}} AS e) '
+        '= (SELECT a.epoch FROM {{named ~  ~ _balance_cache_alive}} AS a), false)')
 $$;
 
 -- NULL where the register has no buffer any more. Who has looked holds no lock: it will take others first.

@@ -163,12 +163,15 @@ BEGIN
 END $$;
 
 
--- Hold up writers of a register, with all they have written in the derived tables.
+-- Hold up writers of a register, with all they have written in the derived tables. Raises 40001 where the register is not what it was when
+-- it was looked up.
 CREATE OR REPLACE FUNCTION accum_internal._settle(r @extschema@._registers) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE accum_internal._fill(r, 'LOCK TABLE {{movements}} IN SHARE ROW EXCLUSIVE MODE');
-    IF r.high_write THEN
+    IF accum_internal._register(r.name) IS DISTINCT FROM r THEN
+        RAISE EXCEPTION 'register "%" has been altered meanwhile', r.name USING ERRCODE = '40001', HINT = 'Try again.';
+    ELSIF r.high_write THEN
         PERFORM accum_internal._settle_delta_buffer(r);
     END IF;
 END $$;

@@ -92,6 +92,7 @@ def test_high_write(sourced: Database) -> None:
     with pytest.raises(errors.DependentObjectsStillExist, match="cannot change high_write"):
         sourced.run("SELECT accum.register_alter('inventory', high_write := true)")
     sourced.run("SELECT pgtrickle.drop_stream_table('by_name')")
+    sourced.run(f"ALTER DATABASE {sourced.name} SET pg_accumulator.delta_merge_delay = '1h'")  # is merged by hand
     sourced.run("SELECT accum.register_alter('inventory', high_write := true)")
     sourced.create("by_name", OVER_CACHE)
     for number in (1, 2):
@@ -99,6 +100,7 @@ def test_high_write(sourced: Database) -> None:
         sourced.assert_refreshed("by_month", "by_name")
         sourced.run("SELECT accum._force_delta_merge()")
         sourced.assert_refreshed("by_month", "by_name")
+    sourced.run(f"ALTER DATABASE {sourced.name} RESET pg_accumulator.delta_merge_delay")
     assert sourced.rows("SELECT quantity FROM by_name") == [(110,)]
     assert sourced.last("by_name")[0] in ("DIFFERENTIAL", "FULL")  # as AUTO finds faster
 
