@@ -330,10 +330,9 @@ SETTINGS = (
         "ivm_recursive_max_depth",
         "integer",
         "100",
-        "Depth up to which IMMEDIATE mode follows a recursion.",
-        1,
-        10000,
-        fixed="A recursive query is followed to its end.",
+        "Depth of a recursion beyond which a statement fails that would have IMMEDIATE mode follow it; 0: no limit.",
+        0,
+        _LARGEST,
     ),
 )
 

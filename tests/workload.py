@@ -110,7 +110,8 @@ class Workload:
     def written(self, name: str) -> int:
         """How many of its rows the transaction that is open has inserted, updated and deleted."""
         found: int = self.database.value(
-            "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) FROM pg_stat_xact_user_tables WHERE relname = %s",
+            "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0) FROM pg_stat_xact_user_tables"
+            " WHERE relname = %s",
             name,
         )
         return found

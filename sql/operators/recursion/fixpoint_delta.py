@@ -30,6 +30,7 @@ from sql.operators.input import Input, substituted
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint, Stored, Term
+from sql.operators.recursion.rounds import counted
 from sql.operators.scan import Scan
 
 HASH = quote("__pgt_hash")
@@ -300,6 +301,8 @@ class _FixpointDelta:
 
     def _recursive(self, union: str, columns: Sequence[str], first: str, term: str) -> str:
         """A CTE that is recursive within itself."""
-        work = quote("__pgt_work")
+        work, name = quote("__pgt_work"), self.plan.fresh("fixpoint")
+        if self.plan.bounded:
+            first, term = counted(name, first, term)
         query = f"WITH RECURSIVE {work}({', '.join(columns)}) AS ({first} {union} {term}) SELECT * FROM {work}"
-        return self.plan.cte(self.plan.fresh("fixpoint"), query)
+        return self.plan.cte(name, query)

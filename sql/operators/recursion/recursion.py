@@ -20,6 +20,7 @@ from sql.operators.captured_changes import delta_name
 from sql.operators.operator import Operator, Restriction, W, names
 from sql.operators.plan import Plan
 from sql.operators.recursion.fixpoint import Fixpoint
+from sql.operators.recursion.rounds import with_rounds_counted
 from sql.operators.scan import Scan
 from sql.operators.versions.version_scan import VersionScan
 
@@ -51,16 +52,17 @@ class Recursion(Operator):
         return False
 
     def new(self, plan: Plan, only: Restriction | None = None) -> str:
-        return self._over({scan: now(plan, scan) for scan in self.scans if isinstance(scan, VersionScan)})
+        query = with_rounds_counted(self.query, plan.fresh("rounds")) if plan.bounded else self.query
+        return self._over(query, {scan: now(plan, scan) for scan in self.scans if isinstance(scan, VersionScan)})
 
     def _before(self, plan: Plan) -> str:
         then = {scan: now(plan, scan) for scan in self.scans if isinstance(scan, VersionScan)}
-        return self._over(then | {scan: before(plan, scan) for scan in self.scans if scan.changed(plan)})
+        return self._over(self.query, then | {scan: before(plan, scan) for scan in self.scans if scan.changed(plan)})
 
-    def _over(self, relations: Mapping[Scan, str]) -> str:
+    def _over(self, query: exp.Query, relations: Mapping[Scan, str]) -> str:
         """The query over other relations in the place of its sources."""
         tables = {(scan.source.schema, scan.source.name): name for scan, name in relations.items()}
-        query = self.query.copy() if tables else self.query
+        query = query.copy() if tables else query
         for node in list(query.find_all(exp.Table)):
             table = tables.get((node.db, node.name)) if node.db else None
             if table is not None:
