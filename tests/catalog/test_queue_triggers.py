@@ -461,3 +461,31 @@ def test_a_cast_of_the_tables_owner_is_not_called(table: Queue) -> None:
         "id=2&c=%285%29",
         "UPDATE public.t SET id='2' WHERE id='1'",
     ]
+
+
+@pytest.mark.parametrize("statement", ["UPDATE p SET k = 3 - k, v = v + 1", "MERGE"])
+def test_rows_that_go_to_another_partition(table: Queue, statement: str) -> None:
+    """By UPDATE and by MERGE, which inserts and deletes others: who repeats the events has the table."""
+    connection = table.connection
+    connection.execute(
+        "DROP TABLE IF EXISTS p; CREATE TABLE p (id int, k int, v int, PRIMARY KEY (id, k)) PARTITION BY LIST (k);"
+        "CREATE TABLE p1 PARTITION OF p FOR VALUES IN (1); CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2)"
+    )
+    attach(table, "jsontriga", table="p")
+    connection.execute("INSERT INTO p SELECT i, 1 + i % 2, i FROM generate_series(1, 8) i")
+    connection.execute(
+        "MERGE INTO p USING (VALUES (20, 1), (1, 2), (2, 1), (3, 1), (4, 2), (21, 2), (5, 1), (6, 2)) s (id, k)"
+        " ON p.id = s.id WHEN MATCHED AND p.id = 6 THEN DELETE WHEN MATCHED THEN UPDATE SET k = s.k, v = p.v + 10"
+        " WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.k, 0)"
+        if statement == "MERGE"
+        else statement
+    )
+    copy: dict[int, Any] = {}
+    for kind, data in events(table):
+        row = json.loads(data)
+        if json.loads(kind)["op"] == "DELETE":
+            del copy[row["id"]]
+        else:
+            copy[row["id"]] = row
+    assert copy == {i: {"id": i, "k": k, "v": v} for i, k, v in table.rows("SELECT id, k, v FROM p")}
+    connection.execute("DROP TABLE p")

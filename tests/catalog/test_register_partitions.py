@@ -214,6 +214,24 @@ def test_movements_that_go_to_another_partition(sessions: Open) -> None:
     assert wrong(connection, name) == []
 
 
+def test_merge_that_inserts_and_updates_movements_of_one_partition(sessions: Open) -> None:
+    """PostgreSQL would confuse the inserted row with the updated one where no trigger looked at it before."""
+    connection = sessions()
+    name = create(connection, high_write=False)
+    month = datetime.now(UTC).replace(day=1)
+    insert(connection, name, month, month, n=7)
+    for given in ("", ", dim_hash = m.dim_hash"):
+        connection.execute(
+            f"MERGE INTO accum.{name}_movements AS m USING (VALUES (5), (7), (6)) AS s (n) ON m.n = s.n"
+            f" WHEN MATCHED THEN UPDATE SET n = m.n + 100{given} WHEN NOT MATCHED THEN"
+            " INSERT (recorder, period, item, lot, n) VALUES ('merged', %s, 1, 'A', s.n)",
+            [month],
+        )
+        assert wrong(connection, name) == []
+        total = value(connection, f"SELECT sum(n) FROM accum.{name}_movements")
+        assert value(connection, f"SELECT accum.{name}_balance() ->> 'n'") == str(total)
+
+
 def test_partitions_are_made_while_others_write_and_read(sessions: Open) -> None:
     connection, writer = sessions(), sessions()
     name = create(connection)
