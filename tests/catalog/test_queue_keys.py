@@ -184,7 +184,7 @@ def test_the_batch_of_a_dead_member_is_taken_over_in_order(keyed: Queue, nacked:
     assert short(heirs) == ["x:1", "x:2", "x:3"]
     assert heirs[0][0] != batch[0][0]
     assert ack(keyed, batch) == 0
-    assert "batch not found" in str(keyed.fails("SELECT pgque.batch_retry(%s, 0)", batch[0][0]))
+    assert f"batch {batch[0][0]} not found" in str(keyed.fails("SELECT pgque.batch_retry(%s, 0)", batch[0][0]))
     ack(keyed, heirs)
     assert short(receive(keyed, "dead")) == ["x:4"]
     assert held(keyed) == 0
@@ -261,7 +261,7 @@ def test_what_is_no_key_and_when_it_may_change(queue: Queue) -> None:
     for wrong in ("ev_data", "customer", "", "ev_extra5"):
         assert queue.fails(change, queue.name, wrong).sqlstate == "22023"
     assert queue.fails(change, queue.name, "$.[").sqlstate == "42601"
-    assert "queue not found" in str(queue.fails(change, "nowhere", "ev_type"))
+    assert "Event queue not created yet" in str(queue.fails(change, "nowhere", "ev_type"))
     assert queue.value(change, queue.name, "ev_extra1") == 1
     send(queue, "x:1", "y:1")
     queue.tick()
