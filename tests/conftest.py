@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -110,8 +112,23 @@ def _has_room(directory: Path) -> bool:
         return False
 
 
+def _share(item: pytest.Item) -> int:
+    marker = item.get_closest_marker("one_in")
+    assert marker is not None
+    return int(marker.args[0])
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest is begun first."""
+    """What takes longest is begun first; of tests `one_in` n, the other cases are among the long ones."""
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("one_in") is not None:
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for found in cases.values():
+        found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))  # some of each kind, and always the same
+        for item in found[-(-len(found) // _share(found[0])) :]:
+            item.add_marker("long")
 
     def urgency(item: pytest.Item) -> int:
         name = str(item.path.relative_to(TESTS).with_suffix("")) if item.path.is_relative_to(TESTS) else ""

@@ -453,6 +453,7 @@ def senders(queue: Queue, queue_database: str) -> Iterator[list[psycopg.Connecti
         connection.close()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("limit", [None, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_order_holds_whatever_happens(

@@ -182,6 +182,7 @@ OFTEN = ("scalar subqueries", "ORs", "IN list", "CTEs")
 """What programs write; tried each time in both places."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "shape",
     [pytest.param(s, marks=[] if s in (*OFTEN, "joins", "doubling CTEs") else pytest.mark.long) for s in SHAPES],

@@ -643,7 +643,7 @@ def test_errors_that_no_new_connection_mends_are_raised(live_db: Database) -> No
     dsn = make(live_db, "orders", "billing")
     with pytest.raises(psycopg.OperationalError):
         next(iter(consumer("host=127.0.0.1 port=1 connect_timeout=5", "orders", "billing")))
-    with pytest.raises(psycopg.errors.RaiseException, match="nowhere"):
+    with pytest.raises(psycopg.errors.RaiseException, match="Event queue not created yet"):
         next(iter(consumer(dsn, "nowhere", "billing")))
     with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match="normal consumer"):
         next(iter(consumer(dsn, "orders", "billing", member="one")))

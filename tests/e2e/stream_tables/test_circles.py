@@ -54,6 +54,7 @@ def actions(db: Database, name: str) -> list[str]:
     return [row["action"] for row in db.history(name)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "change",
     [
@@ -794,6 +795,7 @@ def test_a_source_that_is_captured_from_the_log(live_db: Database, eventually: E
     assert db.rows(failed) == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_changes(db: Database, seed: int) -> None:
     """Random edges among few nodes, so that there are cycles; by hand, in transactions, with a reader below."""
@@ -883,6 +885,7 @@ def least_fixed_point(db: Database, queries: dict[str, str]) -> dict[str, list[t
                     copy.write_row(row)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 def test_random_monotone_queries(db: Database, seed: int) -> None:
     """Three stream tables, of which any may read any other, against going up from nothing by their definition."""

@@ -60,6 +60,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("change", "mode"),
     [
