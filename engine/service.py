@@ -169,6 +169,11 @@ class Engine:
             self._take_up(database, pool, callers)
             return "; ".join(filter(None, absent)) or None
 
+    @property
+    def pools(self) -> dict[str, DatabasePool]:
+        """The engine's connections to each database that it serves."""
+        return {name: entry.pool for name, entry in self._databases.items()}
+
     def is_trusted(self, database: str) -> bool:
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         return database not in self._untrusted

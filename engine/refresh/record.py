@@ -8,6 +8,7 @@ from typing import Any
 
 from catalog.session import SqlSession
 from catalog.values import Action, Executor, Initiator, RefreshStatus
+from engine.refresh.tally import TALLY, reason_class
 from engine.stream_tables.plan_inputs import dumps
 
 
@@ -123,7 +124,26 @@ async def finish(session: SqlSession, pgt_id: int, record: RefreshRecord, *, laz
 
     Raises SqlError.
     """
-    call = "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text"
+    call = "SELECT pgtrickle._finish_refresh($1::bigint, $2::text::jsonb)::text, pg_catalog.current_database()::text"
     if lazily:
         call += ", pg_catalog.set_config('synchronous_commit', 'off', true)"
-    await session.fetch(call, pgt_id, record.to_json())
+    ((_, database, *_),) = await session.fetch(call, pgt_id, record.to_json())
+    _count(str(database), pgt_id, record)
+
+
+def _count(database: str, pgt_id: int, record: RefreshRecord) -> None:
+    """Add a refresh to what this server has done."""
+    pgt_id = TALLY.note(database, pgt_id, record.action or "unknown", record.status)
+    if record.status is not RefreshStatus.COMPLETED:
+        return
+    for done, number in (
+        ("inserted", record.rows_inserted),
+        ("updated", record.rows_updated),
+        ("deleted", record.rows_deleted),
+    ):
+        if number:
+            TALLY.rows[database, pgt_id, done] += number
+    if record.was_full_fallback:
+        TALLY.fallbacks[database, reason_class(record.executor_reason or "")] += 1
+    if record.action is not None and record.executor is not None and record.seconds is not None:
+        TALLY.durations[database, record.action, record.executor].note(record.seconds)

@@ -415,6 +415,12 @@ class DatabasePool:
         self._may_set_deadlock_timeout = False
         return connection
 
+    @property
+    def connections(self) -> tuple[int, int, int]:
+        """How many there are, how many of these are idle, and how many there may be."""
+        pool = self._pool
+        return (0, 0, self._max_size) if pool is None else (pool.get_size(), pool.get_idle_size(), self._max_size)
+
     async def close(self) -> None:
         """Close every connection; the next use opens new ones. Running statements are given up."""
         pool, self._pool = self._pool, None

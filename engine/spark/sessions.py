@@ -17,9 +17,10 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ from engine.session.fair_slots import FairSlots
 from engine.spark.backends import Backend, ClassicBackend, ConnectBackend, Session
 from engine.spark.jvm import JvmFailed
 from engine.spark.sail_process import SailFailed
+from engine.spark.tally import SparkLoad
 from engine.spark.target import Kind, SparkTargetError, Target
 
 log = structlog.get_logger(__name__)
@@ -114,6 +116,8 @@ class SparkSessions:
         self._recovery: asyncio.Task[None] | None = None
         self._renewal: asyncio.Task[None] | None = None
         self._renew_at = math.inf
+        self._ended: Counter[str] = Counter()
+        self._running = 0
         self.started_in: float | None = None
         """Seconds that the last start took, None if there was none."""
 
@@ -150,6 +154,29 @@ class SparkSessions:
     async def _recover(self) -> None:
         with suppress(SparkUnavailable):  # who needs it next hears of it
             await self.warm_up()
+
+    @property
+    def load(self) -> SparkLoad:
+        """What it has to do."""
+        return SparkLoad(self.warm, self._running, dict(self._ended))
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """The block is one job."""
+        self._running += 1
+        how = "interrupted"
+        try:
+            yield
+            how = "completed"
+        except SparkUnavailable:
+            how = "lost"
+            raise
+        except SqlError:
+            how = "failed"
+            raise
+        finally:
+            self._running -= 1
+            self._ended[how] += 1
 
     async def _blocking(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -302,6 +329,10 @@ class SparkLease:
         On cancellation and after `limit` seconds the jobs are interrupted. Raises SparkJobFailed (38000, 57014
         after a timeout) and SparkUnavailable (58000) if Spark died meanwhile.
         """
+        with self._sessions.counting():
+            return await self._run(work, description, limit)
+
+    async def _run(self, work: Callable[[Session], T], description: str, limit: float | None) -> T:
         tag = f"headwater-{uuid.uuid4().hex}"
         # All that Spark Connect says of a job is its tags, which must not hold a comma.
         named = f"{description.replace(',', ' ')} {tag}"

@@ -96,6 +96,17 @@ def _log_level(value: str) -> str:
     return value
 
 
+def _metrics(value: str | None) -> str | None:
+    from server.metrics.http import parse_address
+
+    try:
+        if value is not None:
+            parse_address(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    return value
+
+
 Data = Annotated[
     Path,
     typer.Option(
@@ -279,6 +290,28 @@ def serve(
             help="A Sail (--spark sail) with more memory than this is replaced by a new one when it is idle; 0: never.",
         ),
     ] = 1024,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_METRICS",
+            metavar="[HOST:]PORT",
+            callback=_metrics,
+            show_default="none",
+            help="Serve metrics for Prometheus, /healthz and /readyz by HTTP, on 127.0.0.1 if no host is given. There "
+            "is no login: who reaches it sees names and sizes of stream tables and queues.",
+        ),
+    ] = None,
+    metrics_objects: Annotated[
+        int,
+        typer.Option(
+            "--metrics-objects",
+            envvar="HEADWATER_METRICS_OBJECTS",
+            metavar="NUMBER",
+            min=1,
+            max=10_000,
+            help="So many stream tables, queues, consumers, registers have metrics of their own.",
+        ),
+    ] = 200,
     warn_blocked: Annotated[
         int,
         typer.Option(
@@ -306,6 +339,7 @@ def serve(
     from engine.compile.pool import Limits
     from server.commands.serve import ServeOptions
     from server.commands.serve import serve as run
+    from server.metrics.http import parse_address
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
@@ -325,6 +359,8 @@ def serve(
         tls_key=tls_key,
         max_connections=max_connections,
         allow_trust=allow_trust,
+        metrics=None if metrics is None else parse_address(metrics),
+        metrics_objects=metrics_objects,
         compiling=Limits(compile_workers, compile_seconds, compile_memory << 20),
         warn_blocked=warn_blocked / 1000,
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import structlog
@@ -30,6 +30,7 @@ from engine.refresh.executor_choice import NoSpark, Spark
 from engine.requests.requests import Loader
 from engine.service import Engine, Maintenance
 from engine.session.pool import DatabasePool
+from engine.spark.tally import SparkLoad
 from server import __version__
 from server.commands.spark_parts import LoadedParts, SparkParts
 from server.intercept.engine_interface import Backend
@@ -39,6 +40,10 @@ from server.postgres.url import PostgresUrl
 from server.relay.context import Limits
 from server.relay.listener import Relay
 from server.relay.loop_watch import LoopWatch
+
+if TYPE_CHECKING:
+    from server.metrics.collector import Collector
+    from server.metrics.service import MetricsService
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +76,10 @@ class ServeOptions:
     max_connections: int = 1000
     allow_trust: bool = False
     compiling: pool.Limits = field(default_factory=pool.Limits)
+    metrics: tuple[str, int] | None = None
+    """Host and port on which metrics are served; None for none."""
+    metrics_objects: int = 200
+    """So many objects of each kind have metrics of their own."""
     warn_blocked: float = 0.1
     """Seconds of CPU time from which on a callback of the event loop is logged."""
 
@@ -167,6 +176,7 @@ async def _run(
         compilers = pool.configure(options.compiling)
         stack.callback(compilers.stop)
         parts = await stack.enter_async_context(_spark(options, data))
+        metrics = await _listen_for_metrics(options, storage, stack)
         engine = Engine(
             storage.login,
             parts.spark_for,
@@ -176,18 +186,9 @@ async def _run(
         )
         stack.push_async_callback(_stop, engine.stop, parts.stop)
         await engine.start()
-        limits = Limits(max_connections=options.max_connections)
-        relay = Relay(storage.backend, engine, tls, options.host, options.port, limits, options.allow_trust)
-        stack.push_async_callback(relay.stop)
-        try:
-            await relay.start()
-        except OSError as error:
-            raise StartupError(
-                f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
-                "Choose another port with --port (0 takes any free one)."
-                if error.errno in (errno.EADDRINUSE, errno.EACCES)
-                else "Choose an address of this machine with --host.",
-            ) from error
+        relay = await _let_clients_in(options, storage, engine, tls, stack)
+        if metrics is not None:
+            metrics.collector = _collector(options, storage, relay, engine, parts)
         gc.freeze()  # what is there now stays: looking for garbage in it would only hold clients up
         gc.enable()
         data.announce(_description(options, storage, relay.port))
@@ -198,6 +199,49 @@ async def _run(
         if status == 0 and storage.embedded:
             await parting.enter_async_context(_checkpoint(storage))
         return status
+
+
+async def _let_clients_in(
+    options: ServeOptions, storage: Storage, engine: Engine, tls: ssl.SSLContext | None, stack: AsyncExitStack
+) -> Relay:
+    """The relay, which listens. Raises StartupError."""
+    limits = Limits(max_connections=options.max_connections)
+    measured = options.metrics is not None
+    relay = Relay(
+        storage.backend, engine, tls, options.host, options.port, limits, options.allow_trust, measured=measured
+    )
+    stack.push_async_callback(relay.stop)
+    try:
+        await relay.start()
+    except OSError as error:
+        raise StartupError(
+            f"could not listen on {options.host} port {options.port}: {error.strerror or error}",
+            "Choose another port with --port (0 takes any free one)."
+            if error.errno in (errno.EADDRINUSE, errno.EACCES)
+            else "Choose an address of this machine with --host.",
+        ) from error
+    return relay
+
+
+async def _listen_for_metrics(options: ServeOptions, storage: Storage, stack: AsyncExitStack) -> MetricsService | None:
+    """What answers scrapers and load balancers, from now on, though nothing is ready yet. Raises StartupError."""
+    if options.metrics is None:
+        return None
+    from server.metrics.service import MetricsService, PostgresCheck
+
+    check = PostgresCheck(DatabasePool(storage.database, storage.login, max_size=1))
+    service = MetricsService(*options.metrics, check, storage.alive)
+    stack.push_async_callback(service.stop)
+    await service.start()
+    return service
+
+
+def _collector(options: ServeOptions, storage: Storage, relay: Relay, engine: Engine, parts: EngineParts) -> Collector:
+    from server.metrics.collector import Collector
+
+    return Collector(
+        relay, lambda: engine.pools, parts.load, storage.alive if storage.embedded else None, options.metrics_objects
+    )
 
 
 async def _stop(stop_engine: Callable[[], Awaitable[None]], stop_spark: Callable[[], Awaitable[None]]) -> None:
@@ -241,6 +285,8 @@ class EngineParts:
     spark_for: Callable[[DatabasePool], Spark]
     stop: Callable[[], Awaitable[None]]
     """Ends Spark, which the engine then cannot use any more. Idempotent."""
+    load: Callable[[], SparkLoad | None] = lambda: None
+    """What Spark has to do, as far as it has been needed."""
     loader: Loader | None = None
     mirror_maintenance_for: Callable[[DatabasePool], Maintenance] | None = None
 
@@ -254,7 +300,7 @@ async def _spark(options: ServeOptions, data: DataDirectory) -> AsyncIterator[En
         return
     parts = SparkParts(_load_spark, lambda: _make_spark(options, data))
     try:
-        yield EngineParts(parts.spark_for, parts.stop, parts.loader, parts.mirror_maintenance_for)
+        yield EngineParts(parts.spark_for, parts.stop, lambda: parts.load, parts.loader, parts.mirror_maintenance_for)
     finally:
         await parts.stop()
 

@@ -19,6 +19,7 @@ from engine.requests.requests import Loader
 from engine.service import Maintenance
 from engine.session.background_worker import BackgroundWorker
 from engine.session.pool import DatabasePool
+from engine.spark.tally import SparkLoad
 from engine.stream_tables.plan_inputs import PlanInputs
 from engine.stream_tables.refresh_state import RefreshContext
 
@@ -62,6 +63,14 @@ class SparkParts:
         if self._loading is None:
             self._loading = asyncio.create_task(self._loaded(), name="headwater loading Spark's modules")
         return await asyncio.shield(self._loading)
+
+    @property
+    def load(self) -> SparkLoad | None:
+        """What Spark has to do; None as long as the parts are not loaded."""
+        loading = self._loading
+        if loading is None or not loading.done() or loading.cancelled() or loading.exception() is not None:
+            return None
+        return loading.result().sessions.load
 
     async def stop(self) -> None:
         """End what the parts have started."""

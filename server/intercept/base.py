@@ -131,6 +131,7 @@ class Interceptor:
     async def report(self, error: SqlError) -> None:
         """Give the client an error of ours, or PostgreSQL's own; no position but those in a defining query."""
         self.held = None
+        self.traffic.note_error(error.sqlstate)
         if error.sqlstate == m.REQUEST_LEFT:
             self.session.client.write(TOO_LATE)
         elif isinstance(error, BackendError):
@@ -146,6 +147,7 @@ class Interceptor:
 
     def explained(self, response: bytes) -> bytes:
         """PostgreSQL's error as the client gets it."""
+        self.traffic.note_error(m.sqlstate_of(response[5:]))
         if m.sqlstate_of(response[5:]) == m.REQUEST_LEFT:
             return TOO_LATE
         return explained(
@@ -394,7 +396,7 @@ class Interceptor:
         kind, data = await self.dialogue.next_from_backend()
         traffic = self.traffic
         if kind in b"CZGE":
-            if traffic.read(kind, data[5:]):
+            if traffic.read_for_client(kind, data[5:]):
                 data = TOO_LATE
             if kind == m.READY and data[5] == m.IDLE:
                 self.dialogue.requested = False  # it was undone, or refused

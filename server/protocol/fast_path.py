@@ -158,6 +158,7 @@ def is_answer(traffic: Traffic, data: bytes) -> bool:
         traffic.answers.learn(data)
     traffic.status = data[last + 5]
     traffic.rows = False
+    traffic.finished += 1
     if traffic.outstanding:
         head = traffic.outstanding[0]
         if head.__class__ is not bytes or head[0] == _PARSE:

@@ -16,6 +16,7 @@ may have to be run again (``intercept``).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from server.protocol import messages as m
@@ -39,6 +40,15 @@ MOST_TOLD = 1000
 LONG_NOTICE = 1 << 12
 """Bytes of a notice that is not kept."""
 
+SQLSTATE_CLASSES = frozenset(
+    {
+        *("03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27"),
+        *("28", "2B", "2D", "2F", "34", "38", "39", "3B", "3D", "3F", "40", "42", "44", "53", "54", "55", "57", "58"),
+        *("72", "F0", "HV", "P0", "XX"),
+    }
+)
+"""PostgreSQL's classes of errors; functions of users can make up others."""
+
 _CHANGES = re.compile(rb"(?:INSERT|UPDATE|DELETE|MERGE|COPY|TRUNCATE|DO|CALL)\b")
 _CONTROLS = re.compile(rb"(?:BEGIN|START TRANSACTION|COMMIT|ROLLBACK|PREPARE TRANSACTION)\b")
 
@@ -59,6 +69,7 @@ class Traffic(ClientMessages):
         committed: Callable[[], None],
         sent: Callable[[], None] = lambda: None,
         portals_ended: Callable[[], None] = lambda: None,
+        errors: Counter[str] | None = None,
     ) -> None:
         super().__init__()
         self._committed = committed
@@ -77,6 +88,10 @@ class Traffic(ClientMessages):
         self.batches, self.answers = HeaderCache(), HeaderCache()
         """Shapes of whole batches and whole answers (``fast_path``)."""
         self._past_rows = Rows().past
+        self.finished = 0
+        """Batches that have been answered."""
+        self.errors: Counter[str] = Counter() if errors is None else errors
+        """Errors that the client has got, by SQLSTATE class; sessions may share it."""
         # Since the last ReadyForQuery:
         self.seen = 0
         """Messages other than rows and asynchronous ones."""
@@ -124,6 +139,7 @@ class Traffic(ClientMessages):
         `oldest`: it was the oldest of several, and the one that is being sent goes on.
         """
         self.changed |= changed
+        self.finished += 1
         following = self.batch if oldest else None
         self.batch = None
         self.note_ready(status)
@@ -188,6 +204,7 @@ class Traffic(ClientMessages):
                 received += 1  # SELECT or SET: says nothing about the transaction
                 seen += 1
             elif kind == m.READY and not self._requested:
+                self.finished += 1
                 self.note_ready(data[position + 5])
                 received = seen = 0
             else:
@@ -211,13 +228,21 @@ class Traffic(ClientMessages):
             self.attention = Attention.REQUEST_MADE
             self._requested = False
             return data, following
-        if not self.read(kind, data[position + 5 : following]):
+        if not self.read_for_client(kind, data[position + 5 : following]):
             if kind != m.ERROR or not self.trusted or following > len(data):
                 return data, following
             instead = without_own_context(data[position:following])
         else:
             instead = TOO_LATE if kind == m.ERROR else b""
         return data[:position] + instead + data[following:], position + len(instead)
+
+    def read_for_client(self, kind: int, body: bytes) -> bool:
+        """The same as `read`, of a message that the client gets: its errors and answers are counted."""
+        if kind == m.ERROR:
+            self.note_error(m.sqlstate_of(body))
+        elif kind == m.READY:
+            self.finished += 1
+        return self.read(kind, body)
 
     def read(self, kind: int, body: bytes) -> bool:
         """Take note of a message that says something about the session.
@@ -267,6 +292,11 @@ class Traffic(ClientMessages):
         """What the client has been told by notices so far, which does not count any more: it will be told again."""
         told, self.told = self.told, []
         return told
+
+    def note_error(self, sqlstate: str) -> None:
+        """Take note of an error that the client gets."""
+        found = sqlstate[:2]
+        self.errors[found if found in SQLSTATE_CLASSES else "other"] += 1
 
     def note_told(self, body: bytes) -> None:
         """Take note of a notice that the client gets: the statement may be run again."""

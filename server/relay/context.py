@@ -11,6 +11,7 @@ from typing import Any
 from server.intercept.engine_interface import Backend, EngineInterface
 from server.protocol.statement_registry import HiddenRequests
 from server.relay.cancel import CancelRegistry
+from server.relay.counts import RelayCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class RelayContext:
         self.allow_trust = allow_trust
         """Whether clients may log in without having been asked for anything."""
         self.cancels = CancelRegistry(backend)
+        self.counts = RelayCounts()
         self._hidden: dict[str, HiddenRequests] = {}
         self.farewells: set[asyncio.Task[None]] = set()
         """Tasks that outlive their sessions."""

@@ -55,6 +55,8 @@ class Endpoint(asyncio.Protocol):
         self.slow: asyncio.Future[None] | None = None
         """Done when the transport takes bytes again; None while it does."""
         self._silence = Silence()
+        self.received = 0
+        """Bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.attach(cast(asyncio.Transport, transport))  # uvloop's are, without saying so
@@ -68,6 +70,7 @@ class Endpoint(asyncio.Protocol):
             transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
+        self.received += len(data)
         self.receive(data)
 
     def write(self, data: bytes) -> None:

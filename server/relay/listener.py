@@ -15,7 +15,9 @@ from server.protocol.messages import error_response
 from server.protocol.startup import MAX_LENGTH, TLS_HANDSHAKE
 from server.protocol.state import State
 from server.relay.context import Limits, RelayContext
+from server.relay.counts import RelayCounts
 from server.relay.handshake import StartupHandshake
+from server.relay.measured_session import MeasuredSession
 from server.relay.session import RelaySession
 from server.relay.tls import ALPN
 
@@ -36,6 +38,7 @@ class Relay:
     """A listening server in front of one PostgreSQL.
 
     ``tls`` is a context from ``server.relay.tls.server_context``, None to refuse TLS. Port 0 takes any free port.
+    `measured`: how long clients wait is noted in `counts`.
     """
 
     def __init__(
@@ -47,14 +50,21 @@ class Relay:
         port: int = 7432,
         limits: Limits | None = None,
         allow_trust: bool = False,
+        *,
+        measured: bool = False,
     ):
         self.host = host
         self.port = port
         self.context = RelayContext(backend, hooks, tls, limits or Limits(), allow_trust)
         self.sessions: set[RelaySession] = set()
+        self._kind = MeasuredSession if measured else RelaySession
         self._listeners: list[socket.socket] = []
         self._arrivals: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def counts(self) -> RelayCounts:
+        return self.context.counts
 
     @property
     def full(self) -> bool:
@@ -139,6 +149,7 @@ class Relay:
     async def _turn_away(self, accepted: socket.socket) -> None:
         """Say that there are too many clients, and give this one time to read it: who closes first takes it back."""
         with accepted, suppress(OSError, TimeoutError):
+            self.counts.errors["53"] += 1
             accepted.send(error_response("53300", "sorry, too many clients already", severity="FATAL"))
             accepted.shutdown(socket.SHUT_WR)
             if len(self._arrivals) <= _BACKLOG:
@@ -147,11 +158,18 @@ class Relay:
                         pass
 
     def _session(self) -> RelaySession:
-        session = RelaySession(self.context)
+        session = self._kind(self.context)
         self.sessions.add(session)
-        session.ended.add_done_callback(lambda _: self.sessions.discard(session))
+        self.counts.connections += 1
+        session.ended.add_done_callback(lambda _: self._ended(session))
         StartupHandshake(session, lambda: self.full).begin()
         return session
+
+    def _ended(self, session: RelaySession) -> None:
+        self.sessions.discard(session)
+        self.counts.statements += session.traffic.finished
+        self.counts.from_client += session.client.received
+        self.counts.from_postgres += session.backend.received
 
     async def _admit(self, accepted: socket.socket) -> None:
         loop = asyncio.get_running_loop()

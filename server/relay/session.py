@@ -38,7 +38,7 @@ class RelaySession:
         self.client = Endpoint(self.abort)
         self.backend = Endpoint(self._backend_lost)
         self.client.peer, self.backend.peer = self.backend, self.client
-        self.traffic = Traffic(self._committed, self._sent, self._portals_ended)
+        self.traffic = Traffic(self._committed, self._sent, self._portals_ended, relay.counts.errors)
         self._held: SessionSubscriptions | None = None
         self.database = ""
         self.replication = False
@@ -86,6 +86,7 @@ class RelaySession:
         """Tell the client why its session ends, and end it."""
         if self.state is State.CLOSED:
             return
+        self.traffic.note_error(sqlstate)
         if not self.traffic.backend.skip:  # in the middle of a message nothing can be said
             self.client.write(m.error_response(sqlstate, text, severity="FATAL", hint=hint))
         self.close()

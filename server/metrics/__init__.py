@@ -1,0 +1,1 @@
+"""Metrics for Prometheus, and answers for load balancers: `headwater serve --metrics`."""
