@@ -52,6 +52,7 @@ def test_a_clock_ticks_earlier_than_the_default_asks_and_keeps_to_every_other_va
     assert queue.value(early, queue.name) == 1
     queue.value("SELECT pgque.set_queue_config(%s, 'ticker_max_lag', NULL)", queue.name)
     queue.send("3")
+    age(queue, "1 second")
     assert queue.value("SELECT pgque._tick_early()") >= 1
     assert queue.value("SELECT ev_new FROM pgque.get_queue_info(%s)", queue.name) == 0
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def test_nobody_connects_to_sail_past_the_unix_socket(sail: SailProcess, tmp_pat
 def _listeners() -> set[tuple[str, int]]:
     """Where this process, and those that it has started, listen on TCP."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = {c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    found = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # ended meanwhile
+            found |= {c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     return {(c.laddr.ip, c.laddr.port) for c in found}
 
 
