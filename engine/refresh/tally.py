@@ -6,9 +6,10 @@ transaction fails to commit after that is counted, too.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+
+from engine.histogram import Histogram
 
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Upper bounds of the buckets of durations, in seconds."""
@@ -43,27 +44,6 @@ def reason_class(reason: str) -> str:
 
 
 @dataclass(slots=True)
-class Durations:
-    """A histogram."""
-
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
-    seconds: float = 0.0
-
-    def note(self, seconds: float) -> None:
-        """Count one duration."""
-        self.buckets[bisect_left(BOUNDS, seconds)] += 1
-        self.seconds += seconds
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """Upper bounds in seconds, and how many were not longer."""
-        found, total = [], 0
-        for bound, number in zip((*BOUNDS, None), self.buckets, strict=True):
-            total += number
-            found.append(("+Inf" if bound is None else repr(bound), float(total)))
-        return found
-
-
-@dataclass(slots=True)
 class Tally:
     """Refreshes by database. Stream tables are their `pgt_id`."""
 
@@ -73,7 +53,9 @@ class Tally:
     """By database, stream table, and what was done with them."""
     fallbacks: Counter[tuple[str, str]] = field(default_factory=Counter)
     """By database and class of reason."""
-    durations: defaultdict[tuple[str, str, str], Durations] = field(default_factory=lambda: defaultdict(Durations))
+    durations: defaultdict[tuple[str, str, str], Histogram] = field(
+        default_factory=lambda: defaultdict(lambda: Histogram(BOUNDS))
+    )
     """Of those that succeeded, by database, action and executor."""
     _known: set[tuple[str, int]] = field(default_factory=set)
 
