@@ -35,6 +35,14 @@ BEGIN
 END $$;
 
 
+-- The query of the ids of a batch's events, all or those of its slots.
+CREATE OR REPLACE FUNCTION pgque._ids_query(batch pgque._batch_state) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE WHEN batch.slots IS NULL THEN pgque._batch_query(batch, 'ev_id') ELSE pgque._slot_query(batch) END;
+END $$;
+
+
 -- The id of the last event of the part that begins after `after_id`. Looks at ever more ids: there may be gaps.
 CREATE OR REPLACE FUNCTION pgque._part_end(batch pgque._batch_state) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET work_mem = '64MB' AS $$
@@ -48,8 +56,7 @@ BEGIN
     END IF;
     LOOP
         batch.upto_id := least(batch.after_id + step, batch.last_id);
-        EXECUTE 'SELECT count(*), max(ev_id) FROM (SELECT ev_id FROM (' ||
-                CASE WHEN batch.slots IS NULL THEN pgque._batch_query(batch, 'ev_id') ELSE pgque._slot_query(batch) END ||
+        EXECUTE 'SELECT count(*), max(ev_id) FROM (SELECT ev_id FROM (' || pgque._ids_query(batch) ||
                 ') AS event ORDER BY 1 LIMIT $1) AS part' INTO number, last USING batch.part_size;
         IF number = batch.part_size THEN
             RETURN last;
@@ -61,20 +68,19 @@ BEGIN
 END $$;
 
 
--- A batch that is to be handed out, cut to the part whose turn it is, if it has more than max_batch_events. Its subscription
--- is locked: so how far it is is read anew.
-CREATE OR REPLACE FUNCTION pgque._begin_part(batch pgque._batch_state) RETURNS pgque._batch_state
+-- A batch cut to the part whose turn it is, which ends at `upto_id`; as it is where it has no more than max_batch_events.
+CREATE OR REPLACE FUNCTION pgque._cut(batch pgque._batch_state) RETURNS pgque._batch_state
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     number bigint;
     first bigint;
     last bigint;
 BEGIN
-    batch.upto_id := NULL;
-    SELECT p.after_id, p.last_id INTO batch.after_id, batch.last_id
-      FROM pgque.batch_part p WHERE p.sub_id = batch.sub_id AND p.prev_tick = batch.prev_tick_id;
     IF batch.last_id IS NULL THEN
-        EXECUTE 'SELECT count(*), min(ev_id), max(ev_id) FROM (' || pgque._batch_query(batch, 'ev_id') || ') AS event'
+        IF batch.part_size IS NULL THEN
+            RETURN batch;
+        END IF;
+        EXECUTE 'SELECT count(*), min(ev_id), max(ev_id) FROM (' || pgque._ids_query(batch) || ') AS event'
             INTO number, first, last;
         IF number <= batch.part_size THEN
             RETURN batch;
@@ -84,6 +90,21 @@ BEGIN
         PERFORM pgque._summarize_ids(batch.data_table);
     END IF;
     batch.upto_id := pgque._part_end(batch);
+    RETURN batch;
+END $$;
+
+
+-- A batch that is to be handed out, cut to the part whose turn it is. Its subscription is locked: so how far it is is read anew.
+CREATE OR REPLACE FUNCTION pgque._begin_part(batch pgque._batch_state) RETURNS pgque._batch_state
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    batch.upto_id := NULL;
+    SELECT p.after_id, p.last_id INTO batch.after_id, batch.last_id
+      FROM pgque.batch_part p WHERE p.sub_id = batch.sub_id AND p.prev_tick = batch.prev_tick_id;
+    batch := pgque._cut(batch);
+    IF batch.upto_id IS NULL THEN
+        RETURN batch;
+    END IF;
     INSERT INTO pgque.batch_part (sub_id, prev_tick, next_tick, after_id, upto_id, last_id)
     VALUES (batch.sub_id, batch.prev_tick_id, batch.next_tick_id, batch.after_id, batch.upto_id, batch.last_id)
         ON CONFLICT (sub_id) DO UPDATE

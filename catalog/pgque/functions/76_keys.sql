@@ -210,32 +210,6 @@ BEGIN
 END $$;
 
 
--- The part of a single slot that is handed out next, where the slot has more than max_batch_events up to the tick.
-CREATE OR REPLACE FUNCTION pgque._cut_slot(batch pgque._batch_state) RETURNS pgque._batch_state
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-DECLARE
-    number bigint;
-    first bigint;
-    last bigint;
-BEGIN
-    IF batch.last_id IS NULL THEN
-        IF batch.part_size IS NULL THEN
-            RETURN batch;
-        END IF;
-        EXECUTE 'SELECT count(*), min(ev_id), max(ev_id) FROM (' || pgque._slot_query(batch) || ') AS event'
-            INTO number, first, last;
-        IF number <= batch.part_size THEN
-            RETURN batch;
-        END IF;
-        batch.after_id := first - 1;
-        batch.last_id := last;
-        PERFORM pgque._summarize_ids(batch.data_table);
-    END IF;
-    batch.upto_id := pgque._part_end(batch);
-    RETURN batch;
-END $$;
-
-
 -- The next batch of a group with a key for one of its members, whose row is locked like the group's; null where there is none.
 -- What the caller asks of a batch it asks of all slots together.
 CREATE OR REPLACE FUNCTION pgque._next_keyed(
@@ -257,7 +231,7 @@ BEGIN
             CONTINUE WHEN batch.slots IS NULL;
         END IF;
         IF cardinality(batch.slots) = 1 THEN
-            batch := pgque._cut_slot(batch);
+            batch := pgque._cut(batch);
         END IF;
         batch.batch_id := nextval('pgque.batch_id_seq'::regclass);
         UPDATE pgque.slot s SET holder = member WHERE s.sub_id = main.sub_id AND s.slot = ANY (batch.slots);
