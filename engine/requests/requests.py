@@ -202,10 +202,21 @@ async def refresh_locked(
     """
     if context.refresh_mode == RefreshMode.IMMEDIATE:
         context = await end_immediate(session, context)
+    return await _refresh_repaired(session, await _repaired(session, context), initiator, spark, alone=alone)
+
+
+async def _repaired(session: SqlSession, context: RefreshContext) -> RefreshContext:
+    """The stream table, repaired if it must be; those of a circle are when all of it is refreshed."""
     if must_be_repaired(context) and not context.circle:
         context = await repair(session, context)
         # A view may have closed a circle.
         context = replace(context, circle=(await lock(session, context.pgt_id)).circle)
+    return context
+
+
+async def _refresh_repaired(
+    session: SqlSession, context: RefreshContext, initiator: Initiator, spark: Spark, *, alone: bool = False
+) -> RefreshOutcome:
     if context.circle:
         outcome = await refresh_circle_now(session, context, initiator, spark)
         if outcome is not None:
@@ -440,10 +451,9 @@ async def become_immediate(session: SqlSession, pgt_id: int, spark: Spark) -> No
     """Have triggers maintain a stream table that is to be so, unless it is suspended. Raises SqlError."""
     context = await lock(session, pgt_id)
     if awaits_triggers(context) and context.status != Status.SUSPENDED:
-        if must_be_repaired(context):
-            context = await repair(session, context)  # what it reads may not be known before
+        context = await _repaired(session, may_be_refreshed(context))  # what it reads may not be known before
         await check_immediate(session, pgt_id)
-        await refresh_locked(session, may_be_refreshed(context), Initiator.MANUAL, spark)
+        await _refresh_repaired(session, context, Initiator.MANUAL, spark)
 
 
 _ANY_SUSPENDED = """
