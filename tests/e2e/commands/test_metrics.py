@@ -205,7 +205,8 @@ def test_pending_rows_of_registers_and_what_is_held_for_subscriptions(measured: 
     with psycopg.connect(measured.dsn()) as follower:
         follower.execute("DECLARE c CURSOR FOR SUBSCRIBE (SELECT * FROM held)")
         follower.execute("FETCH 1 c")
-        time.sleep(1.5)  # what is committed from now on is behind the beginning of the history
+        # What is committed from then on is behind the beginning of the history.
+        measured.until(lambda found: (found.value("headwater_history_held_seconds", relation="public.held") or 0) > 0)
         measured.run("INSERT INTO held VALUES (3), (4)")
         found = measured.until(
             lambda found: (

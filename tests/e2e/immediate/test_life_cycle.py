@@ -417,15 +417,18 @@ def test_refreshed_by_hand_under_writers_whose_changes_are_captured(live: Databa
     live.assert_current(*QUERIES, "named")
 
 
-def test_triggers_are_used_again_while_somebody_is_about_to_remove_them(tu: Database) -> None:
+def test_triggers_are_used_again_while_somebody_is_about_to_remove_them(
+    tu: Database, eventually: Callable[..., Any]
+) -> None:
     """Who waited for their tables looks again."""
     tu.create("sums", SUMS, refresh_mode="IMMEDIATE")
     tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'DIFFERENTIAL')")
-    other = tu.connect()
+    other, onlooker = tu.connect(), tu.bypass()
+    waits = f"SELECT FROM pg_locks WHERE pid = {other.info.backend_pid} AND NOT granted"
     with ThreadPoolExecutor() as threads:
         with tu.connection.transaction():
             tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'IMMEDIATE')")
             removing = threads.submit(other.execute, "SELECT pgtrickle._end_captures()")
-            time.sleep(0.2)  # it waits for 0.5 s at most
+            eventually(lambda: onlooker.execute(waits.encode()).fetchall(), what="somebody who waits")
         removing.result()
     assert_immediate(tu, "sums")
