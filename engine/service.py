@@ -144,15 +144,16 @@ class Engine:
             return None
         async with self._opened(database):
             if database in self._databases:
-                return None
+                return self._databases[database].clock.uninstalled
             pool = DatabasePool(database, self.connect_arguments, max_size=MOST_WORKERS + OTHER_CONNECTIONS)
             try:
                 async with pool.session() as session:
                     found = await in_order(session)
                     result = found.get(STREAM_TABLES) or await install(session)
+                    gone = None if QUEUES in found else await uninstalled(session, QUEUES)
                     absent = [
-                        await self._install_beside(session, database, system, found.get(system))
-                        for system in (QUEUES, REGISTERS)
+                        gone or await self._install_beside(session, database, QUEUES, found.get(QUEUES)),
+                        await self._install_beside(session, database, REGISTERS, found.get(REGISTERS)),
                     ]
                     callers = Callers(pool, await has_callers(session))
             except SqlError as error:
@@ -166,7 +167,7 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             _log_repaired(database, STREAM_TABLES, result)
-            self._take_up(database, pool, callers)
+            self._take_up(database, pool, callers, gone)
             return "; ".join(filter(None, absent)) or None
 
     @property
@@ -203,8 +204,6 @@ class Engine:
         Returns a warning if it could not be.
         """
         try:
-            if found is None and (message := await uninstalled(session, system)):
-                return message
             result = found or await install(session, system=system)
         except SqlError as error:
             logger.warning(f"{system.title} not installed", database=database, error=error.message, hint=error.hint)
@@ -215,7 +214,8 @@ class Engine:
         _log_repaired(database, system, result)
         return None
 
-    def _take_up(self, name: str, pool: DatabasePool, callers: Callers) -> None:
+    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, gone: str | None) -> None:
+        """Begin to serve a database; `gone` is what clients are told where queues have been uninstalled."""
         spark = self.spark_for(pool)
 
         async def refresh(unit: Unit, job: Job, limit: float | None) -> Turn:
@@ -233,7 +233,7 @@ class Engine:
             return await worker.carry_out_of_band(pool, role, spark, limit)
 
         scheduler = Scheduler(pool, refresh, carry_out, partial(note_waiting, pool), partial(note_skipped, pool))
-        clock = QueueTicker(pool)
+        clock = QueueTicker(pool, uninstalled=gone)
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
