@@ -25,7 +25,7 @@ NOT_HELD = "22023"
 class AsOfStart:
     """Where a subscription shall begin that asks for a time in the past.
 
-    `is_now` says that the time is so short ago that it means now where nothing is held of it.
+    `is_now` says that it means now where nothing is held of it: it is short ago, and the rows of now are asked for.
     """
 
     as_of: int
@@ -49,7 +49,7 @@ class AsOfStart:
 
         False if the subscription is to begin now.
         """
-        past = await self._find(session, evaluation)
+        past = await self._find(session, evaluation, ended=feed.up_to is not None and feed.up_to < timestamp)
         self.settle()
         if past is None:
             return False
@@ -69,7 +69,8 @@ class AsOfStart:
             feed.end()
         return True
 
-    async def _find(self, session: PooledSession, evaluation: Evaluation) -> Past | None:
+    async def _find(self, session: PooledSession, evaluation: Evaluation, *, ended: bool) -> Past | None:
+        """The snapshot to begin with; None for that of now. `ended` says that the client wants nothing of now."""
         if evaluation.is_constant:
             return None
         try:
@@ -77,6 +78,6 @@ class AsOfStart:
             async with savepoint(session):
                 return await begin_at(session, evaluation.subscription_id, self.as_of, at_least=self.at_least)
         except SqlError as error:
-            if error.sqlstate == NOT_HELD and self.is_now:
+            if error.sqlstate == NOT_HELD and self.is_now and not ended:
                 return None
             raise

@@ -133,7 +133,7 @@ class Hub:
         if as_of is not None and as_of == feed.up_to:
             as_of = None  # nothing to be waited for: it ends as soon as it begins
         elif as_of is not None and as_of <= int(now):
-            past, as_of = AsOfStart(as_of, at_least, is_now=as_of >= int(now) - NOT_LATER), None
+            past, as_of = AsOfStart(as_of, at_least, is_now=_means_now(prepared.asked, as_of, int(now))), None
         evaluation = await self._evaluation(prepared, written)
         evaluation.admit(feed)
         evaluation.joining -= 1
@@ -280,6 +280,14 @@ class Hub:
             except SqlError as error:
                 logger.warning("subscription not removed", database=self._pool.database, error=error.message)
             await asyncio.sleep(FORGET_INTERVAL)
+
+
+def _means_now(asked: Subscribe, as_of: int, now: int) -> bool:
+    """Whether a time in the past stands for now where nothing is held of it.
+
+    Not without a snapshot: who has the rows already would miss what has changed since.
+    """
+    return asked.snapshot and as_of >= now - NOT_LATER
 
 
 async def milliseconds(session: SqlSession, expression: str, path: str, clause: str) -> int:

@@ -230,7 +230,7 @@ async def test_truncate_of_a_followed_table_reads_it_with_its_owners_rights(atta
 
 
 def test_constant_in_a_query_of_the_past_has_the_subscribers_rights(
-    db: Any, role: Callable[..., psycopg.Connection[Any]]
+    db: Any, role: Callable[..., psycopg.Connection[Any]], eventually: Callable[..., Any]
 ) -> None:
     """To tell what happened at each timestamp the query goes into temporary tables: whoever makes them analyses it."""
     alice = role("alice")
@@ -242,6 +242,7 @@ def test_constant_in_a_query_of_the_past_has_the_subscribers_rights(
         "CREATE TABLE t (id int PRIMARY KEY, g int, x int); INSERT INTO t VALUES (1, 1, 5)"
     )
     alice.execute("ALTER TABLE t SET (RETAIN HISTORY FOR '1h')")
+    eventually(lambda: db.value("SELECT held_from FROM pgtrickle.history_status()"))
     follower = db.connect(autocommit=False, user=alice.info.user, password="secret")
     follower.execute("DECLARE c CURSOR FOR SUBSCRIBE t WITH (PROGRESS, SNAPSHOT = false)")
     ((start, *_),) = follower.execute("FETCH 1 c").fetchall()

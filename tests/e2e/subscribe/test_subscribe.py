@@ -139,6 +139,18 @@ def test_as_of_and_up_to(followed: Database) -> None:
     assert connection.execute("SUBSCRIBE (SELECT 1 AS one)").fetchall()[0][1:] == (1, 1)
 
 
+def test_a_moment_ago_means_now_only_to_who_is_given_the_rows_of_now(followed: Database) -> None:
+    """Where no history is retained. Without a snapshot what has changed since would be missing."""
+    connection = followed.connect()
+    moment = connection.execute("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetchone()[0]
+    with connection.transaction(force_rollback=True):
+        connection.execute(f"DECLARE c CURSOR FOR SUBSCRIBE kv WITH (PROGRESS) AS OF {moment - 5}")
+        assert connection.execute("FETCH 1 c").fetchall()
+    for options in (f"WITH (SNAPSHOT = false) AS OF {moment}", f"AS OF {moment} UP TO {moment + 1}"):
+        with pytest.raises(errors.InvalidParameterValue, match=f"timestamp {moment} is not held"):
+            connection.execute(f"SUBSCRIBE kv {options}")
+
+
 def test_as_of_the_past(followed: Database, eventually: Eventually) -> None:
     """The state at a time, what has happened since, and what happened until another time."""
     followed.run("CREATE TABLE told (id int PRIMARY KEY, word text)")
