@@ -59,6 +59,13 @@ class SqlSession(Protocol):
         """Run one statement and return its command tag. Raises SqlError, 42601 for several statements."""
         ...
 
+    async def execute_later(self, sql: str, *args: Value) -> None:
+        """Run one statement before the session's next one, or now: it need not be waited for.
+
+        Where it fails, the next one is not run and raises its SqlError.
+        """
+        ...
+
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         """COPY CSV bytes (no header, NULL an unquoted empty field) into a table; returns the rows written."""
         ...

@@ -181,6 +181,10 @@ class PooledSession:
             _, tag, _ = await self._connection._execute(sql, args, 0, None, return_status=True)
         return str(tag.decode())
 
+    async def execute_later(self, sql: str, *args: Value) -> None:
+        """See `SqlSession.execute_later`. It is run at once: asyncpg sends one statement at a time."""
+        await self.execute(sql, *args)
+
     async def run_script(self, script: str) -> None:
         """See `ScriptSession.run_script`."""
         with self.as_sql_errors():

@@ -14,25 +14,26 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
+_SET = "SELECT pg_catalog.set_config($1::pg_catalog.text, $2::pg_catalog.text, true)"
+# What a subquery in FROM returns is computed before the outer list; OFFSET keeps it one. What is so already is not set.
+_LOOK_AND_SET = """
+SELECT before.value,
+       CASE WHEN before.value OPERATOR(pg_catalog.<>) $2::pg_catalog.text
+            THEN pg_catalog.set_config($1::pg_catalog.text, $2::pg_catalog.text, true) END
+FROM (SELECT coalesce(pg_catalog.current_setting($1::pg_catalog.text, true), '') AS value OFFSET 0) AS before
+"""
+
+
 @asynccontextmanager
 async def local_setting(session: SqlSession, name: str, value: str) -> AsyncIterator[None]:
     """Set a parameter for the time of the block, inside the session's transaction.
 
     On an error the transaction is aborted, and PostgreSQL itself brings the old value back.
     """
-    before = (
-        await session.fetch(
-            "SELECT coalesce(pg_catalog.current_setting($1::pg_catalog.text, true), '')",
-            name,
-        )
-    )[0][0]
-    if before == value:
-        yield
-        return
-    change = "SELECT pg_catalog.set_config($1::pg_catalog.text, $2::pg_catalog.text, true)"
-    await session.fetch(change, name, value)
+    ((before, _),) = await session.fetch(_LOOK_AND_SET, name, value)
     yield
-    await session.fetch(change, name, before)
+    if before != value:
+        await session.execute_later(_SET, name, before)
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ async def savepoint(session: SqlSession) -> AsyncIterator[None]:
             await session.execute("ROLLBACK TO SAVEPOINT __pgt_savepoint")
             await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
         raise
-    await session.execute("RELEASE SAVEPOINT __pgt_savepoint")
+    await session.execute_later("RELEASE SAVEPOINT __pgt_savepoint")
 
 
 async def overlap(statement: Coroutine[Any, Any, A], work: Callable[[], Awaitable[B]]) -> tuple[A, B]:

@@ -316,6 +316,7 @@ class Interceptor:
     async def _engine(self, session: RelayedSession) -> None:
         await session.pin()
         await self.session.hooks.carry_out(session)
+        await session.flush()
         if session.disturbed or not session.autocommit:
             await session.unpin()  # the relay's own COMMIT, which comes next, does it anyway where nothing was SET
 

@@ -98,6 +98,8 @@ class RelayedSession:
         self._session_user: Value = None
         self._kept: Value = None
         """Settings of the session, as JSON, once code of another role may have run."""
+        self._later: list[tuple[str, Sequence[Value]]] = []
+        """What goes before the next statement (`execute_later`)."""
 
     # -- RequestSession ----------------------------------------------------------------------------------------
 
@@ -109,11 +111,22 @@ class RelayedSession:
         _, tag = await self._run(sql, args)
         return tag
 
+    async def execute_later(self, sql: str, *args: Value) -> None:
+        """See `SqlSession.execute_later`."""
+        self._later.append((sql, args))
+
+    async def flush(self) -> None:
+        """Run now what was to be run before the next statement. Raises SqlError."""
+        if self._later:
+            sql, args = self._later.pop()
+            await self._run(sql, args)
+
     async def copy_in(self, schema: str, table: str, columns: Sequence[str], source: AsyncIterable[bytes]) -> int:
         names = ", ".join(quote(name) for name in columns)
         return await self.copy_from(f"COPY {quote(schema, table)} ({names}) FROM STDIN (FORMAT csv)", source)
 
     async def copy_from(self, command: str, source: AsyncIterable[bytes]) -> int:
+        await self.flush()
         self._check()
         self.busy = True
         try:
@@ -165,6 +178,7 @@ class RelayedSession:
         if not self.autocommit:
             raise SqlError("25001", "cannot roll back the client's transaction")
         self._kept = None
+        self._later = []
         await self._run("ROLLBACK", (), even_if_cancelled=True)
         await self._run("BEGIN", (), even_if_cancelled=True)
 
@@ -222,11 +236,12 @@ class RelayedSession:
         if not even_if_cancelled:
             self._check()
         encoding = self._encoding
-        parameters = [values.encode(value, encoding) for value in args]
+        later, self._later = self._later, []
         parts = [
+            *(run_by_name(text.encode(encoding), self._encoded(each)) for text, each in later),
             CLEAR,
             m.parse(NAME, sql.encode(encoding)),
-            m.bind(NAME, NAME, parameters),
+            m.bind(NAME, NAME, self._encoded(args)),
             m.describe_portal(NAME),
             m.execute(NAME),
             m.close_portal(NAME),
@@ -236,6 +251,7 @@ class RelayedSession:
         self.busy = True
         try:
             await self._dialogue.to_backend(b"".join(parts))
+            await self._until_completed(len(later))
             rows: list[Row] = []
             decoders: list[values.Decoder] = []
             tag = ""
@@ -263,6 +279,19 @@ class RelayedSession:
                     return rows, tag
         finally:
             self.busy = False
+
+    def _encoded(self, args: Sequence[Value]) -> list[bytes | None]:
+        return [values.encode(value, self._encoding) for value in args]
+
+    async def _until_completed(self, statements: int) -> None:
+        """Read past the answers to so many statements, behind which comes Sync."""
+        while statements:
+            kind, data = await self._dialogue.next_from_backend()
+            if kind == m.ERROR:
+                error = self._noted(data)
+                await self._until_ready()
+                raise error
+            statements -= kind == m.COMMAND_COMPLETE
 
     def _noted(self, response: bytes) -> BackendError:
         self.last_error = BackendError(response)

@@ -28,11 +28,9 @@ class Planner:
     async def fetch(self, sql: str, *args: Value) -> list[Row]:
         if "pgt_refresh_history" in sql:
             return [] if self._last is None else [self._last]
-        if "current_setting" in sql:
-            return [("on",)]
         if "set_config" in sql:
             self.settings.append(args[1])
-            return [(args[1],)]
+            return [("on", args[1])]
         assert "pgtrickle._run" in sql
         self.asked.append(str(args[0]))
         cost = self._costs.pop(0)
@@ -43,6 +41,12 @@ class Planner:
     async def execute(self, sql: str, *args: Value) -> str:
         self.asked.append(sql)
         return ""
+
+    async def execute_later(self, sql: str, *args: Value) -> None:
+        if "set_config" in sql:
+            self.settings.append(args[1])
+        else:
+            self.asked.append(sql)
 
     async def keep_settings(self, role: str) -> None:
         self.kept = list(self.settings) if self.kept is None else self.kept

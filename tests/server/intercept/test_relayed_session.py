@@ -171,3 +171,39 @@ async def test_asyncpg_makes_requests(engaged: Engaged) -> None:
     assert await client.fetchval("select 1") == 1
     await client.close()
     assert engaged.tables() == {"a", "b", "c", "d"}
+
+
+def test_what_is_executed_later_is_executed_before_the_next_statement_and_gives_no_rows_to_it(
+    carry_out: Callable[[Work], Any],
+) -> None:
+    async def work(session: RequestSession) -> Any:
+        await session.execute_later("SELECT set_config('a.x', $1::text, true) FROM generate_series(1, 3)", "ä")
+        await session.execute_later("SELECT set_config('a.x', current_setting('a.x') || '€', true)")
+        return [await session.fetch("SELECT current_setting('a.x')"), await session.execute("SELECT 1 WHERE false")]
+
+    assert carry_out(work) == [[("ä€",)], "SELECT 0"]
+
+
+def test_what_is_executed_later_is_executed_where_no_statement_comes_after_it(engaged: Engaged) -> None:
+    async def create(session: RequestSession, name: str, query: str) -> None:
+        await session.execute_later("CREATE TABLE public.later (a int)")
+        await session.execute_later("INSERT INTO public.later VALUES (1)")
+
+    engaged.engine._create = create  # type: ignore[method-assign]
+    with psycopg.connect(engaged.dsn, autocommit=True) as client:
+        client.execute("select pgtrickle.create_stream_table('x', '')")
+        assert client.execute("select * from public.later").fetchall() == [(1,)]
+
+
+def test_an_error_of_what_is_executed_later_is_the_next_statements_which_is_not_run(engaged: Engaged) -> None:
+    async def create(session: RequestSession, name: str, query: str) -> None:
+        await session.execute_later("SAVEPOINT s")
+        await session.execute_later("SELECT 1 / $1::int", 0)
+        with pytest.raises(SqlError, match="division by zero"):
+            await session.execute("CREATE TABLE public.never (a int)")
+        await session.execute("ROLLBACK TO SAVEPOINT s")
+        assert await session.fetch("SELECT to_regclass('public.never') IS NULL") == [(True,)]
+
+    engaged.engine._create = create  # type: ignore[method-assign]
+    with psycopg.connect(engaged.dsn, autocommit=True) as client:
+        client.execute("select pgtrickle.create_stream_table('x', '')")
