@@ -33,7 +33,8 @@ BEGIN
     IF NOT starts_with(context, 'PL/pgSQL function ') THEN  -- lc_messages is another language
         context := pgtrickle._context_in_english();
     END IF;
-    RETURN context ~ format(E'^(?:(?:%1$s|%2$s)\n)*%1$s$', called, stated);
+    -- Each pattern stands in it once, since PostgreSQL builds what it matches with anew at each call.
+    RETURN E'\n' || context ~ format(E'^(?:(?:\n%2$s)*\n%1$s)+$', called, stated);
 END $$;
 
 
