@@ -1,11 +1,12 @@
-"""Differential against full refresh, through the wire: milliseconds of `refresh_stream_table` as a client sees them.
+"""Differential refresh against full and against REFRESH MATERIALIZED VIEW: milliseconds through the wire.
 
     python bench/refresh.py [--rows 10000 100000] [--changed 1 10 50] [--rounds 5] [--only NAME ...]
 
-Each query is the definition of two stream tables over the same source, one DIFFERENTIAL and one FULL. A round changes
-so many percent of the source's rows (70 % of the changes are updates, 15 % deletes, 15 % inserts), then refreshes both,
-in turns first; medians are shown. "join, both" changes both sides of the join. Between rounds, outside of the clock,
-the tables are vacuumed and both stream tables are held against their query.
+Each query is the definition of two stream tables over the same source, one DIFFERENTIAL and one FULL, and of a
+materialized view without indexes, which PostgreSQL itself refreshes. A round changes so many percent of the source's
+rows (70 % of the changes are updates, 15 % deletes, 15 % inserts), then refreshes all three, in turns first; medians
+are shown. "join, both" changes both sides of the join. Between rounds, outside of the clock, the tables are vacuumed
+and both stream tables are held against their query.
 
 A refresh that finds no change is measured twice: as the scheduler makes it, on a connection of the engine's own, and as
 a client asks for it, through the wire.
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from bench.serving import Served, served
 from catalog.values import Initiator
 from engine.refresh.executor_choice import NoSpark
-from engine.requests.requests import refresh_scheduled
+from engine.requests.requests import Scheduled, refresh_scheduled
 from engine.session.pool import SESSION_SETTINGS, PooledSession
 
 SOURCES = """
@@ -71,6 +72,7 @@ CUSTOMER_CHANGES = (
 )
 
 NO_CHANGE_CALLS = 200
+FULL, VIEW = "full_one", "materialized"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +81,12 @@ class Cell:
 
     differential: float
     full: float
+    view: float
 
-    @property
-    def ratio(self) -> float:
-        """How many times faster differential is."""
-        return self.full / self.differential
+    def __str__(self) -> str:
+        """All three, and how many times faster differential is than the others."""
+        of_full, of_view = self.full / self.differential, self.view / self.differential
+        return f"{self.differential:.1f} / {self.full:.1f} / {self.view:.1f} ({of_full:.1f}, {of_view:.2f})"
 
 
 class Bench:
@@ -99,7 +102,10 @@ class Bench:
     def refresh(self, name: str) -> float:
         """Milliseconds of a refresh."""
         clock = time.perf_counter()
-        self._connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name], prepare=True)
+        if name == VIEW:
+            self._connection.execute(f"REFRESH MATERIALIZED VIEW {name}")
+        else:
+            self._connection.execute("SELECT pgtrickle.refresh_stream_table(%s)", [name], prepare=True)
         return (time.perf_counter() - clock) * 1000
 
     async def looks(self, name: str) -> list[float]:
@@ -119,7 +125,9 @@ class Bench:
         for _ in range(NO_CHANGE_CALLS):
             clock = time.perf_counter()
             async with session.transaction("repeatable_read"):
-                outcome = await refresh_scheduled(session, int(pgt_id), Initiator.SCHEDULER, NoSpark(""))
+                how = Scheduled()
+                context = await how.ready(session, int(pgt_id))
+                outcome = await refresh_scheduled(session, context, Initiator.SCHEDULER, NoSpark(""), how)
             times.append((time.perf_counter() - clock) * 1000)
             assert outcome is None
         await connection.close()
@@ -129,6 +137,7 @@ class Bench:
         """New source tables."""
         self.run(
             "SELECT pgtrickle.drop_stream_table(pgt_name) FROM pgtrickle.pgt_stream_tables;"
+            f" DROP MATERIALIZED VIEW IF EXISTS {VIEW};"
             " DROP TABLE IF EXISTS orders, customers; DROP SEQUENCE IF EXISTS new_orders"
         )
         for statement in SOURCES.format(rows=rows, customers=rows // 100).split(";"):
@@ -136,8 +145,9 @@ class Bench:
                 self.run(statement)
 
     def create(self, query: str) -> None:
-        """The two stream tables."""
-        for name, mode in (("differential", "DIFFERENTIAL"), ("full_one", "FULL")):
+        """The two stream tables, and the view."""
+        self.run(f"CREATE MATERIALIZED VIEW {VIEW} AS {query}")
+        for name, mode in (("differential", "DIFFERENTIAL"), (FULL, "FULL")):
             self.run("SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, engine => 'postgres')", name, query, mode)
 
     def change(self, rows: int, percent: int, offset: int, *, customers: bool) -> None:
@@ -155,7 +165,7 @@ class Bench:
 
     def tidy(self, query: str) -> None:
         """What happens between refreshes anyway, and the proof that both are right."""
-        for name in ("differential", "full_one"):
+        for name in ("differential", FULL):
             columns = self.run(
                 "SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute"
                 " WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attname !~ '^__pgt_'",
@@ -168,7 +178,7 @@ class Bench:
                 if wrong != (0,):
                     raise SystemExit(f'stream table "{name}" differs from its query')
         self.run("SELECT pgtrickle._cleanup_buffers()")
-        for table in ("orders", "customers", "differential", "full_one"):
+        for table in ("orders", "customers", "differential", FULL, VIEW):
             self.run(f"VACUUM (ANALYZE) {table}")
 
 
@@ -178,7 +188,7 @@ def measure(bench: Bench, name: str, rows: int, percents: list[int], rounds: int
     for percent in percents:
         bench.prepare(rows)
         bench.create(QUERIES[name])
-        times: dict[str, list[float]] = {"differential": [], "full_one": []}
+        times: dict[str, list[float]] = {"differential": [], FULL: [], VIEW: []}
         for n in range(rounds + 1):  # the first one warms up
             bench.change(rows, percent, n, customers=name == "join, both")
             for table in sorted(times, reverse=bool(n % 2)):
@@ -187,7 +197,7 @@ def measure(bench: Bench, name: str, rows: int, percents: list[int], rounds: int
                     times[table].append(elapsed)
             bench.tidy(QUERIES[name])
             step()
-        cells.append(Cell(*(statistics.median(times[table]) for table in ("differential", "full_one"))))
+        cells.append(Cell(*(statistics.median(each) for each in times.values())))
     return cells
 
 
@@ -201,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
 
     console = Console()
-    table = Table(title="refresh_stream_table, ms: differential / full (times faster)")
+    table = Table(title="ms: differential / full / materialized view (times faster than these)")
     table.add_column("query")
     table.add_column("rows", justify="right")
     for percent in options.changed:
@@ -217,8 +227,7 @@ def main() -> None:
         for name in options.only:
             for rows in options.rows:
                 cells = measure(bench, name, rows, options.changed, options.rounds, lambda: progress.advance(task))
-                texts = (f"{c.differential:.1f} / {c.full:.1f} ({c.ratio:.1f}x)" for c in cells)
-                table.add_row(name, f"{rows:,}", *texts)
+                table.add_row(name, f"{rows:,}", *map(str, cells))
         idle = {
             "by the scheduler": asyncio.run(bench.looks("differential")),
             "by a client": [bench.refresh("differential") for _ in range(NO_CHANGE_CALLS)],
