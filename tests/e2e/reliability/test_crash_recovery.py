@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -16,6 +17,8 @@ import pytest
 
 from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater
+
+logger = logging.getLogger(__name__)
 
 QUERIES = {
     "by_region": "SELECT region, count(*) AS n, sum(amount) AS total FROM orders GROUP BY region",
@@ -185,7 +188,8 @@ def kill(server: Headwater, what: str, rng: random.Random) -> None:
     if what in ("headwater", "both"):
         server.kill()
     if what in ("postgres", "both"):
-        os.kill(main, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have ended with Headwater
+            os.kill(main, signal.SIGKILL)
 
 
 @contextmanager
@@ -234,6 +238,7 @@ def crash_rounds(server: Headwater, rounds: int, seed: int, eventually: Callable
             database.create(name, query, schedule="1s")
         database.create("changing", REDEFINED[0], schedule="1s")
     for number in range(rounds):
+        logger.info("round %s", number)
         what = rng.choice(["headwater", "backend", "postgres", "both"])
         with Load(server, seed * 1000 + number) as load:
             time.sleep(rng.uniform(0.3, 1.5))
@@ -254,5 +259,6 @@ def test_killed_under_load(own_server: Headwater, eventually: Callable[..., Any]
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_killed_under_load_many_times(own_server: Headwater, eventually: Callable[..., Any]) -> None:
     crash_rounds(own_server, int(os.environ.get("HEADWATER_CRASH_ROUNDS", "40")), 20, eventually)
