@@ -12,7 +12,7 @@ TIMED_OUT := QueryCanceled|LockNotAvailable|TimeoutError|did not hold within
 # Without its byte code each server that a test starts would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-long bench figures lock clean
+.PHONY: help install quickstart test test-long bench bench-quick figures lock clean
 
 help:
 	@echo "make install      install into .venv"
@@ -20,6 +20,7 @@ help:
 	@echo "make test         lint, type check and the tests"
 	@echo "make test-long    the tests that take long"
 	@echo "make bench        the benchmarks"
+	@echo "make bench-quick  five minutes of them: ratios, beside those of the last release"
 	@echo "make figures      how large the parts of the program are, and how they hang together"
 	@echo "make lock         pin the newest versions that pyproject.toml allows"
 	@echo "make clean        remove .venv and what tools have left"
@@ -50,6 +51,9 @@ test-long: install
 
 bench: install
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+bench-quick: install
+	$(BIN)/python bench/quick.py $(ARGS)
 
 figures: install
 	@$(BIN)/python -m tests.structure.figures
