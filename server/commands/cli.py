@@ -96,6 +96,12 @@ def _log_level(value: str) -> str:
     return value
 
 
+def _log_format(value: str) -> str:
+    if value not in logs.FORMATS:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(logs.FORMATS)}")
+    return value
+
+
 def _metrics(value: str | None) -> str | None:
     from server.metrics.http import parse_address
 
@@ -330,6 +336,16 @@ def serve(
             help=f"One of {', '.join(logs.LEVELS)}.",
         ),
     ] = "info",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            envvar="HEADWATER_LOG_FORMAT",
+            metavar="FORMAT",
+            callback=_log_format,
+            help="What a line of the log is: [bold]console[/], for people, or [bold]json[/], an object for programs.",
+        ),
+    ] = "console",
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C.
 
@@ -343,7 +359,7 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
-    logs.configure(log_level)
+    logs.configure(log_level, log_format)
     options = ServeOptions(
         data=data,
         host=host,
