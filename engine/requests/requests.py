@@ -12,6 +12,7 @@ import structlog
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
+from engine import tracing
 from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
@@ -141,11 +142,18 @@ async def carry_out(
     kind = request.checked()
     if kind.refusal:
         raise SqlError("0A000", kind.refusal)
-    created = await kind.change(session, request, Means(spark, in_two_steps=in_two_steps, alone=alone))
+    created = await _change(session, request, kind, Means(spark, in_two_steps=in_two_steps, alone=alone))
     if created is not None and not in_two_steps:
         await refresh_now(session, created, Initiator.INITIAL, spark)
         return None
     return created
+
+
+async def _change(session: Any, request: Request, kind: RequestHandling, means: Means) -> int | None:
+    """What is done for one request, in a span of its own."""
+    with tracing.span("headwater.request") as traced:
+        traced.set({"headwater.request": request.kind.value, "headwater.request.name": request.arguments.get("name")})
+        return await kind.change(session, request, means)
 
 
 def _as_requester(change: Change) -> Change:
@@ -579,7 +587,7 @@ async def carry_out_all(
     created = []
     for request, kind in zip(requests, kinds, strict=True):
         if kind.refusal:
-            await kind.change(session, request, means)
+            await _change(session, request, kind, means)
         elif (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)) is not None:
             created.append(pgt_id)
         if kind.expects:

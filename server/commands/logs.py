@@ -7,6 +7,8 @@ import sys
 
 import structlog
 
+from engine import tracing
+
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("console", "json")
 OUR_PACKAGES = ("server", "engine", "catalog", "sql")
@@ -17,6 +19,7 @@ def configure(level: str, log_format: str = "console") -> None:
     as_json = log_format == "json"
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        _with_trace,
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=as_json),
@@ -46,6 +49,15 @@ def configure(level: str, log_format: str = "console") -> None:
     logging.captureWarnings(as_json)  # else Python writes them to stderr itself
     for package in OUR_PACKAGES:
         logging.getLogger(package).setLevel(level.upper())
+
+
+def _with_trace(
+    logger: structlog.typing.WrappedLogger, method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """What is logged within a span names it."""
+    if (ids := tracing.ids()) is not None:
+        event["trace_id"], event["span_id"] = ids
+    return event
 
 
 # Plain tracebacks in both: the pretty ones have local variables, passwords among them.
