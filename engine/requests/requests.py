@@ -39,6 +39,9 @@ logger = structlog.get_logger(__name__)
 ABOVE_READ_COMMITTED = "in a transaction above READ COMMITTED"
 """What Spark reads is read by other transactions, of which a serializable one would know nothing."""
 
+NAME_SHOWN = 200
+"""So many characters of a name are in a span: it is what somebody has typed."""
+
 POLLED = "in the transaction that has polled its foreign tables"
 """For the same reason."""
 
@@ -152,7 +155,8 @@ async def carry_out(
 async def _change(session: Any, request: Request, kind: RequestHandling, means: Means) -> int | None:
     """What is done for one request, in a span of its own."""
     with tracing.span("headwater.request") as traced:
-        traced.set({"headwater.request": request.kind.value, "headwater.request.name": request.arguments.get("name")})
+        name = str(request.arguments.get("name", ""))[:NAME_SHOWN]
+        traced.set({"headwater.request": request.kind.value, "headwater.request.name": name or None})
         return await kind.change(session, request, means)
 
 
