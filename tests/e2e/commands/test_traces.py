@@ -149,6 +149,18 @@ def test_a_scheduled_refresh_is_a_trace_of_its_own(traced: Headwater, collector:
     traced.administrator().execute("SELECT pgtrickle.drop_stream_table('pages')")
 
 
+def test_a_request_past_the_server_is_a_trace_of_its_own(traced: Headwater, collector: Collector) -> None:
+    past = traced.administrator(direct=True)
+    past.execute("INSERT INTO orders VALUES (7, 5)")
+    past.execute(f"SELECT pgtrickle.refresh_stream_table('shares') {traceparent(7)}")  # nobody sees the text
+    (request,) = collector.until(
+        lambda: [each for each in collector.named("headwater.request", request="refresh") if not each.parent]
+    )
+    assert request.attributes["headwater.request.name"] == "shares"
+    (refresh,) = [each for each in collector.named("headwater.refresh") if each.parent == request.id]
+    assert refresh.attributes["headwater.rows.inserted"] == 1
+
+
 def test_a_wrong_traceparent_begins_a_trace(traced: Headwater, collector: Collector) -> None:
     nothing = f"/*traceparent='00-{'0' * 32}-{CALLER}-01'*/"
     traced.administrator().execute("SELECT pgtrickle.alter_stream_table('shares', schedule => '2h')" + nothing)
