@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from catalog.session import SqlSession
 from catalog.values import Executor
+from engine import tracing
 from engine.compile.compiled_query import CompiledQuery
 from engine.refresh.executor_choice import (
     NotOnSpark,
@@ -56,12 +57,14 @@ async def changes_to_apply(
 
     Raises as `delta_from_spark`, but for NotOnSpark, and SqlError 54001.
     """
-    inputs, rows_read = await load_plan(session, context), rows_of_changes(context)
-    plan = await compiled(inputs)
+    with tracing.span("headwater.refresh.plan"):
+        inputs, rows_read = await load_plan(session, context), rows_of_changes(context)
+        plan = await compiled(inputs)
     delta = await _unless_refused(delta_from_spark(session, context, inputs, settings, spark))
     if isinstance(delta, NotOnSpark):
         usual, late = _is_usual(context, plan), context.capture.late
-        text = await plan.refresh_sql(context.storage, context.capture.changed, usual=usual, late=late)
+        with tracing.span("headwater.refresh.write"):
+            text = await plan.refresh_sql(context.storage, context.capture.changed, usual=usual, late=late)
         reason = f"{context.capture.pending} changes; {delta}"
         append_only = inputs.append_only
         yield Computed(plan, text, Executor.POSTGRES, reason, rows_read, alert=_alert(delta), append_only=append_only)
@@ -83,15 +86,17 @@ async def rows_to_apply(
 
     `estimated_rows` is how many it takes to read. Raises as `rows_from_spark`, but for NotOnSpark, and SqlError 54001.
     """
-    inputs = await load_plan(session, context)
+    with tracing.span("headwater.refresh.plan"):
+        inputs = await load_plan(session, context)
+        plan = await compiled(inputs)
     rows = await _unless_refused(rows_from_spark(session, context, inputs, settings, estimated_rows, spark))
     if isinstance(rows, NotOnSpark):
-        plan = await compiled(inputs)
-        text = await whole_sql(context, plan)
+        with tracing.span("headwater.refresh.write"):
+            text = await whole_sql(context, plan)
         yield Computed(plan, text, Executor.POSTGRES, str(rows), estimated_rows, alert=_alert(rows))
         return
     try:
-        plan, texts = await compiled(inputs), {"spark_sql": rows.sql}
+        texts = {"spark_sql": rows.sql}
         text = await plan.staged_sql(context.storage, rows.staging, uncaptured(context))
         yield Computed(
             plan, text, Executor.SPARK, rows.detail, estimated_rows, rows.snapshot, cold=rows.cold, texts=texts

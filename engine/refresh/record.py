@@ -8,6 +8,7 @@ from typing import Any
 
 from catalog.session import SqlSession
 from catalog.values import Action, Executor, Initiator, RefreshStatus
+from engine import tracing
 from engine.refresh.tally import TALLY, reason_class
 from engine.stream_tables.plan_inputs import dumps
 
@@ -112,6 +113,21 @@ class RefreshRecord:
 
 
 _NAMES = tuple(each.name for each in fields(RefreshRecord))
+
+
+def as_attributes(record: RefreshRecord) -> dict[str, tracing.Attribute]:
+    """What the span of a refresh says of it."""
+    reason = reason_class(record.executor_reason or "") if record.was_full_fallback else None
+    return {
+        "headwater.action": record.action,
+        "headwater.executor": record.executor,
+        "headwater.fallback_reason": reason,
+        "headwater.changes": record.delta_row_count,
+        "headwater.rows.inserted": record.rows_inserted,
+        "headwater.rows.updated": record.rows_updated,
+        "headwater.rows.deleted": record.rows_deleted,
+        "headwater.iteration": record.fixpoint_iteration,
+    }
 
 
 def spark_alert(reason: str) -> dict[str, str]:

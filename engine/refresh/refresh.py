@@ -8,7 +8,8 @@ refresh began drop out of the plan; at READ COMMITTED every source takes part.
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import structlog
 
 from catalog.session import SqlError, SqlSession
 from catalog.values import Action, Executor, Initiator, RefreshStatus
+from engine import tracing
 from engine.compile.compiled_query import CompiledQuery
 from engine.compile.pool import work_on_behalf_of
 from engine.refresh.applying import Applied, apply_changes, apply_rows, ms_since
@@ -33,7 +35,7 @@ from engine.refresh.policy import (
     settings_of,
     time_limit,
 )
-from engine.refresh.record import Job, RefreshOutcome, RefreshRecord, finish, spark_alert
+from engine.refresh.record import Job, RefreshOutcome, RefreshRecord, as_attributes, finish, spark_alert
 from engine.session.roles import run_as_owner
 from engine.stream_tables.append_only import ROWS_GO, revert_append_only, rows_go
 from engine.stream_tables.refresh_state import RefreshContext
@@ -57,6 +59,44 @@ async def refresh(
     what the scheduler has told a worker to do; `iteration` counts the rounds of a circle. Raises
     Unpopulated, before anything is done, and SqlError; the caller's transaction is then aborted, or to be rolled back.
     """
+    with _traced(context, initiator) as traced:
+        outcome, record = await _refresh(session, context, initiator, spark, job, iteration)
+        with tracing.span("headwater.refresh.record"):
+            await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
+        traced.set(as_attributes(record))
+        logger.debug(
+            "refreshed",
+            stream_table=f"{context.schema}.{context.name}",
+            action=outcome.action.value,
+            reason=record.executor_reason,
+            executor=outcome.executor,
+            inserted=outcome.inserted,
+            updated=outcome.updated,
+            deleted=outcome.deleted,
+            ms=round(outcome.duration_ms, 1),
+        )
+    return outcome
+
+
+@contextmanager
+def _traced(context: RefreshContext, initiator: Initiator) -> Iterator[tracing.Span]:
+    """The span of a refresh."""
+    with tracing.span("headwater.refresh") as traced:
+        if tracing.is_recording():
+            name = f"{context.schema}.{context.name}"
+            traced.set({"headwater.stream_table": name, "headwater.initiator": initiator.value})
+        yield traced
+
+
+async def _refresh(
+    session: SqlSession,
+    context: RefreshContext,
+    initiator: Initiator,
+    spark: Spark,
+    job: Job | None,
+    iteration: int | None,
+) -> tuple[RefreshOutcome, RefreshRecord]:
+    """Decide, compute and apply; what was done, and what is to be recorded of it."""
     work_on_behalf_of(context.owner)
     began = time.perf_counter()
     decision, settings, estimated_rows = await _decide(session, context)
@@ -69,7 +109,8 @@ async def refresh(
         context, decision = await _without_append_only(session, context, decision)
         with attempting(decision.action):
             async with _compute(session, context, decision, settings, estimated_rows, spark) as computed:
-                applied = await _apply(session, context, decision, settings, computed)
+                with tracing.span("headwater.refresh.apply"):
+                    applied = await _apply(session, context, decision, settings, computed)
         decision, outcome = applied.decision, _outcome(context, computed, applied, ms_since(began))
         record = replace(
             _with_state(_record(initiator, decision, outcome), computed, applied),
@@ -80,19 +121,7 @@ async def refresh(
     record = replace(record, data_timestamp=context.read_as_of, fixpoint_iteration=iteration)
     if job is not None:
         record = replace(record, job=job.to_record())
-    await finish(session, context.pgt_id, record, lazily=alone and outcome.action is Action.NO_DATA)
-    logger.debug(
-        "refreshed",
-        stream_table=f"{context.schema}.{context.name}",
-        action=outcome.action.value,
-        reason=decision.reason,
-        executor=outcome.executor,
-        inserted=outcome.inserted,
-        updated=outcome.updated,
-        deleted=outcome.deleted,
-        ms=round(outcome.duration_ms, 1),
-    )
-    return outcome
+    return outcome, record
 
 
 async def exchange_query(
@@ -104,13 +133,17 @@ async def exchange_query(
     """
     work_on_behalf_of(context.owner)
     began = time.perf_counter()
-    statement = await plan.refresh_sql(context.storage, context.capture.changed, late=context.capture.late)
-    reads = f"{context.capture.pending} changes"
-    computed = Computed(plan, statement, Executor.POSTGRES, reads, rows_of_changes(context))
-    applied = await apply_changes(session, context, Decision(Action.DIFFERENTIAL, reason), computed, None)
-    outcome = _outcome(context, computed, applied, ms_since(began))
-    record = _with_state(_record(initiator, applied.decision, outcome), computed, applied)
-    await finish(session, context.pgt_id, record)
+    with _traced(context, initiator) as traced:
+        statement = await plan.refresh_sql(context.storage, context.capture.changed, late=context.capture.late)
+        reads = f"{context.capture.pending} changes"
+        computed = Computed(plan, statement, Executor.POSTGRES, reads, rows_of_changes(context))
+        with tracing.span("headwater.refresh.apply"):
+            applied = await apply_changes(session, context, Decision(Action.DIFFERENTIAL, reason), computed, None)
+        outcome = _outcome(context, computed, applied, ms_since(began))
+        record = _with_state(_record(initiator, applied.decision, outcome), computed, applied)
+        with tracing.span("headwater.refresh.record"):
+            await finish(session, context.pgt_id, record)
+        traced.set(as_attributes(record))
     return outcome
 
 

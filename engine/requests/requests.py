@@ -12,6 +12,7 @@ import structlog
 from catalog.pinned_settings import PINNED_PATH
 from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.values import Initiator, RefreshMode, RequestKind, Status, argument
+from engine import tracing
 from engine.foreign_tables.polling import NotPolled, polled
 from engine.refresh.executor_choice import NoSpark, Spark
 from engine.refresh.policy import is_fresh
@@ -37,6 +38,9 @@ logger = structlog.get_logger(__name__)
 
 ABOVE_READ_COMMITTED = "in a transaction above READ COMMITTED"
 """What Spark reads is read by other transactions, of which a serializable one would know nothing."""
+
+NAME_SHOWN = 200
+"""So many characters of a name are in a span: it is what somebody has typed."""
 
 POLLED = "in the transaction that has polled its foreign tables"
 """For the same reason."""
@@ -141,11 +145,19 @@ async def carry_out(
     kind = request.checked()
     if kind.refusal:
         raise SqlError("0A000", kind.refusal)
-    created = await kind.change(session, request, Means(spark, in_two_steps=in_two_steps, alone=alone))
+    created = await _change(session, request, kind, Means(spark, in_two_steps=in_two_steps, alone=alone))
     if created is not None and not in_two_steps:
         await refresh_now(session, created, Initiator.INITIAL, spark)
         return None
     return created
+
+
+async def _change(session: Any, request: Request, kind: RequestHandling, means: Means) -> int | None:
+    """What is done for one request, in a span of its own."""
+    with tracing.span("headwater.request") as traced:
+        name = str(request.arguments.get("name", ""))[:NAME_SHOWN]
+        traced.set({"headwater.request": request.kind.value, "headwater.request.name": name or None})
+        return await kind.change(session, request, means)
 
 
 def _as_requester(change: Change) -> Change:
@@ -579,7 +591,7 @@ async def carry_out_all(
     created = []
     for request, kind in zip(requests, kinds, strict=True):
         if kind.refusal:
-            await kind.change(session, request, means)
+            await _change(session, request, kind, means)
         elif (pgt_id := await carry_out(session, request, spark, in_two_steps=two_steps, alone=alone)) is not None:
             created.append(pgt_id)
         if kind.expects:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import structlog
 
 from catalog.session import SqlSession
+from engine import tracing
 from engine.compile.compiled_query import Kept
 from engine.compile.pool import compilers
 from engine.mirror.mirror import Damaged, Mirror, MirrorUnavailable, MirrorVersion, Snapshot
@@ -213,7 +214,6 @@ class SparkExecutor:
         around: RunOptions,
         narrowed: Callable[[Sequence[MirrorVersion]], Awaitable[SparkJob]] | None,
     ) -> SparkResult:
-        by_oid = {source.oid: source for source in around["sources"]}
         self._sessions.check_on()
         # Start Spark while the mirror is written.
         warming = asyncio.ensure_future(self._sessions.warm_up())
@@ -221,24 +221,23 @@ class SparkExecutor:
         snapshot = await _exported(session)
         async with AsyncExitStack() as held:
             began = time.monotonic()
-            versions = []
-            async with connections(around["connect"]) as connected:
-                for oid, read in job.reads.items():
-                    at = self._mirror.at(connected, around["database"], by_oid[oid], read, snapshot, since.get(oid))
-                    versions.append(await held.enter_async_context(at))
+            with tracing.span("headwater.refresh.extract"):
+                versions = await self._extracted(held, job, around, snapshot, since)
             if narrowed is not None:
                 job = await narrowed(versions)
             extracted = time.monotonic()
             loading = Loading(around["connect"], around["owner"], around.get("parallel", Parallel()))
             checked = asyncio.ensure_future(self._mirror.check(versions))
             try:
-                await loading.prepare(job.queries)
-                tables = await self._computed(job, versions, around, loading.collect, checked)
+                with tracing.span("headwater.refresh.compute"):
+                    await loading.prepare(job.queries)
+                    tables = await self._computed(job, versions, around, loading.collect, checked)
                 computed = time.monotonic()
-                loaded = [
-                    await loading.load(session, number, query, table)
-                    for number, (query, table) in enumerate(zip(job.queries, tables, strict=True))
-                ]
+                with tracing.span("headwater.refresh.load"):
+                    loaded = [
+                        await loading.load(session, number, query, table)
+                        for number, (query, table) in enumerate(zip(job.queries, tables, strict=True))
+                    ]
             except BaseException:
                 checked.cancel()
                 await asyncio.shield(asyncio.gather(checked, return_exceptions=True))
@@ -256,6 +255,23 @@ class SparkExecutor:
             load_ms=(time.monotonic() - computed) * 1000,
             sql=job.sql,
         )
+
+    async def _extracted(
+        self,
+        held: AsyncExitStack,
+        job: SparkJob,
+        around: RunOptions,
+        snapshot: Snapshot,
+        since: Mapping[int, Mapping[str, Any]],
+    ) -> list[MirrorVersion]:
+        """The mirrors of what a job reads, as of a snapshot; held until `held` ends."""
+        by_oid = {source.oid: source for source in around["sources"]}
+        versions = []
+        async with connections(around["connect"]) as connected:
+            for oid, read in job.reads.items():
+                at = self._mirror.at(connected, around["database"], by_oid[oid], read, snapshot, since.get(oid))
+                versions.append(await held.enter_async_context(at))
+        return versions
 
     async def _computed(
         self,

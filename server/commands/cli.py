@@ -96,6 +96,21 @@ def _log_level(value: str) -> str:
     return value
 
 
+def _traces(value: str | None) -> str | None:
+    from server.commands.traces import parse_url
+
+    try:
+        return None if value is None else parse_url(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _log_format(value: str) -> str:
+    if value not in logs.FORMATS:
+        raise typer.BadParameter(f"{value!r} is none of {', '.join(logs.FORMATS)}")
+    return value
+
+
 def _metrics(value: str | None) -> str | None:
     from server.metrics.http import parse_address
 
@@ -312,6 +327,17 @@ def serve(
             help="So many stream tables, queues, consumers, registers have metrics of their own.",
         ),
     ] = 200,
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWATER_TRACES",
+            metavar="URL",
+            callback=_traces,
+            show_default="none, or as OTEL_EXPORTER_OTLP_ENDPOINT says",
+            help="Export traces by OTLP over HTTP to a collector, for instance http://127.0.0.1:4318. Needs the extra "
+            "[bold]headwater\\[otel][/].",
+        ),
+    ] = None,
     warn_blocked: Annotated[
         int,
         typer.Option(
@@ -330,6 +356,16 @@ def serve(
             help=f"One of {', '.join(logs.LEVELS)}.",
         ),
     ] = "info",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            envvar="HEADWATER_LOG_FORMAT",
+            metavar="FORMAT",
+            callback=_log_format,
+            help="What a line of the log is: [bold]console[/], for people, or [bold]json[/], an object for programs.",
+        ),
+    ] = "console",
 ) -> None:
     """Run the server until SIGTERM or Ctrl-C.
 
@@ -343,7 +379,7 @@ def serve(
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together", param_hint="'--tls-cert' / '--tls-key'")
-    logs.configure(log_level)
+    logs.configure(log_level, log_format)
     options = ServeOptions(
         data=data,
         host=host,
@@ -361,6 +397,7 @@ def serve(
         allow_trust=allow_trust,
         metrics=None if metrics is None else parse_address(metrics),
         metrics_objects=metrics_objects,
+        traces=traces,
         compiling=Limits(compile_workers, compile_seconds, compile_memory << 20),
         warn_blocked=warn_blocked / 1000,
     )

@@ -32,6 +32,7 @@ from engine.service import Engine, Maintenance
 from engine.session.pool import DatabasePool
 from engine.spark.tally import SparkLoad
 from server import __version__
+from server.commands import traces
 from server.commands.spark_parts import LoadedParts, SparkParts
 from server.intercept.engine_interface import Backend
 from server.postgres.cluster import EmbeddedPostgres
@@ -80,6 +81,8 @@ class ServeOptions:
     """Host and port on which metrics are served; None for none."""
     metrics_objects: int = 200
     """So many objects of each kind have metrics of their own."""
+    traces: str | None = None
+    """The URL of a collector to which spans are exported; None for what the environment says."""
     warn_blocked: float = 0.1
     """Seconds of CPU time from which on a callback of the event loop is logged."""
 
@@ -115,8 +118,9 @@ def serve(options: ServeOptions, ready: Callable[[str], None]) -> int:
             stack.callback(data.unlock)
             data.withdraw()  # what a killed server said about itself
             tls = _tls_context(options)
+            exporting = traces.start(options.traces)
             storage = _storage(options, data, stack)
-            status = uvloop.run(_run(options, data, storage, tls, ready))
+            status = uvloop.run(_run(options, data, storage, tls, exporting, ready))
             _ignore_signals()  # the rest is short, and ends by itself
             return status
     except Interrupted:
@@ -168,10 +172,13 @@ async def _run(
     data: DataDirectory,
     storage: Storage,
     tls: ssl.SSLContext | None,
+    exporting: traces.Exporting | None,
     ready: Callable[[str], None],
 ) -> int:
     stopping = _stop_on_signals()
     async with AsyncExitStack() as parting, AsyncExitStack() as stack:
+        if exporting is not None:
+            stack.push_async_callback(exporting.stop)
         stack.callback(LoopWatch(options.warn_blocked).stop)
         compilers = pool.configure(options.compiling)
         stack.callback(compilers.stop)

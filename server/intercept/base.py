@@ -18,6 +18,7 @@ from contextlib import suppress
 import structlog
 
 from catalog.session import SqlError
+from engine import tracing
 from server.intercept.definition_errors import located
 from server.intercept.intercepted_session import InterceptedSession
 from server.intercept.message_stream import BackendGone, MessageStream
@@ -26,7 +27,14 @@ from server.protocol import messages as m
 from server.protocol.error_rewriting import explained
 from server.protocol.framing import CONTINUATION, kinds, parsed
 from server.protocol.lexer import PAUSE, Statement, databases_touched, leading, statements
-from server.protocol.statements import extensions, request_statements, setting_syntax, stream_table_names, uri_copy
+from server.protocol.statements import (
+    extensions,
+    request_statements,
+    setting_syntax,
+    stream_table_names,
+    trace_comment,
+    uri_copy,
+)
 from server.protocol.traffic import TOO_LATE
 from server.protocol.values import codec
 from server.subscriptions.interface import Cancellable
@@ -61,6 +69,8 @@ class Interceptor:
         """The last CommandComplete, which the client must not see before the commit."""
         self.asked = b""
         """The statement that PostgreSQL got last of those that may be explained."""
+        self.string = b""
+        """The query string that it is part of, or the batch, where that is known."""
         self.changed = False
         self.committing = False
         self._cancelled = False
@@ -257,6 +267,12 @@ class Interceptor:
 
     async def carry_out(self) -> bool:
         """Let the engine carry out what was requested. False if that failed and the client has been told."""
+        parent = trace_comment.traceparent(self.string or self.asked) if tracing.is_recording() else None
+        with tracing.span("headwater.statement", parent=parent, of_client=True) as traced:
+            traced.set({"db.system.name": "postgresql", "db.namespace": self.session.database})
+            return await self._carry_out(traced)
+
+    async def _carry_out(self, traced: tracing.Span) -> bool:
         self.dialogue.requested = False
         session = RelayedSession(
             self.dialogue, self.session.database, self.status, self._check_cancelled, self._commit_for_restart
@@ -290,6 +306,7 @@ class Interceptor:
             self._work = None
             self.status = session.status
             self._cancelled = False
+        traced.failed(error)
         await self._fail(session, error)
         self._injected = None
         return False

@@ -133,7 +133,7 @@ class ExtendedInterceptor(Interceptor):
             return
         self.dialogue.swallow = self._warned = None
         if kind == m.EXECUTE:
-            self.asked = self.text_of(data)
+            self.asked, self.string = self.text_of(data), b""
             if not await self._may_execute(data):
                 return
         await self._send_whole(data)

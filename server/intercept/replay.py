@@ -82,6 +82,7 @@ class ReplayInterceptor(ExtendedInterceptor):
         traffic = self.traffic
         if traffic.batch is None:
             return
+        self.string = b"".join(traffic.batch.raw or ())
         while traffic.client.skip:  # in the middle of a long message
             _, piece = await self.dialogue.next_from_client()
             await self.send(piece)
@@ -186,6 +187,7 @@ class ReplayInterceptor(ExtendedInterceptor):
             await self._said(*answer)
         # Where more has been sent already, the request is carried out when that has been answered, too.
         if self.status == m.IN_TRANSACTION and not failed and not rest.ahead:
+            self.string = b"".join(rest.batch.raw or ())
             await self.carry_out()
         if self.status == m.IDLE:
             self.dialogue.requested = False

@@ -241,7 +241,7 @@ class SimpleInterceptor(Interceptor):
 
         ``warned``: how PostgreSQL is asked to warn that there was no transaction, where the statement ends one of ours.
         """
-        self.asked = part
+        self.asked, self.string = part, text
         await self.send(m.query(part))
         going = True
         failure = b""

@@ -19,6 +19,7 @@ from server.metrics.described import DESCRIBED
 from server.metrics.families import Families
 from server.protocol import messages as m
 from server.protocol.state import State
+from server.protocol.traffic import SQLSTATE_CLASSES
 from server.relay.listener import Relay
 from server.relay.session import RelaySession
 
@@ -98,8 +99,8 @@ class Collector:
         found.add("headwater_statements", statements)
         found.add("headwater_received_bytes", client, "client")
         found.add("headwater_received_bytes", postgres, "postgres")
-        for sqlstate_class, number in counts.errors.items():
-            found.add("headwater_errors", number, sqlstate_class)
+        for sqlstate_class in sorted(SQLSTATE_CLASSES | {OTHER}):  # from zero on: else the first one is no increase
+            found.add("headwater_errors", counts.errors[sqlstate_class], sqlstate_class)
         for name, durations in (
             ("headwater_statement_duration_seconds", counts.waited),
             ("headwater_relay_added_seconds", counts.added),

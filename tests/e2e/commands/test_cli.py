@@ -280,6 +280,7 @@ def test_data_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
         (["--tls-cert", __file__], "go together"),
         (["--tls-cert", "/nowhere", "--tls-key", "/nowhere"], "/nowhere"),
         (["--log-level", "loud"], "loud"),
+        (["--log-format", "xml"], "none of console, json"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )

@@ -86,6 +86,29 @@ def test_compose_shares_the_mirror_at_one_path(compose: dict[str, Any]) -> None:
         assert [path for volume, path, *_ in mounts if volume == "mirror"] == [f"{data[1]}/mirror"]
 
 
+def test_compose_gives_prometheus_and_grafana_what_their_files_name(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    places = {}
+    for name in ("prometheus", "grafana"):
+        mounts = [volume.split(":") for volume in services[name]["volumes"] if volume.startswith("./")]
+        places[name] = {inside: ROOT / outside for outside, inside, *_ in mounts}
+        assert all(path.exists() for path in places[name].values())
+    given = places["prometheus"]
+    (read,) = [option.partition("=")[2] for option in services["prometheus"]["command"] if "config.file" in option]
+    prometheus = yaml.safe_load(given[read].read_text())
+    assert set(prometheus["rule_files"]) <= set(given)
+    (job,) = prometheus["scrape_configs"]
+    options = services["headwater"]["command"]
+    port = options[options.index("--metrics") + 1].rpartition(":")[2]
+    assert job["static_configs"] == [{"targets": [f"headwater:{port}"]}]
+    assert f'up{{job="{job["job_name"]}"}}' in given["/etc/prometheus/alerts.yml"].read_text()
+    provisioning = places["grafana"]["/etc/grafana/provisioning"]
+    (source,) = yaml.safe_load((provisioning / "datasources/prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards/headwater.yml").read_text())["providers"]
+    assert list(places["grafana"][provider["options"]["path"]].glob("*.json"))
+
+
 def test_image_sets_variables_that_exist_and_is_not_root(serve_help: str) -> None:
     text = (ROOT / "Dockerfile").read_text()
     for variable in re.findall(r"HEADWATER_\w+", text):

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.commands.otlp import Collector
 from tests.e2e.conftest import Database, Headwater, alerts
 
 ROWS = 5000
@@ -25,8 +26,8 @@ SLOW = {"ms_per_row": 1.0, "rows": ROWS, "refreshes": 3}
 QUICK = {"ms_per_row": 0.001, "rows": ROWS, "refreshes": 3}
 
 
-def serve(data: Path, spark: str) -> Iterator[Database]:
-    server = Headwater(data, "--spark", spark).start()
+def serve(data: Path, spark: str, *options: str) -> Iterator[Database]:
+    server = Headwater(data, "--spark", spark, *options).start()
     database = Database(server, "postgres")
     try:
         database.run(SOURCE)
@@ -37,8 +38,16 @@ def serve(data: Path, spark: str) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def on_sail(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    yield from serve(tmp_path_factory.mktemp("sail") / "data", "sail")
+def collector() -> Iterator[Collector]:
+    with Collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def on_sail(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Database]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        yield from serve(tmp_path_factory.mktemp("sail") / "data", "sail", "--traces", collector.url)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +150,18 @@ def test_delta_is_computed_for_the_sources_that_have_changed(on_sail: Database) 
         assert on_sail.rows("SELECT id, amount, name FROM named ORDER BY id") == on_sail.rows(f"{query} ORDER BY o.id")
     on_sail.run("SELECT pgtrickle.drop_stream_table('named')")
     on_sail.run("DROP TABLE customers")
+
+
+def test_a_trace_has_the_steps_of_a_refresh_on_spark(on_sail: Database, collector: Collector) -> None:
+    on_sail.create("traced", QUERY, schedule="1d", refresh_mode="DIFFERENTIAL", engine="spark")
+    change(on_sail)
+    on_sail.refresh("traced")
+    for action in ("FULL", "DIFFERENTIAL"):
+        of_it = {"stream_table": "public.traced", "action": action, "executor": "spark"}
+        (refresh,) = collector.until(lambda wanted=of_it: collector.named("headwater.refresh", **wanted))
+        steps = [each.name.removeprefix("headwater.refresh.") for each in collector.spans if each.parent == refresh.id]
+        assert steps == ["plan", "extract", "compute", "load", "apply", "record"]
+    on_sail.run("SELECT pgtrickle.drop_stream_table('traced')")
 
 
 def test_transaction_blocks_and_higher_isolation_stay_in_postgresql(on_sail: Database) -> None:
