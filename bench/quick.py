@@ -165,7 +165,7 @@ def _refreshes(through: Connection) -> Iterator[Pair]:
             _create(through, f"{name}_{mode}", query, mode.upper())
             yield Pair(f"refresh {name}, 1 % changed, {mode}", refresh(f"{name}_{mode}"), view(name), change)
             through.execute("SELECT pgtrickle._cleanup_buffers()")
-    yield Pair("refresh that finds nothing, by SELECT 1", refresh("filter_full"), lambda: through.execute("SELECT 1"))
+    yield Pair("refresh that finds nothing, by SELECT 1", refresh("filter_differential"), lambda: through.execute("SELECT 1"))
     for name in QUERIES:
         for mode in ("differential", "full"):
             through.execute("SELECT pgtrickle.drop_stream_table(%s)", [f"{name}_{mode}"])
@@ -247,10 +247,10 @@ def _registers(through: Connection, direct: Connection) -> Iterator[Pair]:
 
 
 def _create(through: Connection, name: str, query: str, mode: str) -> None:
-    through.execute(
-        "SELECT pgtrickle.create_stream_table(%s, %s, '1d', %s, engine => 'postgres')",
-        [name, query, mode],
+    parameters = "%s, %s, refresh_mode => %s" + (
+        "" if mode == "IMMEDIATE" else ", schedule => '1d', engine => 'postgres'"
     )
+    through.execute(f"SELECT pgtrickle.create_stream_table({parameters})", [name, query, mode])
 
 
 def show(console: Console, ratios: dict[str, float], released: dict[str, Any]) -> None:
