@@ -66,17 +66,10 @@ class Bag(Shape):
         return select([f"{_row_id(f'b.{HASH}', f'b.{ORDINAL}')} AS {quote(ROW_ID)}", "b.*"], derived(numbered, "b"))
 
     def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
-        new = plan.cte("__pgt_new", self.identified(rows))
-        same = f"n.{quote(ROW_ID)} = s.{quote(ROW_ID)} AND {same_content(self.output, 'n', 's')}"
-        gone = select([], f"{new} AS n", where=[same])
-        present = select([], f"{storage} AS s", where=[same])
-        columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
-        come = select(columns, f"{new} AS n", where=[f"NOT EXISTS ({present})"])
+        different = self.different(plan, storage, rows, "FALSE", same_content(self.output, "s", "n"))
         return {
-            "deleted": plan.statement.modification(
-                "__pgt_deleted", f"DELETE FROM {storage} AS s WHERE NOT EXISTS ({gone}) RETURNING 1"
-            ),
-            "inserted": plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1"),
+            "deleted": self.delete_gone(plan, storage, different),
+            "inserted": self.insert_unknown(plan, storage, different),
         }
 
     def apply_delta(self, plan: Plan, storage: str) -> dict[str, str]:

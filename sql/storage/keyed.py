@@ -58,23 +58,22 @@ class Keyed(Shape):
         """Whether two rows have the same key."""
         return same_key(self.key, left, right)
 
-    def apply(self, plan: Plan, storage: str, target: str, scope: str | None) -> dict[str, str]:
-        """Make the storage's rows whose key is in `scope` (None: all rows) equal to `target`.
+    def apply(self, plan: Plan, storage: str, target: str, scope: str) -> dict[str, str]:
+        """Make the storage's rows whose key is in `scope` equal to `target`.
 
         Both are CTEs with row ids and key columns; `target` has all columns. Rows that stay as they are are left alone.
         """
         wanted = select([], f"{target} AS n", where=[self.same("n", "s")])
-        if scope:
-            deleted = self.delete(plan, storage, scope, f"NOT EXISTS ({wanted})")
-        else:
-            deleted = plan.statement.modification(
-                "__pgt_deleted", f"DELETE FROM {storage} AS s WHERE NOT EXISTS ({wanted}) RETURNING 1"
-            )
         return {
-            "deleted": deleted,
+            "deleted": self.delete(plan, storage, scope, f"NOT EXISTS ({wanted})"),
             "updated": self.update(plan, storage, target),
             "inserted": self.insert_missing(plan, storage, target),
         }
+
+    def alike(self, left: str, right: str) -> str:
+        """Whether two rows of one key hold the same."""
+        # Of hidden columns the values count: a sum's own display scale depends on what it has been.
+        return f"{same_content(self.output, left, right)} AND {same_key(self.hidden_columns, left, right)}"
 
     def delete(self, plan: Plan, storage: str, keys: str, *conditions: str) -> str:
         """Delete the rows (alias s) that have a key in a CTE (alias d) and satisfy conditions."""
@@ -85,9 +84,7 @@ class Keyed(Shape):
 
     def update(self, plan: Plan, storage: str, target: str, condition: str | None = None) -> str:
         """Update the rows that `target` (alias n) has with the same key; those that differ, unless told which."""
-        # Of hidden columns the values count: a sum's own display scale depends on what it has been.
-        hidden = self.hidden_columns
-        differs = f"NOT ({same_content(self.output, 's', 'n')} AND {same_key(hidden, 's', 'n')})"
+        differs = f"NOT ({self.alike('s', 'n')})"
         assignments = ", ".join(f"{quote(name)} = n.{quote(name)}" for name in self.names)
         return plan.statement.modification(
             "__pgt_updated",
@@ -103,7 +100,13 @@ class Keyed(Shape):
         return plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
 
     def apply_full(self, plan: Plan, storage: str, rows: str) -> dict[str, str]:
-        return self.apply(plan, storage, plan.cte("__pgt_new", self.identified(rows)), None)
+        same_key = self.same_keys("s", "n")
+        different = self.different(plan, storage, rows, same_key, self.alike("s", "n"))
+        return {
+            "deleted": self.delete_gone(plan, storage, different),
+            "updated": self.update(plan, storage, different, "n.__pgt_known"),
+            "inserted": self.insert_unknown(plan, storage, different),
+        }
 
 
 @dataclass(frozen=True, slots=True)

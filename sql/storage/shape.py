@@ -139,6 +139,38 @@ class Shape(ABC):
         columns = ", ".join(quote(name) for name in (ROW_ID, *self.names))
         return f"INSERT INTO {storage} ({columns}) {query}"
 
+    def different(self, plan: Plan, storage: str, rows: str, known: str, alike: str) -> str:
+        """A CTE of what is to be done to make the storage equal to `rows`, by one join with it.
+
+        A row that comes has all columns; ``__pgt_known`` if it takes the place of a stored one. Of a row that goes
+        there is but ``__pgt_gone``, its row id. ``known`` and ``alike`` compare a stored row (alias s) and one of
+        `rows` (alias n) that have one row id: whether it is the same row, and whether it has not changed. Where it is
+        another row, by chance, it is inserted beside the stored one, and violates the uniqueness of row ids.
+        """
+        # OFFSET: a row id is computed once, and what is constant is no condition that a FULL JOIN cannot have.
+        new = derived(f"{self.identified(rows)} OFFSET 0", "n")
+        columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
+        both = f"n.{quote(ROW_ID)} IS NOT NULL AND s.{quote(ROW_ID)} IS NOT NULL"
+        found = select(
+            [*columns, f"{both} AND {known} AS __pgt_known", f"s.{quote(ROW_ID)} AS __pgt_gone"],
+            f"{new} FULL JOIN {storage} AS s ON n.{quote(ROW_ID)} = s.{quote(ROW_ID)}",
+            where=[f"({both} AND {alike}) IS NOT TRUE"],
+        )
+        return plan.cte("__pgt_different", found)
+
+    def delete_gone(self, plan: Plan, storage: str, different: str) -> str:
+        """Delete the rows that go."""
+        where = f"d.{quote(ROW_ID)} IS NULL AND s.{quote(ROW_ID)} = d.__pgt_gone"
+        return plan.statement.modification(
+            "__pgt_deleted", f"DELETE FROM {storage} AS s USING {different} AS d WHERE {where} RETURNING 1"
+        )
+
+    def insert_unknown(self, plan: Plan, storage: str, different: str) -> str:
+        """Insert the rows that come and take no stored one's place."""
+        columns = [quote(name) for name in (ROW_ID, *self.names)]
+        come = select(columns, different, where=[f"{quote(ROW_ID)} IS NOT NULL", "NOT __pgt_known"])
+        return plan.statement.modification("__pgt_inserted", f"{self.insert(storage, come)} RETURNING 1")
+
     def populate(self, plan: Plan, storage: str) -> dict[str, str]:
         """Fill the empty storage table. Returns the CTE of the rows inserted."""
         columns = [f"n.{quote(name)}" for name in (ROW_ID, *self.names)]
