@@ -367,6 +367,19 @@ def test_subscriber_has_triggers_take_the_place_of_the_log(db: Database, eventua
         assert db.rows("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass") == []
 
 
+def test_subscriber_of_a_stream_table_leaves_its_sources_to_the_log(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    subscriber = db.connect(autocommit=False)
+    subscriber.execute("DECLARE c CURSOR FOR SUBSCRIBE (SELECT n FROM counted)")
+    assert [row[-1] for row in subscriber.execute("FETCH ALL c")] == [0]
+    db.run("INSERT INTO t VALUES (1)")
+    db.assert_differential("counted")
+    assert sorted(row[-2:] for row in subscriber.execute("FETCH ALL c")) == [(-1, 0), (1, 1)]
+    assert from_log(db, "t")()
+
+
 def test_what_cannot_be_captured_from_the_log(db: Database, eventually: Eventually) -> None:
     db.run(
         "CREATE TABLE p (id int, k int) PARTITION BY LIST (id); CREATE UNLOGGED TABLE p1 PARTITION OF p DEFAULT;"
