@@ -64,6 +64,8 @@ class StreamTable:
     """Whether nothing but Spark may compute it."""
     circle: int | None = None
     """The number of the circle that it is a member of: stream tables that read each other (`scc_id`)."""
+    from_log: bool = False
+    """Whether a source is captured from the write-ahead log: a REPEATABLE READ transaction does not see all of it."""
 
 
 _STREAM_TABLES = """
@@ -79,7 +81,7 @@ SELECT s.pgt_id, s.pgt_schema, s.pgt_name, s.pgt_relid::bigint, s.pgt_owner::big
        OR s.requested_mode = 'IMMEDIATE' AND s.refresh_mode <> 'IMMEDIATE' AND s.fallback_reason IS NULL, h.reason,
        s.diamond_consistency = 'atomic' OR g.all_atomic, g.all_atomic, s.diamond_schedule_policy = 'slowest',
        m.group_id, m.group_owner::bigint, coalesce(m.isolation = 'repeatable_read', false),
-       coalesce(s.engine = 'spark', false), s.scc_id
+       coalesce(s.engine = 'spark', false), s.scc_id, coalesce(d.from_log, false)
 FROM (
     SELECT pgtrickle._setting('pg_trickle.default_schedule_seconds', '1')::double precision AS default_seconds,
            pgtrickle._setting('TimeZone', 'UTC') AS time_zone,
@@ -95,7 +97,8 @@ LEFT JOIN (
 ) AS c USING (schedule)
 LEFT JOIN (
     SELECT pgt_id, pg_catalog.array_agg(source_relid::bigint ORDER BY source_relid) AS sources,
-           pg_catalog.bool_or(cdc_mode IS NULL AND source_type <> 'VIEW') AS untracked
+           pg_catalog.bool_or(cdc_mode IS NULL AND source_type <> 'VIEW') AS untracked,
+           pg_catalog.bool_or(cdc_mode = 'WAL') AS from_log
     FROM pgtrickle.pgt_dependencies
     GROUP BY pgt_id
 ) d USING (pgt_id)

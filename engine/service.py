@@ -226,6 +226,7 @@ class Engine:
                 },
                 one_snapshot=unit.one_snapshot,
                 job=job,
+                from_log=any(table.from_log for table in unit.members),
             )
             return await worker.refresh_within(pool, task, spark, limit)
 

@@ -73,6 +73,8 @@ class Task:
     one_snapshot: bool = False
     """Whether all of them must see their sources as of one moment, whatever that costs."""
     job: Job | None = None
+    from_log: bool = False
+    """Whether a source is captured from the write-ahead log, as far as is known before a transaction begins."""
     at: int = field(init=False)
     """The one that is being refreshed."""
     repaired: set[int] = field(default_factory=set)
@@ -115,9 +117,15 @@ async def refresh(session: PooledSession, task: Task, spark: Spark) -> Turn:
 
 async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:
     """Refresh all or none; whether there was anything to do. Raises HeldBack and SqlError."""
-    isolation = "repeatable_read"
     while True:
         try:
+            isolation = "repeatable_read"
+            if task.from_log and not task.one_snapshot:
+                isolation = "read_committed"
+            elif task.from_log and not task.whole:
+                if await _is_up_to_date(session, task):
+                    return False
+                task.whole = True
             async with session.transaction(isolation, impatient=True):
                 return await _refresh_members(session, task, spark)
         except CaptureBroken as broken:
@@ -129,13 +137,8 @@ async def _refresh(session: PooledSession, task: Task, spark: Spark) -> bool:
             async with session.transaction("read_committed", impatient=True):
                 await requests.poll_scheduled(session, task.at, spark)
             task.polled.add(task.at)
-        except ComesLate:
-            if not task.one_snapshot:
-                isolation = "read_committed"
-            elif await _is_up_to_date(session, task):
-                return False
-            else:
-                task.whole = True
+        except ComesLate:  # it has become so just now
+            task.from_log = True
 
 
 async def _enter_immediate(session: PooledSession, task: Task, spark: Spark) -> None:

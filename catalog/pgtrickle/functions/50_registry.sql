@@ -139,7 +139,7 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_source_ddl(bigint, oid) FROM PUBLIC
 
 
 -- Refuses to give a storage table (known by that guard: after pg_restore its OID may be another table's) other columns
--- than its query has. What was retyped still has the names.
+-- than its query has, or to have a crash empty it. What was retyped still has the names. Raises 42809.
 CREATE OR REPLACE FUNCTION pgtrickle._refuse_alteration(relid oid, retyped boolean DEFAULT false) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -157,6 +157,15 @@ BEGIN
     IF altered IS NOT NULL AND current_setting('pgtrickle.maintenance', true) IS DISTINCT FROM 'on' THEN
         RAISE EXCEPTION USING ERRCODE = '42809', MESSAGE = format('cannot alter stream table "%s" in this way', altered),
             HINT = 'Its columns are those of its query. pgtrickle.alter_stream_table() gives it another one.';
+    END IF;
+    SELECT s.pgt_name INTO altered
+    FROM pgtrickle.pgt_stream_tables s JOIN pg_trigger t ON t.tgrelid = s.pgt_relid AND t.tgname = 'pg_trickle_guard'
+    JOIN pg_class c ON c.oid = s.pgt_relid
+    WHERE s.pgt_relid = relid AND c.relpersistence = 'u';
+    IF altered IS NOT NULL THEN
+        PERFORM pgtrickle._raise('42809', format('stream table "%s" cannot be unlogged', altered),
+                                 'PostgreSQL empties unlogged tables when it recovers from a crash, and tells nobody.',
+                                 'Only the tables that it reads can be.');
     END IF;
 END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refuse_alteration(oid, boolean) FROM PUBLIC;

@@ -35,6 +35,20 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._refresh_sources(bigint, oid) FROM PUBLIC;
 
 
+-- Whether a source is not defined any more as it was when this was noted of it.
+CREATE OR REPLACE FUNCTION pgtrickle._definition_changed(
+    source oid, columns_used text[], fingerprint text, known jsonb, attributes smallint, refresh_mode text
+) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- No columns are noted for a full refresh. Who reads all may read whole rows, which are of the table's type.
+    RETURN fingerprint <> pgtrickle._fingerprint(source, columns_used)
+           OR refresh_mode = 'FULL' AND pgtrickle._columns_renamed(source, known)
+           OR attributes > (known->>'attributes')::int AND cardinality(columns_used) = jsonb_array_length(known->'columns');
+END $$;
+REVOKE EXECUTE ON FUNCTION pgtrickle._definition_changed(oid, text[], text, jsonb, smallint, text) FROM PUBLIC;
+
+
 -- How many changes in a buffer a frontier has not seen, up to most, and whether a TRUNCATE is among them. NULL where
 -- there is no buffer or no frontier. Raises 40001 if the buffer has just been dropped.
 CREATE OR REPLACE FUNCTION pgtrickle._pending_changes(
@@ -210,11 +224,7 @@ BEGIN
                 denied := denied || reason;
             END IF;
         END IF;
-        -- No columns are noted for a full refresh. Who reads all may read whole rows, which are of the table's type.
-        IF d.schema_fingerprint <> pgtrickle._fingerprint(d.oid, d.columns_used)
-           OR st.refresh_mode = 'FULL' AND pgtrickle._columns_renamed(d.oid, d.known)
-           OR d.relnatts > (d.known->>'attributes')::int
-              AND cardinality(d.columns_used) = jsonb_array_length(d.known->'columns') THEN
+        IF pgtrickle._definition_changed(d.oid, d.columns_used, d.schema_fingerprint, d.known, d.relnatts, st.refresh_mode) THEN
             broken := broken || format('definition of %s has changed', d.qualified);
         END IF;
         -- The text of the query names its tables, their changes are known by OID.

@@ -65,14 +65,14 @@ REVOKE EXECUTE ON FUNCTION pgtrickle._adopt_restored() FROM PUBLIC;
 
 
 -- Refuse what would change or cancel, unseen, what a refresh does to a storage table: triggers before each row, rules,
--- policies that hold for its owner. Raises 55000.
+-- policies that hold for its owner; and that a crash empties it. Raises 55000.
 CREATE OR REPLACE FUNCTION pgtrickle._refuse_interference(relid oid) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     storage record;
     culprit text;
 BEGIN
-    SELECT c.relname, c.relhasrules, c.relhastriggers,
+    SELECT c.relname, c.relhasrules, c.relhastriggers, c.relpersistence = 'u' AS unlogged,
            c.relrowsecurity AND c.relforcerowsecurity AND NOT (o.rolsuper OR o.rolbypassrls) AS policies
       INTO storage FROM pg_class c JOIN pg_roles o ON o.oid = c.relowner WHERE c.oid = relid;
     IF storage.relhastriggers THEN
@@ -91,6 +91,11 @@ BEGIN
             RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
                 'rule "%s" on stream table "%s" could change or cancel what a refresh does', culprit, storage.relname);
         END IF;
+    END IF;
+    IF storage.unlogged THEN
+        RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(
+            'stream table "%s" is unlogged: PostgreSQL would empty it when it recovers from a crash', storage.relname),
+            HINT = format('ALTER TABLE %s SET LOGGED.', pgtrickle._qualified(relid));
     END IF;
     IF storage.policies THEN
         RAISE EXCEPTION USING ERRCODE = '55000', MESSAGE = format(

@@ -1,8 +1,8 @@
 -- Stream tables that nothing wakes: what they read is not what it was, and no captured change says so.
 
 
--- Mark the stream tables whose capture has a gap, or one of whose functions has changed or is gone, so that the next look of
--- the scheduler finds them due; returns how many. The event trigger has marked most of them already. This is for what it does not
+-- Mark the stream tables whose capture has a gap, or one of whose sources or functions has changed or is gone, so that the next
+-- look of the scheduler finds them due; returns how many. What a refresh would find broken is found here, too (_refresh_context). The event trigger has marked most of them already. This is for what it does not
 -- see: DDL with event_triggers = off, or where the engine's role may not create event triggers; partitions that were created
 -- or dropped; functions. What is just being refreshed is left for the next time. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._mark_gaps() RETURNS int
@@ -41,6 +41,10 @@ BEGIN
             EXISTS (SELECT FROM pgtrickle.pgt_dependencies d LEFT JOIN pgtrickle.pgt_captures k USING (source_relid)
                     WHERE d.pgt_id = m.pgt_id AND d.cdc_mode IS NOT NULL
                       AND (d.source_relid = ANY (gaps) OR k.generation IS DISTINCT FROM d.capture_generation))
+            OR EXISTS (SELECT FROM pgtrickle.pgt_dependencies d LEFT JOIN pg_class c ON c.oid = d.source_relid
+                       WHERE d.pgt_id = m.pgt_id AND (c.oid IS NULL OR pgtrickle._definition_changed(
+                           d.source_relid, d.columns_used, d.schema_fingerprint, d.column_snapshot->'known', c.relnatts,
+                           m.refresh_mode)))
             OR m.function_hashes <> '{}' AND pgtrickle._changed_function(m.function_hashes) IS NOT NULL)
         FOR UPDATE OF m SKIP LOCKED)
     AND NOT s.needs_reinit;

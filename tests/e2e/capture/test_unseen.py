@@ -72,6 +72,27 @@ def test_what_no_event_trigger_sees_is_found_by_the_scheduler(
     eventually(lambda: unseen.rows("SELECT t.n, s, second.n FROM total t, second") == [(6, 21, 6)], 30)
 
 
+@pytest.mark.parametrize("mode", ["AUTO", "FULL"])
+@pytest.mark.parametrize(
+    "ddl",
+    ["ALTER TABLE t ALTER v TYPE bigint USING v * 10", "CREATE OR REPLACE VIEW w AS SELECT id, v * 10 AS v FROM t"],
+)
+def test_what_is_defined_anew_unseen_is_found_by_the_scheduler(
+    live_db: Database, eventually: Eventually, ddl: str, mode: str
+) -> None:
+    """Nothing else changes in the database, and no event trigger tells of it."""
+    live_db.run(TABLE + "; CREATE VIEW w AS SELECT id, v FROM t")
+    source = "w" if "VIEW" in ddl else "t"
+    live_db.create("total", f"SELECT count(*) AS n FROM {source} WHERE v > 20", schedule="1s", refresh_mode=mode)
+    eventually(lambda: live_db.rows("SELECT n FROM total") == [(0,)])
+    if source == "t":
+        live_db.run("DROP VIEW w")
+    for (name,) in live_db.rows("SELECT evtname FROM pg_event_trigger WHERE evtname LIKE 'pg\\_trickle%%'"):
+        live_db.run(f"ALTER EVENT TRIGGER {name} DISABLE")
+    live_db.run(ddl)
+    eventually(lambda: live_db.value("SELECT n FROM total") == 3, 30)
+
+
 def test_rows_of_a_new_partition(live_db: Database, eventually: Eventually) -> None:
     live_db.run(
         "CREATE TABLE p (kind int, v int) PARTITION BY LIST (kind);"

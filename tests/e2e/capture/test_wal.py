@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -332,7 +333,7 @@ def test_transaction_that_has_changed_a_source_cannot_refresh(db: Database, even
     db.assert_differential("counted")
 
 
-def test_subscription_has_triggers_take_the_place_of_the_log(db: Database, eventually: Eventually) -> None:
+def test_history_has_triggers_take_the_place_of_the_log(db: Database, eventually: Eventually) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     db.create("counted", "SELECT count(*) AS n FROM t")
     eventually(from_log(db, "t"), PATIENCE)
@@ -346,6 +347,37 @@ def test_subscription_has_triggers_take_the_place_of_the_log(db: Database, event
     eventually(from_log(db, "t"), PATIENCE)
     db.run("INSERT INTO t VALUES (3)")
     db.assert_differential("counted")
+
+
+def test_subscriber_has_triggers_take_the_place_of_the_log(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    for number in (2, 3):
+        subscriber = db.connect(autocommit=False)
+        subscriber.execute("DECLARE c CURSOR FOR SUBSCRIBE (SELECT id FROM t)")
+        followed = {row[-1] for row in subscriber.execute("FETCH ALL c")}
+        assert modes(db)["t"] == ("TRIGGER", "wal_not_possible: a subscription or a history follows it")
+        assert followed == set(range(1, number))
+        db.run("INSERT INTO t VALUES (%s)", number)
+        assert [row[-1] for row in subscriber.execute("FETCH ALL c")] == [number]
+        db.assert_differential("counted")
+        subscriber.close()  # the last one: what is written next pays nothing again
+        eventually(from_log(db, "t"), PATIENCE)
+        assert db.rows("SELECT tgname FROM pg_trigger WHERE tgrelid = 't'::regclass") == []
+
+
+def test_subscriber_of_a_stream_table_leaves_its_sources_to_the_log(db: Database, eventually: Eventually) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t")
+    eventually(from_log(db, "t"), PATIENCE)
+    subscriber = db.connect(autocommit=False)
+    subscriber.execute("DECLARE c CURSOR FOR SUBSCRIBE (SELECT n FROM counted)")
+    assert [row[-1] for row in subscriber.execute("FETCH ALL c")] == [0]
+    db.run("INSERT INTO t VALUES (1)")
+    db.assert_differential("counted")
+    assert sorted(row[-2:] for row in subscriber.execute("FETCH ALL c")) == [(-1, 0), (1, 1)]
+    assert from_log(db, "t")()
 
 
 def test_what_cannot_be_captured_from_the_log(db: Database, eventually: Eventually) -> None:
@@ -564,6 +596,39 @@ def test_log_that_is_gone_is_given_up(own_server: Headwater, eventually: Eventua
     eventually(from_log(db, "t"), PATIENCE)
     db.run("INSERT INTO t VALUES (3)")
     db.assert_refreshed("counted")
+    db.close()
+
+
+BEGUN = re.compile(r"\[(\d+)\] .* LOG:  statement: BEGIN ISOLATION LEVEL (\w+ \w+)")
+REFRESHED = re.compile(r"\[(\d+)\] .* LOG:  execute \S+: SELECT pgtrickle\._begin_refresh\(")
+
+
+def test_scheduled_refresh_begins_once(own_server: Headwater, eventually: Eventually) -> None:
+    """A REPEATABLE READ transaction would find that it cannot see all of the log, and be for nothing."""
+    db = Database(own_server, "postgres")
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    db.create("counted", "SELECT count(*) AS n FROM t", cdc_mode="wal", schedule="1s")
+    eventually(from_log(db, "t"), PATIENCE)
+    db.run("ALTER SYSTEM SET log_statement = 'all'")
+    db.run("SELECT pg_reload_conf()")
+
+    def written(number: int) -> None:
+        db.run("INSERT INTO t VALUES (%s)", number)
+        eventually(lambda: db.value("SELECT n FROM counted") == number)
+
+    written(1)  # by then a look has seen how its source is captured
+    log = own_server.data / db.value("SELECT pg_current_logfile()")
+    start = log.stat().st_size
+    for number in range(2, 8):
+        written(number)
+    began: dict[str, str] = {}
+    transactions = []
+    for line in log.read_text()[start:].splitlines():
+        if (found := BEGUN.search(line)) is not None:
+            began[found[1]] = found[2]
+        elif (found := REFRESHED.search(line)) is not None:
+            transactions.append(began[found[1]])
+    assert len(transactions) >= 6 and set(transactions) == {"read committed"}
     db.close()
 
 

@@ -281,6 +281,7 @@ def test_dml_on_a_stream_table(db: Any, statement: str) -> None:
         "ADD EXCLUDE (id WITH =)",
         "ALTER COLUMN k SET NOT NULL",
         "INHERIT parent",
+        "SET UNLOGGED",
         "DROP COLUMN __pgt_row_id",
     ],
 )
