@@ -156,7 +156,7 @@ async def _change(session: Any, request: Request, kind: RequestHandling, means: 
     """What is done for one request, in a span of its own."""
     with tracing.span("headwater.request") as traced:
         name = str(request.arguments.get("name", ""))[:NAME_SHOWN]
-        traced.set({"headwater.request": request.kind.value, "headwater.request.name": name or None})
+        traced.set({"headwater.request": str(request.kind), "headwater.request.name": name or None})
         return await kind.change(session, request, means)
 
 
