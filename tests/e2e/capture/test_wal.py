@@ -18,7 +18,7 @@ from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater, _database
 
 Eventually = Callable[..., Any]
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds for what takes two or three looks of the server, one a second."""
 
 QUERIES = {

@@ -292,7 +292,7 @@ def test_dropped_while_its_source_is_written_to(live: Database, eventually: Call
     writer.execute("INSERT INTO t VALUES (1000, 1, 1)")
     live.run("SELECT pgtrickle.alter_stream_table('joined', status => 'SUSPENDED')")
     writer.execute("INSERT INTO t VALUES (1001, 1, 1)")
-    live.run("SET lock_timeout = '5s'")
+    live.run("SET lock_timeout = '60s'")
     writer.commit()
     live.run("SELECT pgtrickle.drop_stream_table('joined')")
     live.run("INSERT INTO t VALUES (1002, 1, 1)")

@@ -15,7 +15,7 @@ from engine.session.pool import DatabasePool
 from server.postgres.cluster import EmbeddedPostgres
 from tests.silent_network import SilentNetwork, silent_network
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @pytest.fixture
