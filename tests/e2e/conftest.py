@@ -33,6 +33,8 @@ START_SECONDS = 400.0
 TEMPLATE = "e2e_template"
 BLOCKED = 20
 """Milliseconds of CPU time for which nothing may keep the loop: twice what is meant, since the machine is busy."""
+BUFFERS = "128MB"
+"""Shared buffers of the servers' clusters: all are looked through, several times, for each database made or dropped."""
 _numbers = count(1)
 
 # What creating a stream table leaves in a database, apart from the functions that run queries with a role's rights.
@@ -173,6 +175,7 @@ def _used_data_directory() -> Path:
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     made = Headwater(directory / "data")
     made._start()
+    made.administrator(direct=True).execute(f"ALTER SYSTEM SET shared_buffers = '{BUFFERS}'")
     psycopg.connect(made.dsn()).close()
     assert made.stop() == 0
     shutil.rmtree(made.data / "log")

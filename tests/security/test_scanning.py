@@ -175,7 +175,7 @@ def test_a_megabyte_is_read_in_50_milliseconds(reader: str, beginning: str) -> N
     assert not slow
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("reader", READERS)
 def test_short_texts_are_read_in_time_in_proportion_to_their_length(reader: str) -> None:
     """The texts that are looked at most closely."""
@@ -185,7 +185,7 @@ def test_short_texts_are_read_in_time_in_proportion_to_their_length(reader: str)
             assert best(lambda: READERS[reader](text), STEP_SECONDS) <= STEP_SECONDS, (beginning, part)  # noqa: B023
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("shape", "encoding"),
     [

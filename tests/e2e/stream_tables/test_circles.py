@@ -54,7 +54,7 @@ def actions(db: Database, name: str) -> list[str]:
     return [row["action"] for row in db.history(name)]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "change",
     [
