@@ -138,9 +138,12 @@ class Writers(ClientThreads):
 
 
 def create_all(db: Database, **arguments: Any) -> None:
+    """Which may meet that a source that it reads is just beginning to be captured from the log; see `refresh_all`."""
     db.run(TABLES)
     for name, query in QUERIES.items():
-        db.create(name, query, refresh_mode="DIFFERENTIAL", **arguments)
+        while not db.value("SELECT to_regclass(%s) IS NOT NULL", name):
+            with suppress(psycopg.errors.SerializationFailure):
+                db.create(name, query, refresh_mode="DIFFERENTIAL", **arguments)
 
 
 def refresh_all(db: Database) -> None:
