@@ -26,60 +26,65 @@ def pending(connection: Connection) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "state", "message"),
-    [
-        ("NULL, 'SELECT 1'", "22004", "name of the stream table must not be null"),
-        ("' ', 'SELECT 1'", "22023", "name of the stream table must not be empty"),
-        ("'a b', 'SELECT 1'", "42602", 'invalid name syntax: "a b"'),
-        ("'a.b.c', 'SELECT 1'", "42601", "improper qualified name (too many dotted names): a.b.c"),
-        ("repeat('x', 64), 'SELECT 1'", "42622", f'name "{"x" * 64}" is too long'),
-        ("'x', NULL", "22004", "query of the stream table must not be null"),
-        ("'x', ' ; '", "22023", "query of the stream table must not be empty"),
-        ("'x', 'SELECT 1', '5 parsecs'", "22023", 'invalid schedule "5 parsecs"'),
-        ("'x', 'SELECT 1', '60'", "22023", 'invalid schedule "60"'),
-        ("'x', 'SELECT 1', '0s'", "22023", 'schedule "0s" is shorter than the minimum of 1 s'),
-        ("'x', 'SELECT 1', ''", "22023", 'invalid schedule ""'),
-        ("'x', 'SELECT 1', refresh_mode => 'sometimes'", "22023", 'invalid refresh mode "sometimes"'),
-        ("'x', 'SELECT 1', cdc_mode => 'telepathy'", "22023", 'invalid cdc mode "telepathy"'),
-        ("'x', 'SELECT 1', diamond_consistency => 'x'", "22023", 'invalid diamond consistency "x"'),
-        ("'x', 'SELECT 1', diamond_schedule_policy => 'x'", "22023", 'invalid diamond schedule policy "x"'),
-        ("'x', 'SELECT 1', engine => 'abacus'", "22023", 'invalid engine "abacus"'),
-    ],
-)  # fmt: skip
-def test_wrong_arguments(relayed: Connection, arguments: str, state: str, message: str) -> None:
-    with pytest.raises(psycopg.Error) as failure:
-        relayed.execute(CREATE.format(arguments))
-    assert (failure.value.sqlstate, failure.value.diag.message_primary) == (state, message)
+WRONG_ARGUMENTS = [
+    ("NULL, 'SELECT 1'", "22004", "name of the stream table must not be null"),
+    ("' ', 'SELECT 1'", "22023", "name of the stream table must not be empty"),
+    ("'a b', 'SELECT 1'", "42602", 'invalid name syntax: "a b"'),
+    ("'a.b.c', 'SELECT 1'", "42601", "improper qualified name (too many dotted names): a.b.c"),
+    ("repeat('x', 64), 'SELECT 1'", "42622", f'name "{"x" * 64}" is too long'),
+    ("'x', NULL", "22004", "query of the stream table must not be null"),
+    ("'x', ' ; '", "22023", "query of the stream table must not be empty"),
+    ("'x', 'SELECT 1', '5 parsecs'", "22023", 'invalid schedule "5 parsecs"'),
+    ("'x', 'SELECT 1', '60'", "22023", 'invalid schedule "60"'),
+    ("'x', 'SELECT 1', '0s'", "22023", 'schedule "0s" is shorter than the minimum of 1 s'),
+    ("'x', 'SELECT 1', ''", "22023", 'invalid schedule ""'),
+    ("'x', 'SELECT 1', refresh_mode => 'sometimes'", "22023", 'invalid refresh mode "sometimes"'),
+    ("'x', 'SELECT 1', cdc_mode => 'telepathy'", "22023", 'invalid cdc mode "telepathy"'),
+    ("'x', 'SELECT 1', diamond_consistency => 'x'", "22023", 'invalid diamond consistency "x"'),
+    ("'x', 'SELECT 1', diamond_schedule_policy => 'x'", "22023", 'invalid diamond schedule policy "x"'),
+    ("'x', 'SELECT 1', engine => 'abacus'", "22023", 'invalid engine "abacus"'),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("call", "state"),
-    [
-        ("alter_stream_table('x', query => ';')", "22023"),
-        ("alter_stream_table('x', status => 'asleep')", "22023"),
-        ("alter_stream_table('x', schedule => 'never')", "22023"),
-        ("alter_stream_table(NULL)", "22004"),
-        ("drop_stream_table(NULL)", "22004"),
-        ("refresh_stream_table('')", "22023"),
-        ("resume_stream_table('a..b')", "42602"),
-        ("create_or_replace_stream_table('x', ' ')", "22023"),
-        ("create_or_replace_stream_table('x', NULL)", "22004"),
-        ("get_staleness('nothing')", "42P01"),
-    ],
-)
-def test_wrong_calls(relayed: Connection, call: str, state: str) -> None:
-    assert sqlstate(relayed, f"SELECT pgtrickle.{call}") == state
+def test_wrong_arguments(relayed: Connection) -> None:
+    found = []
+    for arguments, _, _ in WRONG_ARGUMENTS:
+        with pytest.raises(psycopg.Error) as failure, relayed.transaction():
+            relayed.execute(CREATE.format(arguments))
+        found.append((arguments, failure.value.sqlstate, failure.value.diag.message_primary))
+    assert found == WRONG_ARGUMENTS
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("1s", 1), ("90s", 90), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1w", 604800), ("1h30m", 5400), ("2m30s", 150),
-     (" 1m ", 60), ("calculated", None), ("* * * * *", None), ("1", None), ("1y", None), ("-1s", None),
-     ("99999999999999999999w", None), (None, None)],
-)  # fmt: skip
-def test_durations(relayed: Connection, text: str | None, seconds: int | None) -> None:
-    assert relayed.execute("SELECT pgtrickle.parse_duration_seconds(%s)", [text]).fetchone() == (seconds,)
+WRONG_CALLS = {
+    "alter_stream_table('x', query => ';')": "22023",
+    "alter_stream_table('x', status => 'asleep')": "22023",
+    "alter_stream_table('x', schedule => 'never')": "22023",
+    "alter_stream_table(NULL)": "22004",
+    "drop_stream_table(NULL)": "22004",
+    "refresh_stream_table('')": "22023",
+    "resume_stream_table('a..b')": "42602",
+    "create_or_replace_stream_table('x', ' ')": "22023",
+    "create_or_replace_stream_table('x', NULL)": "22004",
+    "get_staleness('nothing')": "42P01",
+}
+
+
+def test_wrong_calls(relayed: Connection) -> None:
+    assert {call: sqlstate(relayed, f"SELECT pgtrickle.{call}") for call in WRONG_CALLS} == WRONG_CALLS
+
+
+DURATIONS: list[tuple[str | None, int | None]] = [
+    ("1s", 1), ("90s", 90), ("5m", 300), ("2h", 7200), ("1d", 86400), ("1w", 604800), ("1h30m", 5400), ("2m30s", 150),
+    (" 1m ", 60), ("calculated", None), ("* * * * *", None), ("1", None), ("1y", None), ("-1s", None),
+    ("99999999999999999999w", None), (None, None),
+]  # fmt: skip
+
+
+def test_durations(relayed: Connection) -> None:
+    parsed = "SELECT pgtrickle.parse_duration_seconds(%s)"
+    assert [(text, relayed.execute(parsed, [text]).fetchone()) for text, _ in DURATIONS] == [
+        (text, (seconds,)) for text, seconds in DURATIONS
+    ]
 
 
 def test_request_carries_arguments_defaults_and_search_path(relayed: Connection) -> None:

@@ -67,7 +67,7 @@ def test_forcing_a_tick_holds_up_nobody(queues: Database) -> None:
     queues.run("SELECT pgque.create_queue('held up')")
     with queues.connect(autocommit=False) as first:
         first.execute("SELECT pgque.force_next_tick('held up')")
-        queues.run("SET lock_timeout = '10s'")
+        queues.run("SET lock_timeout = '60s'")
         tick(queues, "held up")
         queues.run("RESET lock_timeout")
 

@@ -74,7 +74,7 @@ def test_buffer_is_unreadable_soon_after_the_source_is(
             left.difference_update([way for way in left if not may_read(*readers[way][:2])])
             return not left
 
-        eventually(gone, 30.0, what=f"the loss of {left}")
+        eventually(gone, what=f"the loss of {left}")
     finally:
         for _, _, names in readers.values():
             db.run("DROP OWNED BY {g}; DROP ROLE {g}".format(**names))
@@ -97,7 +97,7 @@ def test_right_that_is_given_back(db: Database, role: Role, eventually: Eventual
     assert mallory.execute(f"SELECT id, a FROM {user}".encode()).fetchall() == [(1, "a")]
     assert may_read(mallory, buffer)
     # The transaction in which it got the buffer again is in nobody's way.
-    db.run(f"SET lock_timeout = '5s'; REVOKE SELECT ON t FROM {user}, {other.info.user}")
+    db.run(f"SET lock_timeout = '60s'; REVOKE SELECT ON t FROM {user}, {other.info.user}")
     assert not may_read(other, buffer)
     mallory.execute("COMMIT")
     # Without a stream table there is nothing to be read for.
@@ -107,7 +107,7 @@ def test_right_that_is_given_back(db: Database, role: Role, eventually: Eventual
     mallory.execute("SELECT pgtrickle.refresh_stream_table(%s)", [user])
     assert may_read(mallory, buffer)
     mallory.execute("SELECT pgtrickle.drop_stream_table(%s)", [user])
-    eventually(lambda: not may_read(mallory, buffer), 30.0, what="the loss")
+    eventually(lambda: not may_read(mallory, buffer), what="the loss")
 
 
 @pytest.mark.long

@@ -304,7 +304,7 @@ def test_nobody_else_can_hold_up_ticks(queue: Queue, eve: Queue) -> None:
     for key in ("pgque.queue", "pgque.tick"):  # what they were locked by
         for second in (0, number):
             eve.value(f"SELECT pg_advisory_lock('{key}'::regclass::oid::int, %s)::text", second)
-    queue.connection.execute("SET lock_timeout = '5s'")
+    queue.connection.execute("SET lock_timeout = '60s'")
     queue.send("x")
     assert queue.tick() is not None
     assert queue.value("SELECT pgque.create_queue(%s)", f"{queue.name} beside") == 1
@@ -313,7 +313,7 @@ def test_nobody_else_can_hold_up_ticks(queue: Queue, eve: Queue) -> None:
 def test_a_transaction_of_a_reader_does_not_hold_up_other_queues(queue: Queue, queue_database: str) -> None:
     other = f"{queue.name} other"
     queue.value("SELECT pgque.create_queue(%s)", other)
-    queue.connection.execute("SET lock_timeout = '5s'; UPDATE pgque.queue SET queue_switch_step2 = NULL")
+    queue.connection.execute("SET lock_timeout = '60s'; UPDATE pgque.queue SET queue_switch_step2 = NULL")
     with psycopg.connect(queue_database) as reader:
         reader.execute("SET ROLE pgque_reader")
         reader.execute("SELECT pgque.subscribe(%s, 'c')", [queue.name])

@@ -104,7 +104,7 @@ def test_others_are_told_everything(
 def test_slow_function_holds_up_nobody_else(
     db: Database, role: Role, reader: Callable[..., Reader], eventually: Eventually
 ) -> None:
-    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.subscription_timeout = 3")
+    db.run(f"ALTER DATABASE {db.name} SET pg_trickle.subscription_timeout = 8")
     mallory, victim = role("mallory"), role("victim")
     db.run("CREATE TABLE news (n int); GRANT SELECT ON news TO PUBLIC")
     # It does not let itself be cancelled either.
@@ -118,12 +118,12 @@ def test_slow_function_holds_up_nobody_else(
     for n in range(2, 12):
         began = time.monotonic()
         db.run("INSERT INTO news VALUES (%s)", n)
-        eventually(lambda: theirs.rows[-1] == ["1", str(n)], 10, "the row")  # noqa: B023
+        eventually(lambda: theirs.rows[-1] == ["1", str(n)], what="the row")  # noqa: B023
         slowest = max(slowest, time.monotonic() - began)
-    assert slowest < 2  # the sleep, if it were waited for, is without end
+    assert slowest < 6  # the sleep, if it were waited for, ends after 8 s
     eventually(lambda: mine.error is not None, what="the limit")
     assert mine.error is not None and mine.error.sqlstate == "57014"
-    assert "longer than 3 s" in str(mine.error)
+    assert "longer than 8 s" in str(mine.error)
     assert theirs.error is None
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
     eventually(lambda: db.value(sleeping) == 0, what="the end of the function")
@@ -144,9 +144,9 @@ def test_slow_beginnings_hold_up_nobody_else(
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
     eventually(lambda: db.value(sleeping) >= 4, what="many that sleep")
     theirs = reader(victim, "SELECT n FROM public.news")
-    eventually(lambda: theirs.rows == [["1", "2"]], 30, "the beginning")
+    eventually(lambda: theirs.rows == [["1", "2"]], what="the beginning")
     db.run("INSERT INTO news VALUES (3)")
-    eventually(lambda: theirs.rows == [["1", "2"], ["1", "3"]], 30, "a change")
+    eventually(lambda: theirs.rows == [["1", "2"], ["1", "3"]], what="a change")
 
 
 @pytest.mark.parametrize("begins", [True, False], ids=["its beginning", "a change"])

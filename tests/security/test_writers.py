@@ -37,7 +37,7 @@ def create(connection: Connection, name: str, query: str = QUERY, **arguments: A
 def assert_nobody_waits(db: Database, other: Connection) -> None:
     """Neither who writes to the table, nor who gives rights to it, nor who else wants it captured."""
     user = other.info.user
-    db.run("SET lock_timeout = '5s'")
+    db.run("SET lock_timeout = '60s'")
     db.run("INSERT INTO orders VALUES (2, 'b'); UPDATE orders SET customer = 'c' WHERE id = 2")
     db.run("DELETE FROM orders WHERE id = 2")
     locks = db.rows(
@@ -46,7 +46,7 @@ def assert_nobody_waits(db: Database, other: Connection) -> None:
     )
     assert locks == []
     db.run(f"GRANT SELECT ON orders TO {user}")
-    other.execute("SET lock_timeout = '5s'")
+    other.execute("SET lock_timeout = '60s'")
     create(other, f"of_{user}")
     db.run(f"REVOKE SELECT ON orders FROM {user}")
     db.run(f"DROP TABLE of_{user}; RESET lock_timeout")

@@ -87,7 +87,7 @@ def _answered(conversation: tuple[bytes, ...]) -> int:
     return conversation.count(S) + sum(part[0] == m.QUERY for part in conversation)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
 @pytest.mark.parametrize("conversation", CONVERSATIONS.values(), ids=CONVERSATIONS)

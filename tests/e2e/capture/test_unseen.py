@@ -58,7 +58,7 @@ def test_writes_of_a_replica_session_are_captured(db: Database) -> None:
 
 def test_the_scheduler_computes_it_anew_though_nothing_changes(unseen: Database, eventually: Eventually) -> None:
     unseen.run("ALTER TABLE t DISABLE TRIGGER USER; INSERT INTO t VALUES (6, 6); ALTER TABLE t ENABLE TRIGGER USER")
-    eventually(lambda: unseen.rows("SELECT n, s FROM total") == [(6, 21)], 10)
+    eventually(lambda: unseen.rows("SELECT n, s FROM total") == [(6, 21)])
     assert not is_marked(unseen)
 
 
@@ -69,7 +69,7 @@ def test_what_no_event_trigger_sees_is_found_by_the_scheduler(
     unseen.create("second", "SELECT count(*) AS n FROM t", schedule="1s")
     unseen.run("ALTER EVENT TRIGGER pg_trickle_ddl_tracker DISABLE")
     unseen.run(ddl.format(oid=unseen.value("SELECT 't'::regclass::oid::int")) + "; INSERT INTO t VALUES (6, 6)")
-    eventually(lambda: unseen.rows("SELECT t.n, s, second.n FROM total t, second") == [(6, 21, 6)], 30)
+    eventually(lambda: unseen.rows("SELECT t.n, s, second.n FROM total t, second") == [(6, 21, 6)])
 
 
 @pytest.mark.parametrize("mode", ["AUTO", "FULL"])
@@ -100,19 +100,19 @@ def test_rows_of_a_new_partition(live_db: Database, eventually: Eventually) -> N
     )
     live_db.create("total", "SELECT sum(v) AS s FROM p", schedule="1s")
     live_db.run("CREATE TABLE p2 PARTITION OF p FOR VALUES IN (2); INSERT INTO p2 VALUES (2, 10)")
-    eventually(lambda: live_db.value("SELECT s FROM total") == 11, 30)
+    eventually(lambda: live_db.value("SELECT s FROM total") == 11)
     live_db.run("DROP TABLE p1")
-    eventually(lambda: live_db.value("SELECT s FROM total") == 10, 30)
+    eventually(lambda: live_db.value("SELECT s FROM total") == 10)
 
 
 def test_a_function_that_is_replaced_or_dropped(live_db: Database, eventually: Eventually) -> None:
     live_db.run(TABLE + "; CREATE FUNCTION twice(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 2 * v'")
     live_db.create("total", "SELECT sum(twice(v)) AS s FROM t", schedule="1s")
     live_db.run("CREATE OR REPLACE FUNCTION twice(v int) RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 3 * v'")
-    eventually(lambda: live_db.value("SELECT s FROM total") == 45, 30)
+    eventually(lambda: live_db.value("SELECT s FROM total") == 45)
     live_db.run("DROP FUNCTION twice(int)")
     failed = "SELECT min(error_message) FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'"
-    eventually(lambda: live_db.value(failed), 30)
+    eventually(lambda: live_db.value(failed))
     assert "twice" in live_db.value(failed)
 
 

@@ -19,7 +19,7 @@ from tests.e2e.client_threads import ClientThreads
 from tests.e2e.conftest import Database, Headwater, _database
 
 Eventually = Callable[..., Any]
-PATIENCE = 30.0
+PATIENCE = 90.0
 """Seconds for what takes two or three looks of the server, one a second."""
 
 QUERIES = {
@@ -139,9 +139,12 @@ class Writers(ClientThreads):
 
 
 def create_all(db: Database, **arguments: Any) -> None:
+    """Which may meet that a source that it reads is just beginning to be captured from the log; see `refresh_all`."""
     db.run(TABLES)
     for name, query in QUERIES.items():
-        db.create(name, query, refresh_mode="DIFFERENTIAL", **arguments)
+        while not db.value("SELECT to_regclass(%s) IS NOT NULL", name):
+            with suppress(psycopg.errors.SerializationFailure):
+                db.create(name, query, refresh_mode="DIFFERENTIAL", **arguments)
 
 
 def refresh_all(db: Database) -> None:

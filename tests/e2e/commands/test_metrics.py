@@ -65,7 +65,7 @@ class Measured(Headwater):
     def address(self) -> str:
         return re.findall(r"url=http://(\S+)/metrics", self.log)[-1]
 
-    def get(self, path: str, timeout: float = 5.0) -> tuple[int, str]:
+    def get(self, path: str, timeout: float = 30.0) -> tuple[int, str]:
         request = urllib.request.Request(f"http://{self.address}{path}", headers=OPENMETRICS)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -113,7 +113,7 @@ def test_statements_bytes_errors_and_waits_are_counted(measured: Measured) -> No
     with psycopg.connect(measured.dsn(), autocommit=True) as connection:
         for _ in range(40):
             connection.execute("SELECT pg_catalog.repeat('x', 1000)")
-        connection.execute("SELECT pg_sleep(0.3)")
+        connection.execute("SELECT pg_sleep(1)")
         for statement in ("SELECT 1 / 0", "SELECT nothing", "SELECT pgtrickle.refresh_stream_table('nothing')"):
             with pytest.raises(psycopg.Error):
                 connection.execute(statement)
@@ -145,9 +145,9 @@ def test_statements_bytes_errors_and_waits_are_counted(measured: Measured) -> No
         - grown("headwater_statement_duration_seconds_bucket", le="0.262144")
         >= 1
     )
-    assert grown("headwater_statement_duration_seconds_sum") > 0.3
+    assert grown("headwater_statement_duration_seconds_sum") > 1
     assert grown("headwater_relay_added_seconds_count") == 2
-    assert 0 < grown("headwater_relay_added_seconds_sum") < 0.3
+    assert 0 < grown("headwater_relay_added_seconds_sum") < 1
 
 
 def values_not_given(found: Scraped) -> list[str]:
@@ -307,7 +307,7 @@ def test_a_postgresql_that_hangs_leaves_stale_values_and_is_not_ready(measured: 
     try:
         began = time.monotonic()
         found = measured.scrape()
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
         found = measured.until(lambda found: found.value("headwater_up") == 0)
         found = measured.until(lambda found: found.value("headwater_database_up", database="postgres") == 0)
         assert found.value("headwater_database_age_seconds", database="postgres") > 5

@@ -131,12 +131,18 @@ def test_monitoring(t: Database, eventually: Eventually) -> None:
     }
     assert status["public.now_"] == ["ACTIVE", "IMMEDIATE", None]
     t.run("SELECT pg_sleep(2.5)")
+    t.run(f"SET my.began = '{t.value('SELECT clock_timestamp()')}'")
     t.run("INSERT INTO t VALUES (1000, 1, 1)")
-    assert t.value("SELECT pgtrickle.get_staleness('now_')") < 1
-    assert t.value("SELECT staleness < '1s' FROM pgtrickle.pgt_status() WHERE name = 'public.now_'")
-    assert t.value("SELECT staleness_secs < 1 AND NOT stale FROM pgtrickle.st_refresh_stats() WHERE pgt_name = 'now_'")
-    assert t.value("SELECT staleness < '1s' AND NOT stale FROM pgtrickle.pg_stat_stream_tables WHERE pgt_name = 'now_'")
-    assert t.value("SELECT staleness < '1s' FROM pgtrickle.stream_tables_info WHERE pgt_name = 'now_'")
+    since = "clock_timestamp() - current_setting('my.began')::timestamptz"  # where it is the 2.5 s older, it is not new
+    seconds = f"extract(epoch FROM {since})"
+    for new in (
+        f"SELECT pgtrickle.get_staleness('now_') <= {seconds}",
+        f"SELECT staleness <= {since} FROM pgtrickle.pgt_status() WHERE name = 'public.now_'",
+        f"SELECT staleness_secs <= {seconds} AND NOT stale FROM pgtrickle.st_refresh_stats() WHERE pgt_name = 'now_'",
+        f"SELECT staleness <= {since} AND NOT stale FROM pgtrickle.pg_stat_stream_tables WHERE pgt_name = 'now_'",
+        f"SELECT staleness <= {since} FROM pgtrickle.stream_tables_info WHERE pgt_name = 'now_'",
+    ):
+        assert t.value(new), new
     # What it reads lacks that row.
     assert t.value("SELECT pgtrickle.get_staleness('later')") > 2
     assert t.value("SELECT stale FROM pgtrickle.st_refresh_stats() WHERE pgt_name = 'later'") is False

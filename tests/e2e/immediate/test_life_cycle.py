@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -292,7 +293,7 @@ def test_dropped_while_its_source_is_written_to(live: Database, eventually: Call
     writer.execute("INSERT INTO t VALUES (1000, 1, 1)")
     live.run("SELECT pgtrickle.alter_stream_table('joined', status => 'SUSPENDED')")
     writer.execute("INSERT INTO t VALUES (1001, 1, 1)")
-    live.run("SET lock_timeout = '5s'")
+    live.run("SET lock_timeout = '60s'")
     writer.commit()
     live.run("SELECT pgtrickle.drop_stream_table('joined')")
     live.run("INSERT INTO t VALUES (1002, 1, 1)")
@@ -427,13 +428,25 @@ def test_triggers_are_used_again_while_somebody_is_about_to_remove_them(
 ) -> None:
     """Who waited for their tables looks again."""
     tu.create("sums", SUMS, refresh_mode="IMMEDIATE")
-    tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'DIFFERENTIAL')")
     other, onlooker = tu.connect(), tu.bypass()
     waits = f"SELECT FROM pg_locks WHERE pid = {other.info.backend_pid} AND NOT granted"
+    seen = threading.Event()
+
+    def remove() -> None:
+        while not seen.is_set():  # it waits for half a second at most
+            other.execute("SELECT pgtrickle._end_captures()")
+
     with ThreadPoolExecutor() as threads:
-        with tu.connection.transaction():
-            tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'IMMEDIATE')")
-            removing = threads.submit(other.execute, "SELECT pgtrickle._end_captures()")
-            eventually(lambda: onlooker.execute(waits.encode()).fetchall(), what="somebody who waits")
+        removing = None
+        while removing is None:
+            tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'DIFFERENTIAL')")
+            with tu.connection.transaction():
+                tu.run("SELECT pgtrickle.alter_stream_table('sums', refresh_mode => 'IMMEDIATE')")
+                if onlooker.execute("SELECT FROM pgtrickle._unused_immediate()").fetchall():  # the server was not first
+                    removing = threads.submit(remove)
+                    try:
+                        eventually(lambda: onlooker.execute(waits.encode()).fetchall(), what="somebody who waits")
+                    finally:
+                        seen.set()
         removing.result()
     assert_immediate(tu, "sums")

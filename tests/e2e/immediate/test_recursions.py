@@ -58,7 +58,7 @@ def test_a_recursion_is_followed_so_deep_and_no_deeper(forest: Database, what: s
     if what != "semi-naive, different":
         writer.execute("INSERT INTO n VALUES (40, 41), (41, 40)")  # a cycle that nothing leads to
         forest.assert_current("st")
-    writer.execute("SET pg_trickle.ivm_recursive_max_depth = 0; SET statement_timeout = '20s'")
+    writer.execute("SET pg_trickle.ivm_recursive_max_depth = 0; SET statement_timeout = '60s'")
     writer.execute(
         "INSERT INTO n SELECT 1000 + i, CASE i WHEN 1 THEN 500 ELSE 999 + i END FROM generate_series(1, 300) i"
     )

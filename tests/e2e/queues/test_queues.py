@@ -140,8 +140,9 @@ def test_retries_and_dead_letters_move_with_the_clock(queues: Database, eventual
 
 def test_delayed_events_are_delivered_when_they_are_due(queues: Database, eventually: Eventually) -> None:
     make(queues, "delayed", "c")
-    queues.run("SELECT pgque.send_at('delayed', 'reminder', '{\"n\": 1}'::jsonb, now() + interval '1 second')")
-    assert queues.value("SELECT count(*) FROM pgque.delayed_events") == 1
+    with queues.connection.transaction():
+        queues.run("SELECT pgque.send_at('delayed', 'reminder', '{\"n\": 1}'::jsonb, now() + interval '1 second')")
+        assert queues.value("SELECT count(*) FROM pgque.delayed_events") == 1
     due = "SELECT now() >= de_deliver_at FROM pgque.delayed_events"
     assert eventually(lambda: receive(queues, "delayed", "c")) == ['{"n": 1}']
     assert queues.rows(due) == []

@@ -47,6 +47,6 @@ def test_subscription_goes_on_where_it_was(live_db: Database, eventually: Eventu
         closed = int(max(row[0] for row in told if row[1]))
     live_db.run("INSERT INTO t VALUES (2)")
     with live_db.connect() as reader:
-        reader.execute("SET statement_timeout = '30s'")
+        reader.execute("SET statement_timeout = '90s'")
         reader.execute(f"BEGIN; DECLARE c CURSOR FOR SUBSCRIBE t WITH (SNAPSHOT false) AS OF {closed - 1}".encode())
         assert [row[-1] for row in reader.execute("FETCH 1 c").fetchall()] == [2]

@@ -418,6 +418,6 @@ def test_renamed_source_stays_gated_and_dropped_one_is_forgotten(orders: Databas
 def test_dropping_a_source_does_not_wait_for_who_gates_another(orders: Database) -> None:
     with orders.connect(autocommit=False) as user:
         user.execute("SELECT pgtrickle.gate_source('orders')")
-        orders.run("SET lock_timeout = '5s'; DROP TABLE order_lines; ALTER TABLE orders RENAME TO sales")
+        orders.run("SET lock_timeout = '60s'; DROP TABLE order_lines; ALTER TABLE orders RENAME TO sales")
         user.commit()
     assert [row[:3] for row in orders.rows(GATES)] == [("sales", "public", True)]

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.e2e.conftest import Database, drop_role
+from tests.e2e.conftest import FORGET_TIMES, Database, drop_role
 from tests.e2e.scheduling.loading import seen_while
 from tests.e2e.scheduling.test_units import writing
 
@@ -173,6 +173,7 @@ def test_each_change_is_taken_in_once_through_a_chain(live_db: Database, eventua
     eventually(lambda: not any(db.difference(name) for name in names))
     assert db.rows("SELECT DISTINCT status FROM pgtrickle.pgt_refresh_history") == [("COMPLETED",)]
     assert db.value("SELECT count(*) FROM pgtrickle.pgt_scheduler_jobs WHERE unit_kind = 'atomic_group'") > 0
+    db.run(FORGET_TIMES)
     db.run("INSERT INTO t SELECT n, n % 5, n FROM generate_series(1000, 1010) n")
     eventually(lambda: not any(db.difference(name) for name in names))
     together = {db.history(name)[-1]["data_timestamp"] for name in names}

@@ -16,23 +16,23 @@ def visible_after(db: Database, leaf: str, n: int) -> float:
     db.run("UPDATE source SET n = %s WHERE id = 1", n)
     began = time.perf_counter()
     while db.value(f"SELECT n FROM {leaf} WHERE id = 1") != n:
-        assert time.perf_counter() < began + 30
+        assert time.perf_counter() < began + 90
         time.sleep(0.001)
     return time.perf_counter() - began
 
 
 def test_commit_is_visible_at_once_through_a_chain(live_db: Database) -> None:
-    """Where each waited for its schedule it would take half of 5 s in the median."""
+    """Where each waited for its schedule it would take half of 10 s in the median."""
     db = live_db
     db.run("CREATE TABLE source (id int PRIMARY KEY, n int)")
     db.run("INSERT INTO source VALUES (1, 0), (2, 0)")
-    db.create("first", "SELECT id, n FROM source", schedule="5s")
-    db.create("second", "SELECT id, n FROM first", schedule="5s")
+    db.create("first", "SELECT id, n FROM source", schedule="10s")
+    db.create("second", "SELECT id, n FROM first", schedule="10s")
     db.create("seldom", "SELECT id, n FROM source", schedule="10m")
     db.create("at_commit", "SELECT id, n FROM source", schedule="ON COMMIT")
     assert db.state("at_commit")["schedule"] == "1s"
     took = [visible_after(db, "second", n) for n in range(1, 8)]
-    assert statistics.median(took) < 0.8
+    assert statistics.median(took) < 2
     assert db.value("SELECT n FROM seldom WHERE id = 1") == 0  # a long schedule saves work
     db.assert_current("first", "second")
     db.run("SET pg_trickle.min_schedule_seconds = 60")

@@ -168,6 +168,7 @@ def test_two_loaders_of_a_source_wait_for_each_other(orders: Database) -> None:
     with pytest.raises(psycopg.errors.LockNotAvailable):
         second.execute(ADVANCE, ["orders", "2026-03-01"])
     first.commit()
+    second.execute("RESET lock_timeout")
     with pytest.raises(psycopg.errors.InvalidParameterValue):
         second.execute(ADVANCE, ["orders", "2026-03-01"])
 

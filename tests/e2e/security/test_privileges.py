@@ -208,7 +208,7 @@ ESCAPES = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("by", ["owner", "superuser"])
 @pytest.mark.parametrize("escape", list(ESCAPES))
 def test_function_in_a_defining_query_gains_no_rights(
@@ -251,7 +251,7 @@ TRAPS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("by", ["owner", "superuser", "scheduler"])
 @pytest.mark.parametrize("trap", list(TRAPS))
 def test_what_a_function_leaves_in_the_session_gains_no_rights(

@@ -66,7 +66,7 @@ def test_readers_go_on_while_another_query_is_computed(db: Database, eventually:
     db.run("CREATE INDEX st_region ON st (region)")
     oid = db.value("SELECT 'st'::regclass::oid::int")
     with computing(db, eventually, QUERIES[name], end="COMMIT" if name == "rows" else "") as failures:
-        db.run("SET statement_timeout = '10s'")
+        db.run("SET statement_timeout = '60s'")
         assert db.value("SELECT sum(total) FROM st") == 1275
         db.run("UPDATE orders SET amount = amount + 1 WHERE id <= 10; SET statement_timeout = 0")
     assert failures == []

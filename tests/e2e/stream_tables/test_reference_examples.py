@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from psycopg import errors
 
-from tests.e2e.conftest import Database, Headwater, _database
+from tests.e2e.conftest import FORGET_TIMES, Database, Headwater, _database
 
 HERE = Path(__file__).parent
 EXAMPLES = {
@@ -298,14 +298,14 @@ def test_example_follows_its_sources(examples: Database, example: str) -> None:
             with examples.connection.transaction():
                 for source in sources:
                     examples.run(CHANGES[source][what])
-            forget_times(examples)
+            examples.run(FORGET_TIMES)
             examples.refresh(stored)
             assert differs(examples, stored) == [], change
         with examples.connection.transaction():
             for source in sources:
                 for statement in rearrangements(examples, source):
                     examples.run(statement)
-        forget_times(examples)
+        examples.run(FORGET_TIMES)
         examples.refresh(stored)
         assert differs(examples, stored) == [], "other keys, or more copies"
         assert {row["action"] for row in examples.history(stored)[1:]} <= {"DIFFERENTIAL", "NO_DATA"}
@@ -363,11 +363,6 @@ def test_example_with_its_schedule_is_refused_in_immediate_mode(examples: Databa
     refreshed = re.sub(r",\s*refresh_mode => '\w+'", "", EXAMPLES[example])
     with pytest.raises(errors.FeatureNotSupported, match=r"schedule .* is not supported in IMMEDIATE mode"):
         examples.run(f"{refreshed.rstrip(');').rstrip()}, refresh_mode => 'IMMEDIATE')")
-
-
-def forget_times(database: Database) -> None:
-    """How fast the machine was just now shall not decide how AUTO refreshes next."""
-    database.run("UPDATE pgtrickle.pgt_stream_tables SET auto_threshold = NULL")
 
 
 def sources_of(database: Database, stored: str) -> list[str]:

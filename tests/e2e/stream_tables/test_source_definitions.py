@@ -60,7 +60,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("change", "mode"),
     [

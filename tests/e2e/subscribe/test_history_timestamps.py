@@ -139,18 +139,22 @@ def test_the_past_is_told_so_where_evaluation_is_slow(past: Database, eventually
     """Commits come faster than the query follows: it is told of at fewer timestamps, and these are the past's."""
     past.run(
         "CREATE FUNCTION slowly(int) RETURNS int LANGUAGE plpgsql IMMUTABLE"
-        " AS 'BEGIN PERFORM pg_sleep(0.3); RETURN $1; END'"
+        " AS 'BEGIN WHILE NOT pg_try_advisory_xact_lock_shared(1) LOOP PERFORM pg_sleep(0.01); END LOOP;"
+        " RETURN $1; END'"
     )
     what = "(SELECT id, slowly(n) AS n FROM t WHERE id > 1000)"
     live = past.connect(autocommit=False)
     live.execute(f"DECLARE c CURSOR FOR {with_options(what, 'PROGRESS, SNAPSHOT = false')}")
     ((start, *_),) = live.execute("FETCH 1 c").fetchall()
-    with past.connect(autocommit=False) as writer:
+    evaluated = "SELECT FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
+    with past.connect(autocommit=False) as writer, past.bypass() as gate:
+        gate.execute("SELECT pg_advisory_lock(1)")
         for number in range(1, 13):
             writer.execute("INSERT INTO t VALUES (%s, 'new', 1)", [1000 + number])
             ((xid,),) = writer.execute("SELECT pg_current_xact_id()::text").fetchall()
             writer.commit()
-            time.sleep(0.05)
+            if number == 1:
+                eventually(lambda: gate.execute(evaluated).fetchall(), what="the evaluation of the first")
     end = eventually(lambda: timestamp_of(past, xid)) + 1
     told = [row for row in updates(live, "c", lambda closed: closed >= end) if row[0] < end]
     found = past.rows(with_options(what, "SNAPSHOT = false") + f" AS OF {start} UP TO {end}")

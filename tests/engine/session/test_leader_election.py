@@ -16,7 +16,7 @@ from engine.session.leader_election import Rival, beating, elected
 from engine.session.pool import DatabasePool, PooledSession
 from server.postgres.cluster import EmbeddedPostgres
 
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 @pytest.fixture

@@ -439,7 +439,7 @@ def test_cleanup_waits_for_no_lock_and_does_the_others(subscriptions: Subscripti
             await lab.run(f"INSERT INTO {name} VALUES (1)")
             await s.until(1)
         ending, other = await lab.connect(), await lab.connect()
-        await other.execute("SET statement_timeout = '5s'")
+        await other.execute("SET statement_timeout = '60s'")
         held, free = [await lab.value(f"SELECT '{name}'::regclass::oid::bigint") for name in ("held", "free")]
 
         async def cleaned(relid: int) -> None:
