@@ -165,7 +165,8 @@ def _refreshes(through: Connection) -> Iterator[Pair]:
             _create(through, f"{name}_{mode}", query, mode.upper())
             yield Pair(f"refresh {name}, 1 % changed, {mode}", refresh(f"{name}_{mode}"), view(name), change)
             through.execute("SELECT pgtrickle._cleanup_buffers()")
-    yield Pair("refresh that finds nothing, by SELECT 1", refresh("filter_differential"), lambda: through.execute("SELECT 1"))
+    nothing = refresh("filter_differential")
+    yield Pair("refresh that finds nothing, by SELECT 1", nothing, lambda: through.execute("SELECT 1"))
     for name in QUERIES:
         for mode in ("differential", "full"):
             through.execute("SELECT pgtrickle.drop_stream_table(%s)", [f"{name}_{mode}"])

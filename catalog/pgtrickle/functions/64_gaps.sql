@@ -2,9 +2,10 @@
 
 
 -- Mark the stream tables whose capture has a gap, or one of whose sources or functions has changed or is gone, so that the next
--- look of the scheduler finds them due; returns how many. What a refresh would find broken is found here, too (_refresh_context). The event trigger has marked most of them already. This is for what it does not
--- see: DDL with event_triggers = off, or where the engine's role may not create event triggers; partitions that were created
--- or dropped; functions. What is just being refreshed is left for the next time. For the engine.
+-- look of the scheduler finds them due; returns how many. It finds what a refresh would find broken (_refresh_context). The
+-- event trigger has marked most of them already. This is for what it does not see: DDL with event_triggers = off, or where the
+-- engine's role may not create event triggers; partitions that were created or dropped; functions. What is just being refreshed
+-- is left for the next time. For the engine.
 CREATE OR REPLACE FUNCTION pgtrickle._mark_gaps() RETURNS int
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan SET lock_timeout = '100ms' AS $$
 DECLARE
