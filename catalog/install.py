@@ -21,6 +21,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -242,6 +243,34 @@ async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[D
     if not _is_current(present, scripts, superuser) or await untrusted(session, {system: place}):
         return None
     return await _damage(session, {system: place})
+
+
+class Due(StrEnum):
+    """What `install` would do for a system in a database that it may be installed in."""
+
+    NOTHING = "nothing"
+    UPGRADE = "upgrade"
+    INSTALLATION = "installation"
+
+
+async def due(session: SqlSession, system: System) -> Due:
+    """What `install` would do for a system, by the rules of the installation; reads only.
+
+    Raises SqlError where it would be refused: for want of a right, over an extension or a schema of somebody else's, or
+    over the catalog of a newer version.
+    """
+    scripts = bundled_scripts(system)
+    place = await _place(session, system)
+    (present,), superuser, _ = await _present_states(session, [place])
+    current = _is_current(present, scripts, superuser)
+    if not current:
+        await _check_rights(session, system, place)
+    await check_owners(session, system, place)
+    applied = await _applied(session, system, place)
+    _check_not_newer(applied, scripts, system)
+    if current:
+        return Due.NOTHING
+    return Due.UPGRADE if applied else Due.INSTALLATION
 
 
 @lru_cache(16)

@@ -1,4 +1,4 @@
-"""The command line: `headwater serve`, `psql`, `status`, `repair` and `quickstart`."""
+"""The command line: `headwater serve`, `psql`, `status`, `repair`, `doctor` and `quickstart`."""
 
 from __future__ import annotations
 
@@ -450,8 +450,7 @@ def status(data: Data, postgres: Postgres = None) -> None:
     if running is None:
         _not_running(directory)
     try:
-        console = Console()
-        show(running, directory, postgres, console if console.is_terminal else Console(width=PIPE_WIDTH))
+        show(running, directory, postgres, _console())
     except StartupError as error:
         _fail(error)
 
@@ -483,6 +482,40 @@ def repair(
         print("nothing is damaged")
     if not all(one.repaired for one in found):
         raise typer.Exit(FAILED)
+
+
+@app.command()
+def doctor(
+    data: Data,
+    postgres: Postgres = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+) -> None:
+    """Check whether Headwater can work in front of a PostgreSQL, and say what to do where it cannot.
+
+    It only reads. Without --postgres it examines the PostgreSQL behind the server that runs on --data. Exit status 1 if
+    there is an error; warnings say what will not work or not yet.
+    """
+    from server.commands import doctor as checks
+
+    directory = DataDirectory(data)
+    if postgres is None:
+        running = directory.running()
+        if running is None:
+            _not_running(directory)
+        postgres = checks.postgres_of(running, directory)
+    found = checks.examine(postgres)
+    if as_json:
+        print(checks.as_json(postgres, found))
+    else:
+        checks.show(postgres, found, _console())
+    if not checks.passed(found):
+        raise typer.Exit(FAILED)
+
+
+def _console() -> Console:
+    """What is shown goes to stdout, and is not wrapped where that is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
 
 
 @app.command()

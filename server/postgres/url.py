@@ -149,6 +149,11 @@ class PostgresUrl:
             return []  # it takes a superuser, or a grant
         return [f"line {row[0]}: {' '.join(str(part) for part in row[1:] if part)}" for row in rows]
 
+    def is_asked_for_password(self) -> bool:
+        """Whether PostgreSQL asks our role for a password, or for GSSAPI, when we connect. Raises psycopg.Error."""
+        with psycopg.connect(self.conninfo(), connect_timeout=10, client_encoding="UTF8") as connection:
+            return bool(connection.pgconn.used_password or connection.pgconn.used_gssapi)
+
     def check(self, *, creates_roles: bool = False) -> str:
         """Connect once; returns the server's version.
 
@@ -181,7 +186,10 @@ class PostgresUrl:
                 "ALTER ROLE … CREATEROLE; or start the server without --spark-postgres.",
             )
         if not OLDEST <= number // 10000 <= NEWEST:
-            raise StartupError(f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}")
+            raise StartupError(
+                f"the PostgreSQL at {shown} is version {version}; supported are {OLDEST} to {NEWEST}",
+                "Upgrade PostgreSQL." if number // 10000 < OLDEST else "Upgrade Headwater.",
+            )
         return version
 
 

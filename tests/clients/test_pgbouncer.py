@@ -14,7 +14,10 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
+from server.commands.doctor import examine
+from server.commands.doctor_checks import Outcome
 from server.postgres.cluster import EmbeddedPostgres
+from server.postgres.url import PostgresUrl
 from tests.clients.packages import tool
 from tests.e2e.conftest import Database, Headwater
 
@@ -99,6 +102,9 @@ def test_server_in_front_of_pgbouncer_is_refused(
     with bouncing(cluster, dsn, "session", eventually) as bouncer:
         options = conninfo.conninfo_to_dict(bouncer)
         url = f"postgresql://postgres:{options['password']}@127.0.0.1:{options['port']}/{options['dbname']}"
+        (found,) = examine(PostgresUrl.parse(url))
+        assert found.status == Outcome.ERROR and "there is a connection pooler between" in found.message
+        assert "connect to PostgreSQL itself" in found.todo
         server = Headwater(tmp_path / "data", "--postgres", url)
         with pytest.raises(RuntimeError, match="there is a connection pooler between the server and the PostgreSQL"):
             server.start()
