@@ -63,6 +63,10 @@ REST = 0.05
 LOOK_SHARE = 0.2
 """Part of its time that the scheduler looks, at most, so that a storm of commits does not become a storm of looks."""
 
+CHECK_SECONDS = 0.06
+"""A stream table without captured changes can be out of date if capture has a gap, which a refresh notices. So while
+anything changes in the database one after the other is checked, one in so many seconds."""
+
 SHORTEST_PAUSE = 0.002
 """Least seconds between two looks."""
 
@@ -72,8 +76,7 @@ BUSY_CLEANUP_INTERVAL = 5.0
 """The same while stream tables are being refreshed: most often they soon are, and it is better done then."""
 
 GAP_INTERVAL = 5.0
-"""Seconds between looks for stream tables whose capture has a gap, or whose sources have changed, unseen by an event
-trigger."""
+"""Seconds between looks for stream tables whose capture has a gap that no event trigger has seen."""
 
 PRUNING_INTERVAL = 3600.0
 
@@ -375,16 +378,12 @@ class Scheduler:
         acting = await acting_roles(session, tables) if is_declared(tables) else frozenset()
         self._next_look = self._find_due(tables, self._position, changed, acting)
         rest = version is not None and self._position is not None and not self._due
-        self._resting = (
-            (self._position, version) if rest and all(self._rests(each, changed) for each in tables) else None
-        )
+        self._resting = (self._position, version) if rest and all(map(self._rests, tables)) else None
         self._announcements.compare(tables)
 
-    def _rests(self, table: StreamTable, changed: Container[int]) -> bool:
+    def _rests(self, table: StreamTable) -> bool:
         """Whether a stream table is not due, and time alone does not make it so."""
-        return table.cron is None and (
-            table.status == Status.SUSPENDED or self._is_idle(table, self._position, changed)
-        )
+        return table.cron is None and (table.status == Status.SUSPENDED or self._is_idle(table, self._position))
 
     async def _changed(self, session: SqlSession) -> frozenset[int]:
         """The stream tables that a captured change may wait for. Not asked again while nothing can have changed."""
@@ -462,7 +461,10 @@ class Scheduler:
                 self._paces[table.pgt_id].age(table, now)  # counts from now on, whatever becomes of PostgreSQL's clock
                 read = graph.reads(table.pgt_id)
                 upstream: set[int] = set().union(*(nearest[each] for each in read if each not in unit.ids))
-                look.add(table, read, upstream, idle=self._is_idle(table, position, changed))
+                idle = self._is_idle(table, position) or (
+                    changed is not None and table.pgt_id not in changed and self._is_checked(table, now)
+                )
+                look.add(table, read, upstream, idle=idle)
             due, wait = self._due_now(look, schedules, position, now)
             next_look = min(next_look, now + wait)
             nearest |= dict.fromkeys(unit.ids, due or look.upstream)
@@ -525,13 +527,18 @@ class Scheduler:
         self._enqueued = max(self._enqueued + 1, int(unit.members[0].clock * 1e6))
         return Job(unit.key, self._enqueued, 1 + max(pace.failures for pace in paces), self._process)
 
-    def _is_idle(self, table: StreamTable, position: int | None, changed: Container[int] | None = None) -> bool:
-        """Nothing has been captured for the stream table since it was found up to date; nothing at all where those
-        that captured changes may wait for (`changed`) are not known."""
+    def _is_idle(self, table: StreamTable, position: int | None) -> bool:
+        """Nothing at all has been captured since the stream table was found up to date."""
         seen = self._paces[table.pgt_id].seen
-        if seen is None or table.needs_reinit or table.untracked:
+        return seen is not None and seen == position and not table.needs_reinit and not table.untracked
+
+    def _is_checked(self, table: StreamTable, now: float) -> bool:
+        """Whether it was refreshed or found up to date so lately that only a captured change makes it due."""
+        pace = self._paces[table.pgt_id]
+        if pace.seen is None or table.needs_reinit or table.untracked:
             return False
-        return seen == position or (changed is not None and table.pgt_id not in changed)
+        spread = 0.5 + table.pgt_id * 0.618 % 1  # not all at once
+        return now - pace.checked < CHECK_SECONDS * len(self._paces) * spread
 
     def _seconds_to_wait(self, table: StreamTable, schedule: float, now: float, *, found: bool = False) -> float:
         """Until a stream table that may have changes is due: its rows may be as old as its schedule says, or its cron

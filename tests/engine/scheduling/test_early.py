@@ -84,7 +84,7 @@ def test_many_stream_tables_share_a_budget() -> None:
 
 
 async def test_change_elsewhere_makes_few_stream_tables_due() -> None:
-    """Of many the ones with changes, however long the others have not been refreshed."""
+    """Of many the ones with changes, and those that were not checked for long: capture can have a gap."""
     lab = Laboratory()
     tables = [stream_table(n, BASE) for n in range(1, 401)]
     lab.scheduler._find_due(tables, 1, frozenset())
@@ -97,4 +97,4 @@ async def test_change_elsewhere_makes_few_stream_tables_due() -> None:
     assert set(lab.scheduler._due) == {7, 9}
     lab.now += 60.0
     lab.scheduler._find_due(tables, 3, frozenset())
-    assert set(lab.scheduler._due) == {7, 9}
+    assert len(lab.scheduler._due) == 400
