@@ -6,6 +6,7 @@ import gc
 import os
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -90,10 +91,13 @@ def _postgres(value: str) -> PostgresUrl:
         raise typer.BadParameter(str(error)) from error
 
 
-def _log_level(value: str) -> str:
-    if value not in logs.LEVELS:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(logs.LEVELS)}")
-    return value
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in choices:
+            raise typer.BadParameter(f"{value!r} is none of {', '.join(choices)}")
+        return value
+
+    return check
 
 
 def _traces(value: str | None) -> str | None:
@@ -103,12 +107,6 @@ def _traces(value: str | None) -> str | None:
         return None if value is None else parse_url(value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def _log_format(value: str) -> str:
-    if value not in logs.FORMATS:
-        raise typer.BadParameter(f"{value!r} is none of {', '.join(logs.FORMATS)}")
-    return value
 
 
 def _metrics(value: str | None) -> str | None:
@@ -352,7 +350,7 @@ def serve(
         typer.Option(
             envvar="HEADWATER_LOG_LEVEL",
             metavar="LEVEL",
-            callback=_log_level,
+            callback=_one_of(logs.LEVELS),
             help=f"One of {', '.join(logs.LEVELS)}.",
         ),
     ] = "info",
@@ -362,7 +360,7 @@ def serve(
             "--log-format",
             envvar="HEADWATER_LOG_FORMAT",
             metavar="FORMAT",
-            callback=_log_format,
+            callback=_one_of(logs.FORMATS),
             help="What a line of the log is: [bold]console[/], for people, or [bold]json[/], an object for programs.",
         ),
     ] = "console",
