@@ -50,7 +50,7 @@ def mallory(live_db: Any) -> Iterator[Connection]:
     live_db.run(f"ALTER DATABASE {live_db.name} SET pg_trickle.enabled = off")
     live_db.run("DELETE FROM pgtrickle.pgt_requests")
     live_db.run(WAKE)
-    drop_role(live_db, name)
+    drop_role(live_db.connection, name)
 
 
 @pytest.fixture

@@ -161,7 +161,8 @@ def test_postgres_writes_what_has_changed_while_the_rest_of_the_server_ends(serv
         assert served.end() == 0
         assert "no checkpoint before the end" not in served.log.read_text()
         log = "".join(file.read_text() for file in (data / "log").glob("postgres-*.log"))
-        *_, before, after = log.split("received fast shutdown request")
+        run = log.rpartition("database system is ready to accept connections")[2]
+        before, _, after = run.partition("received fast shutdown request")
         assert after.count("checkpoint starting: shutdown") == 1
         if written := before.count("checkpoint starting: immediate force wait"):
             break

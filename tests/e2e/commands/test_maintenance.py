@@ -7,6 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.e2e.conftest import drop_role
+
 
 @pytest.fixture(autouse=True)
 def shop(db: Any) -> None:
@@ -341,7 +343,7 @@ def test_triggers_rules_and_policies_that_would_cancel_a_refresh_are_refused(db:
         db.run("ALTER TABLE copy NO FORCE ROW LEVEL SECURITY")
         db.assert_refreshed("copy")
     finally:
-        db.run(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+        drop_role(db.connection, role)
 
 
 def test_refreshes_leave_little_behind_where_an_old_snapshot_is_kept(db: Any) -> None:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from psycopg import errors
 
-from tests.e2e.conftest import Database, Headwater
+from tests.e2e.conftest import Database, Headwater, drop_role
 
 LONG_AGO = 1_700_000_000
 Rows = list[tuple[Any, ...]]
@@ -261,8 +261,7 @@ def test_postgresql_decides_who_may(db: Database, tmp_path: Path) -> None:
             fisher.execute("SELECT pgtrickle.create_stream_table('fished', 'SELECT * FROM events')")
             assert fisher.execute("SELECT id, kind FROM fished").fetchall() == [(1, "a")]
     finally:
-        db.run("DROP OWNED BY fisher CASCADE")
-        db.run("DROP ROLE fisher")
+        drop_role(db.connection, "fisher")
 
 
 def test_lake_tables_are_computed_on_either_executor(db: Database, tmp_path: Path) -> None:

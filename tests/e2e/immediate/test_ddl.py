@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from server.postgres.cluster import binaries
-from tests.e2e.conftest import Database
+from tests.e2e.conftest import Database, drop_role
 
 QUERIES = {
     "sums": "SELECT v % 3 AS g, count(*) AS n, sum(v) AS s FROM t GROUP BY v % 3",
@@ -346,7 +346,8 @@ def test_rights_that_are_taken_away(live: Database, eventually: Callable[..., An
         eventually(lambda: "TRIGGER" in (live.state("theirs")["fallback_reason"] or ""))
         eventually(lambda: live.difference("theirs") == [])
     finally:
-        live.run("RESET ROLE; DROP OWNED BY reader_of_immediate CASCADE; DROP ROLE reader_of_immediate")
+        live.run("RESET ROLE")
+        drop_role(live.connection, "reader_of_immediate")
 
 
 def test_functions_that_change_or_go(live: Database, eventually: Callable[..., Any]) -> None:

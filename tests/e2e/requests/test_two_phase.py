@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from tests.e2e.conftest import Database, Headwater
+from tests.e2e.conftest import Database, Headwater, drop_role
 
 Eventually = Callable[..., Any]
 
@@ -148,7 +148,7 @@ def test_in_another_role_than_the_sessions_own(quiet: Database) -> None:
         quiet.run("COMMIT PREPARED 'both'")
         quiet.assert_current("sums")
     finally:
-        quiet.run("DROP OWNED BY two_phase_owner CASCADE; DROP ROLE two_phase_owner")
+        drop_role(quiet.connection, "two_phase_owner")
 
 
 def test_temporary_source_is_refused_without_a_notice(quiet: Database) -> None:

@@ -125,9 +125,8 @@ def test_rights(db: Database) -> None:
         )
         both.execute(f"SELECT pgtrickle.{call}".encode())
     finally:
-        db.run("DROP OWNED BY grp_both CASCADE")
         for role in ("grp_both", "grp_alice", "grp_bob"):
-            drop_role(db, role)
+            drop_role(db.connection, role)
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read"])

@@ -36,7 +36,7 @@ def alice(live_db: Any) -> Any:
     connection = live_db.connect(user=name, password="secret")
     connection.execute("CREATE TABLE mine (id int PRIMARY KEY); INSERT INTO mine VALUES (1)")
     yield connection
-    drop_role(live_db, name)
+    drop_role(live_db.connection, name)
 
 
 MALFORMED: list[tuple[str, Any]] = [

@@ -263,7 +263,7 @@ def test_views_materialized_views_publications_and_policies_on_a_stream_table(ma
             assert tenant.execute("SELECT customer_id FROM order_totals").fetchall() == [(2,)]
     finally:
         db.run("DROP PUBLICATION my_pub")
-        drop_role(db, "tenant")
+        drop_role(db.connection, "tenant")
 
 
 def test_a_defining_query_may_name_stream_tables_by_the_schema_of_the_functions(made: Database) -> None:

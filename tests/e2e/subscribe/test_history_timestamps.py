@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.e2e.conftest import Database, Headwater, _database
+from tests.e2e.conftest import Database, Headwater, _database, drop_role
 from tests.e2e.subscribe.following import timestamp_of
 
 Eventually = Callable[..., Any]
@@ -188,7 +188,7 @@ def reader(past: Database) -> Iterator[str]:
     name = f"reader_{os.getpid()}"
     past.run(f"CREATE ROLE {name}; GRANT SELECT (n) ON t TO {name}")
     yield name
-    past.run(f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
+    drop_role(past.connection, name)
 
 
 def test_who_may_only_read_is_told_of_the_past(past: Database, reader: str) -> None:
