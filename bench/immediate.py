@@ -9,7 +9,8 @@ knows the query. (They take no locks, so they are right as long as one client wr
 round. Statements go to PostgreSQL past the server, as prepared ones, one transaction each, with synchronous_commit off:
 with it the disk would hide what is to be seen. Medians of a single-row insert, update and delete, and of the same with
 `--changed` rows. What is shown beside the bare time is the factor of each of the others, and that of one by the other.
-At the end both tables are held against the query.
+At the end all tables are held against the query. Where PostgreSQL has the extension pg_ivm, a fourth copy is under a
+view that it maintains, for the queries that it takes.
 
 Then clients insert single rows into groups of their own, one client against several, with synchronous_commit on.
 """
@@ -37,6 +38,8 @@ from bench.serving import Served, served
 Connection = psycopg.Connection[Any]
 
 SCHEMAS = ("bare", "stream", "hand")
+IMMV = "immv"
+"""The schema of what the extension maintains, whose views are called so."""
 SOURCES = """
 CREATE SCHEMA {schema};
 CREATE TABLE {schema}.area (id int PRIMARY KEY, name text NOT NULL);
@@ -159,6 +162,17 @@ def _with_old(statements: str) -> str:
     return statements
 
 
+def with_pg_ivm(connection: Connection, case: Case) -> str | None:
+    """Have pg_ivm keep a table `kept` equal to the query; why it cannot, where it does not take the query."""
+    connection.execute("CREATE EXTENSION IF NOT EXISTS pg_ivm")
+    try:
+        connection.execute("SELECT pgivm.create_immv(%s, %s)", [f"{IMMV}.kept", case.query.format(s=IMMV)])
+    except psycopg.errors.FeatureNotSupported as error:
+        return error.diag.message_primary
+    connection.execute(f"VACUUM (ANALYZE) {IMMV}.kept")
+    return None
+
+
 def measure(connection: Connection, statement: str, keys: range, many: int) -> list[float]:
     """Milliseconds of each execution."""
     times = []
@@ -169,12 +183,15 @@ def measure(connection: Connection, statement: str, keys: range, many: int) -> l
     return times
 
 
-def rounds(connection: Connection, options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
+def rounds(
+    connection: Connection, schemas: tuple[str, ...], options: argparse.Namespace
+) -> dict[str, dict[str, list[float]]]:
     """By kind of statement and schema, the milliseconds of all executions."""
     found: dict[str, dict[str, list[float]]] = {}
     for number in range(options.rounds + 1):
         first = options.rows + 1
-        for schema in SCHEMAS[number % 3 :] + SCHEMAS[: number % 3]:
+        turn = number % len(schemas)
+        for schema in schemas[turn:] + schemas[:turn]:
             for kinds, keys, many in (
                 (SINGLE, range(first, first + options.singles), 0),
                 (MANY, range(first, first + 1), options.changed),
@@ -189,9 +206,9 @@ def rounds(connection: Connection, options: argparse.Namespace) -> dict[str, dic
     return found
 
 
-def check(connection: Connection, case: Case) -> None:
-    """Both tables hold what the query gives."""
-    for schema in SCHEMAS[1:]:
+def check(connection: Connection, schemas: tuple[str, ...], case: Case) -> None:
+    """The tables of all schemas but the first hold what the query gives."""
+    for schema in schemas[1:]:
         query = case.query.format(s=schema)
         columns = ", ".join(d.name for d in connection.execute(f"{query} LIMIT 0".encode()).description or ())
         stored = f"SELECT {columns} FROM {schema}.kept"
@@ -205,7 +222,8 @@ def run_case(server: Served, name: str, case: Case, options: argparse.Namespace)
     """The rows of the table that is shown."""
     with psycopg.connect(server.dsn, autocommit=True) as through, psycopg.connect(server.direct) as connection:
         connection.autocommit = True
-        for schema in SCHEMAS:
+        schemas = (*SCHEMAS, IMMV) if options.pg_ivm else SCHEMAS
+        for schema in schemas:
             through.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
             for statement in SOURCES.format(schema=schema, rows=options.rows).split(";"):
                 through.execute(statement.encode())
@@ -214,11 +232,15 @@ def run_case(server: Served, name: str, case: Case, options: argparse.Namespace)
             [case.query.format(s="stream")],
         )
         hand_written(connection, case)
+        if options.pg_ivm and (why := with_pg_ivm(connection, case)):
+            schemas = SCHEMAS
+            yield name, f"pg_ivm: {why}", "", "", "", "", ""
         connection.execute("SET synchronous_commit = off")
-        for kind, times in rounds(connection, options).items():
-            bare, stream, hand = (statistics.median(times[schema]) for schema in SCHEMAS)
-            yield name, kind, f"{bare:.3f}", f"{stream / bare:.2f}", f"{hand / bare:.2f}", f"{stream / hand:.2f}"
-        check(connection, case)
+        for kind, times in rounds(connection, schemas, options).items():
+            bare, stream, hand, *others = (statistics.median(times[schema]) for schema in schemas)
+            factors = [stream / bare, hand / bare, stream / hand, *(stream / other for other in others)]
+            yield name, kind, f"{bare:.3f}", *(f"{factor:.2f}" for factor in factors)
+        check(connection, schemas, case)
 
 
 def rate(server: Served, clients: int, seconds: float, base: int) -> float:
@@ -251,9 +273,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     options = parser.parse_args()
-    table = Table("query", "statement", "bare, ms", "IMMEDIATE", "by hand", "IMMEDIATE / by hand")
     console = Console(width=120)
     with served() as server:
+        with psycopg.connect(server.direct) as connection:
+            available = connection.execute("SELECT FROM pg_available_extensions WHERE name = 'pg_ivm'").rowcount
+        options.pg_ivm = available == 1
+        table = Table("query", "statement", "bare, ms", "IMMEDIATE", "by hand", "IMMEDIATE / by hand")
+        if options.pg_ivm:
+            table.add_column("IMMEDIATE / pg_ivm")
         for name in options.only:
             for row in run_case(server, name, CASES[name], options):
                 table.add_row(*row)
