@@ -27,6 +27,7 @@ from pathlib import Path
 
 import structlog
 
+from catalog.descriptions import routines
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
 from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
 from catalog.pinned_settings import PINNED_PATH
@@ -81,6 +82,12 @@ class Scripts:
     functions: tuple[Script, ...]
     superuser: tuple[Script, ...]
     title: str = STREAM_TABLES.title
+
+    def last(self, *, superuser: bool) -> tuple[Script, ...]:
+        """The scripts that run each time: functions, and what describes them to their users in the database."""
+        made = self.functions + (self.superuser if superuser else ())
+        described = [one.comment for one in routines(script.sql for script in made) if one.description]
+        return (*made, Script("descriptions", ";\n".join(described))) if described else made
 
     def state(self, *, superuser: bool) -> str:
         """The line by which a database tells whether it is up to date: the last migration, and a digest of everything.
@@ -381,7 +388,7 @@ async def install_in_transaction(
     extschema = quoted(place)
     versions = f"{extschema}.{system.versions}"
     await _migrate(session, scripts, system, place)
-    for script in scripts.functions + (scripts.superuser if superuser else ()):
+    for script in scripts.last(superuser=superuser):
         await session.run_script(script.placed(extschema))
     state = scripts.state(superuser=superuser)
     if system.exclusive:

@@ -11,6 +11,8 @@ CREATE OR REPLACE FUNCTION @extschema@.register_create(
                                   accum_internal._written_order(dimensions) || accum_internal._written_order(resources))
 $$;
 
+-- Create a register whose dimensions and resources are declared as jsonb, which has forgotten in what order they were
+-- written.
 CREATE OR REPLACE FUNCTION @extschema@.register_create(
     name text, dimensions jsonb, resources jsonb, kind text DEFAULT 'balance', totals_period text DEFAULT 'day',
     partition_by text DEFAULT 'month', high_write boolean DEFAULT false, recorder_type text DEFAULT 'text'

@@ -11,6 +11,7 @@ BEGIN
         DROP FUNCTION @extschema@.register_alter(text, jsonb, jsonb, boolean);  -- of an earlier version
     END IF;
 END $$;
+-- Add dimensions and resources to a register, declared as JSON text, or change whether it is written by many.
 CREATE OR REPLACE FUNCTION @extschema@.register_alter(
     p_name text, add_dimensions text DEFAULT NULL, add_resources text DEFAULT NULL, high_write boolean DEFAULT NULL
 ) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -18,13 +19,16 @@ CREATE OR REPLACE FUNCTION @extschema@.register_alter(
                                  accum_internal._written_order(add_dimensions) || accum_internal._written_order(add_resources))
 $$;
 
--- The same for what is jsonb; with new resources alone it is another function, since there are no two of the same defaults.
+-- Add dimensions and resources to a register, declared as jsonb, or change whether it is written by many.
+--
+-- With new resources alone it is another function, since there are no two of the same defaults.
 CREATE OR REPLACE FUNCTION @extschema@.register_alter(
     p_name text, add_dimensions jsonb, add_resources jsonb DEFAULT NULL, high_write boolean DEFAULT NULL
 ) RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT accum_internal._alter(p_name, add_dimensions, add_resources, high_write, NULL)
 $$;
 
+-- Add resources to a register, declared as jsonb.
 CREATE OR REPLACE FUNCTION @extschema@.register_alter(add_resources jsonb, p_name text, high_write boolean DEFAULT NULL)
 RETURNS void LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT accum_internal._alter(p_name, NULL, add_resources, high_write, NULL)

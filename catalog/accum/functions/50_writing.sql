@@ -53,6 +53,7 @@ BEGIN
 END $$;
 
 
+-- Take back all movements of a recorder that is no text. Returns how many there were.
 CREATE OR REPLACE FUNCTION @extschema@.register_unpost(p_register text, p_recorder anynonarray) RETURNS integer
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT accum_internal._unpost(p_register, p_recorder::text)
@@ -74,6 +75,7 @@ BEGIN
 END $$;
 
 
+-- Put movements in the place of all movements of a recorder that is no text. Returns how many have been posted.
 CREATE OR REPLACE FUNCTION @extschema@.register_repost(p_register text, p_recorder anynonarray, p_data jsonb) RETURNS integer
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT accum_internal._repost(p_register, p_recorder::text, p_data)

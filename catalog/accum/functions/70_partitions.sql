@@ -160,8 +160,8 @@ BEGIN
 END $$;
 
 
--- The same for all periods between now and an interval from now, which may be negative. What is in the default partition
--- is moved into those that are made.
+-- Make the partitions of a register for all periods between now and an interval from now, which may be negative. What
+-- is in the default partition is moved into those that are made.
 CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p_interval interval) RETURNS integer
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$ SELECT accum_internal._create_until(p_name, p_interval) $$;
 
@@ -192,7 +192,7 @@ BEGIN
 END $$;
 
 
--- Either of them, for clients that bind parameters without types.
+-- Make partitions ahead of time, by a number of periods or an interval, for clients that bind parameters without types.
 CREATE OR REPLACE FUNCTION @extschema@.register_create_partitions(p_name text, p_ahead text) RETURNS integer
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN coalesce(p_ahead, '0') ~ E'^\\s*[-+]?\\d+\\s*$' THEN accum_internal._create_ahead(p_name, p_ahead::integer)

@@ -122,6 +122,8 @@ END $$;
 
 -- Rebuild the cache from the movements, or the one cell of a hash, in the same way.
 DROP FUNCTION IF EXISTS @extschema@.register_rebuild_cache(text);  -- of an earlier version
+-- Rebuild the balances of a register from its totals and movements, all of them or those of one cell. Returns how many
+-- rows there are.
 CREATE OR REPLACE FUNCTION @extschema@.register_rebuild_cache(p_name text, p_dim_hash bigint DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -4,6 +4,7 @@
 -- are called from those alone, and are nobody's to execute, but for the few that 90_roles.sql lists.
 
 
+-- Send many events of type 'default' to a queue with one statement; returns their ids, in order.
 CREATE OR REPLACE FUNCTION pgque.send_batch(queue_name text, payloads text[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -11,6 +12,7 @@ BEGIN
 END $$;
 
 
+-- Send many JSON events of type 'default' to a queue with one statement; returns their ids, in order.
 CREATE OR REPLACE FUNCTION pgque.send_batch(queue_name text, payloads jsonb[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -18,6 +20,7 @@ BEGIN
 END $$;
 
 
+-- Send many events of a type to a queue with one statement; returns their ids, in order.
 CREATE OR REPLACE FUNCTION pgque.send_batch(queue_name text, type_name text, payloads text[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -25,6 +28,7 @@ BEGIN
 END $$;
 
 
+-- Send many JSON events of a type to a queue with one statement; returns their ids, in order.
 CREATE OR REPLACE FUNCTION pgque.send_batch(queue_name text, type_name text, payloads jsonb[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -171,3 +171,20 @@ CREATE OR REPLACE TRIGGER queues_changed
     AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF queue_id, queue_name, queue_cur_table, queue_disable_insert,
        queue_per_tx_limit ON pgque.queue
     FOR EACH STATEMENT EXECUTE FUNCTION pgque._queues_changed();
+
+
+COMMENT ON FUNCTION pgque.send(queue_name text, payload text) IS
+    'Send an event of type ''default'' to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.send(queue_name text, payload jsonb) IS
+    'Send a JSON event of type ''default'' to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.send(queue_name text, type_name text, payload text) IS
+    'Send an event of a type to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.send(queue_name text, type_name text, payload jsonb) IS
+    'Send a JSON event of a type to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.insert_event(queue_name text, ev_type text, ev_data text) IS
+    'Send an event of a type to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.insert_event(
+    queue_name text, ev_type text, ev_data text, ev_extra1 text, ev_extra2 text, ev_extra3 text, ev_extra4 text
+) IS 'Send an event of a type with further fields to a queue, in the caller''s transaction. Returns its id.';
+COMMENT ON FUNCTION pgque.insert_event_bulk(queue_name text, ev_type text, ev_data_list text[]) IS
+    'Send many events of a type to a queue with one statement. Returns their ids, in order.';

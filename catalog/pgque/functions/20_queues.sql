@@ -1,6 +1,8 @@
 -- Queues: create, drop, configure.
 
 
+-- Create a queue. Returns 1, or 0 where it exists.
+--
 -- The channel `pgque_<queue>` must fit into an identifier.
 CREATE OR REPLACE FUNCTION pgque.create_queue(queue text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -66,6 +68,7 @@ BEGIN
 END $$;
 
 
+-- Drop a queue with its events. Raises an error where it has consumers, unless force takes these with it. Returns 1.
 CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text, force bool) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -97,6 +100,7 @@ BEGIN
 END $$;
 
 
+-- Drop a queue that has no consumers, with its events. Returns 1.
 CREATE OR REPLACE FUNCTION pgque.drop_queue(queue text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -104,7 +108,7 @@ BEGIN
 END $$;
 
 
--- One parameter of a queue; NULL gives it back its default.
+-- Set one parameter of a queue; NULL gives it back its default. Returns 1.
 CREATE OR REPLACE FUNCTION pgque.set_queue_config(queue text, param text, value text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

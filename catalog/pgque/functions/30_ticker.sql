@@ -209,6 +209,7 @@ BEGIN
 END $$;
 
 
+-- Make a tick of each queue for which one is due. Returns how many were made.
 CREATE OR REPLACE FUNCTION pgque.ticker() RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -236,6 +237,7 @@ BEGIN
 END $$;
 
 
+-- Make a tick of one queue, if one is due. Returns its number, or NULL.
 CREATE OR REPLACE FUNCTION pgque.ticker(queue text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -266,7 +268,7 @@ BEGIN
 END $$;
 
 
--- A tick from an external source.
+-- Record a tick that an external source has made, for a queue with an external ticker.
 CREATE OR REPLACE FUNCTION pgque.ticker(queue text, tick_id bigint, "timestamp" timestamptz, event_seq bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -299,8 +301,10 @@ BEGIN
 END $$;
 
 
--- Make the next ticker() see a burst of events. The numbers are drawn one by one, since setval() beside senders could
--- give an id out twice.
+-- Have the next ticker() make a tick of a queue, whatever the time. Returns the last tick there is.
+--
+-- It is made to see a burst of events. The numbers are drawn one by one, since setval() beside senders could give an id
+-- out twice.
 CREATE OR REPLACE FUNCTION pgque.force_next_tick(queue text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -319,6 +323,7 @@ BEGIN
 END $$;
 
 
+-- Another name of force_next_tick.
 CREATE OR REPLACE FUNCTION pgque.force_tick(queue text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -93,6 +93,7 @@ BEGIN
 END $$;
 
 
+-- Subscribe a consumer to a queue: it gets what is sent from the last tick on. Returns 1, or 0 where it is subscribed.
 CREATE OR REPLACE FUNCTION pgque.register_consumer(queue_name text, consumer_id text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -100,6 +101,8 @@ BEGIN
 END $$;
 
 
+-- Subscribe a consumer to a queue from a tick on, or set it back or forward to that. Returns 1, or 0 where it was
+-- subscribed.
 CREATE OR REPLACE FUNCTION pgque.register_consumer_at(queue_name text, consumer_name text, tick_pos bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -134,6 +137,7 @@ BEGIN
 END $$;
 
 
+-- Subscribe a consumer to a queue: it gets what is sent from the last tick on. Returns 1, or 0 where it is subscribed.
 CREATE OR REPLACE FUNCTION pgque.subscribe(queue text, consumer text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -141,6 +145,7 @@ BEGIN
 END $$;
 
 
+-- Remove a consumer's subscription, with what it was to be given again. Returns how many were removed.
 CREATE OR REPLACE FUNCTION pgque.unsubscribe(queue text, consumer text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -233,6 +233,9 @@ BEGIN
 END $$;
 
 
+-- The next batch of a consumer that is at least so old and so large, with the ticks that bound it. The batch it has, if
+-- any.
+--
 -- Out columns are null where there is no batch to be had.
 CREATE OR REPLACE FUNCTION pgque.next_batch_custom(
     queue_name text, consumer_name text, min_lag interval, min_count int4, min_interval interval,
@@ -253,6 +256,7 @@ BEGIN
 END $$;
 
 
+-- The next batch of a consumer, with the ticks that bound it; nulls where there is none.
 CREATE OR REPLACE FUNCTION pgque.next_batch_info(
     queue_name text, consumer_name text,
     OUT batch_id bigint, OUT cur_tick_id bigint, OUT prev_tick_id bigint,
@@ -265,6 +269,7 @@ BEGIN
 END $$;
 
 
+-- The id of the next batch of a consumer, the same until it is finished; NULL where there is none.
 CREATE OR REPLACE FUNCTION pgque.next_batch(queue_name text, consumer_name text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -285,8 +290,10 @@ BEGIN
 END $$;
 
 
--- A cursor over a batch, and its first events. `extra_where` is trusted SQL and goes into the query as it is: so these
--- two have the caller's rights, not the owner's.
+-- A cursor over the events of a batch that meet a condition; returns the first quick_limit of them.
+--
+-- `extra_where` is trusted SQL and goes into the query as it is: so these two have the caller's rights, not the
+-- owner's.
 CREATE OR REPLACE FUNCTION pgque.get_batch_cursor(
     batch_id bigint, cursor_name text, quick_limit int4, extra_where text,
     OUT ev_id bigint, OUT ev_time timestamptz, OUT ev_txid bigint, OUT ev_retry int4, OUT ev_type text, OUT ev_data text,
@@ -305,6 +312,7 @@ BEGIN
 END $$;
 
 
+-- A cursor over the events of a batch; returns the first quick_limit of them.
 CREATE OR REPLACE FUNCTION pgque.get_batch_cursor(
     batch_id bigint, cursor_name text, quick_limit int4,
     OUT ev_id bigint, OUT ev_time timestamptz, OUT ev_txid bigint, OUT ev_retry int4, OUT ev_type text, OUT ev_data text,
@@ -315,8 +323,11 @@ BEGIN
 END $$;
 
 
--- Close a batch. The group's position was moved when a member got its batch; the member's row only gives up its ticks. What
--- is done in parts is seen to afterwards.
+-- Finish a batch: its events are done with, and the consumer gets the next one. Returns 1, or 0 with a warning where it
+-- is not there.
+--
+-- The group's position was moved when a member got its batch; the member's row only gives up its ticks. What is done in
+-- parts is seen to afterwards.
 CREATE OR REPLACE FUNCTION pgque.finish_batch(batch_id bigint) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -362,6 +373,8 @@ BEGIN
 END $$;
 
 
+-- Finish a batch: its events are done with. Returns 1, or 0 where it is finished already.
+--
 -- Becomes part of the query that calls it.
 CREATE OR REPLACE FUNCTION pgque.ack(batch_id bigint) RETURNS integer
 LANGUAGE sql VOLATILE RETURN pgque.finish_batch(batch_id);

@@ -153,3 +153,9 @@ END $$;
 
 CREATE OR REPLACE TRIGGER queues_are_read AFTER INSERT OR DELETE OR TRUNCATE OR UPDATE OF queue_id, queue_name ON pgque.queue
     FOR EACH STATEMENT EXECUTE FUNCTION pgque._readers_follow();
+
+
+COMMENT ON FUNCTION pgque.receive(queue text, consumer text, max_return int) IS
+    'Messages of the consumer''s batch, the next one if it has none; none where nothing is to be had. ack() finishes the '
+    'batch, also what of it was not returned: ask for as many as it may have.';
+COMMENT ON FUNCTION pgque.get_batch_events(batch_id bigint) IS 'The events of a batch, in the order of their ids.';

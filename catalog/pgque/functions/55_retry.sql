@@ -56,6 +56,7 @@ BEGIN
 END $$;
 
 
+-- Have an event of a batch given to the consumer again at a time. Returns 1, or 0 where that has been said already.
 CREATE OR REPLACE FUNCTION pgque.event_retry(batch_id bigint, event_id bigint, retry_time timestamptz) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -71,6 +72,8 @@ BEGIN
 END $$;
 
 
+-- Have an event of a batch given to the consumer again after so many seconds. Returns 1, or 0 where that has been said
+-- already.
 CREATE OR REPLACE FUNCTION pgque.event_retry(batch_id bigint, event_id bigint, retry_seconds integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -78,7 +81,7 @@ BEGIN
 END $$;
 
 
--- Every event of a batch at once.
+-- Have every event of a batch given to the consumer again after so many seconds. Returns how many there are.
 CREATE OR REPLACE FUNCTION pgque.batch_retry(batch_id bigint, retry_seconds integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -106,7 +109,7 @@ BEGIN
 END $$;
 
 
--- Put an event of a batch aside. 0 if it is dead for this consumer already.
+-- Put an event of a batch into the dead letter queue. Returns 1, or 0 where it is dead for this consumer already.
 CREATE OR REPLACE FUNCTION pgque.event_dead(
     batch_id bigint, event_id bigint, reason text, ev_time timestamptz, ev_txid xid8, ev_retry int4, ev_type text, ev_data text,
     ev_extra1 text DEFAULT NULL, ev_extra2 text DEFAULT NULL, ev_extra3 text DEFAULT NULL, ev_extra4 text DEFAULT NULL
@@ -129,7 +132,8 @@ BEGIN
 END $$;
 
 
--- Give one message again after retry_after, or put it aside after max_retries. Only msg_id is believed.
+-- Have one message of a batch given again after retry_after, or put into the dead letter queue once it has had its
+-- max_retries. Of the message only msg_id counts.
 CREATE OR REPLACE FUNCTION pgque.nack(
     batch_id bigint, msg pgque.message, retry_after interval DEFAULT '60 seconds', reason text DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -148,6 +152,7 @@ BEGIN
 END $$;
 
 
+-- The dead letters of a queue, the latest first.
 CREATE OR REPLACE FUNCTION pgque.dlq_inspect(queue text, limit_count int DEFAULT 100) RETURNS SETOF pgque.dead_letter
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -157,6 +162,8 @@ BEGIN
 END $$;
 
 
+-- Send a dead letter to its queue again, as a new event whose id is returned.
+--
 -- The row is deleted first: of two sessions that replay it, the second waits for the first and finds nothing.
 CREATE OR REPLACE FUNCTION pgque.dlq_replay(dead_letter_id bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -173,6 +180,8 @@ BEGIN
 END $$;
 
 
+-- Send all dead letters of a queue again: how many were, how many could not be, and the first error.
+--
 -- Rows that another session is replaying are left to it.
 CREATE OR REPLACE FUNCTION pgque.dlq_replay_all(
     queue text, OUT replayed bigint, OUT failed bigint, OUT first_error text
@@ -197,6 +206,7 @@ BEGIN
 END $$;
 
 
+-- Delete the dead letters of a queue that are older than an interval. Returns how many.
 CREATE OR REPLACE FUNCTION pgque.dlq_purge(queue text, older_than interval DEFAULT '30 days') RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

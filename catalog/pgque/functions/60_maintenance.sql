@@ -64,7 +64,7 @@ BEGIN
 END $$;
 
 
--- Send later; what is due is sent now, and the event's id returned instead of the entry's.
+-- Send an event at a later time; what is due already is sent now. Returns the entry's id, or the event's.
 CREATE OR REPLACE FUNCTION pgque.send_at(queue text, type text, payload jsonb, deliver_at timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -85,6 +85,7 @@ BEGIN
 END $$;
 
 
+-- Send the events of send_at() that are due. Returns how many.
 CREATE OR REPLACE FUNCTION pgque.maint_deliver_delayed() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -102,9 +103,9 @@ END $$;
 
 -- Switch a queue to its next table, if it is time, and nobody needs what is in there any more. Returns 1 if it did.
 --
--- The table is locked, then looked at: the insert of an event holds its table until its transaction ends, so whatever is
--- still to come is not there, and what is there has been committed. It goes if the tick of the slowest reader (a new one
--- begins at the last tick) has seen all of it. A transaction that has been open for hours is in the way only if it
+-- The table is locked, then looked at: the insert of an event holds its table until its transaction ends, so whatever
+-- is still to come is not there, and what is there has been committed. It goes if the tick of the slowest reader (a new
+-- one begins at the last tick) has seen all of it. A transaction that has been open for hours is in the way only if it
 -- sent events into this very table.
 CREATE OR REPLACE FUNCTION pgque.maint_rotate_tables_step1(queue text) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -201,8 +202,10 @@ BEGIN
 END $$;
 
 
--- One cycle: the queues' own functions, see _call_hooks, then step 1 of all queues, and delayed events. Once the first has
--- been at work nothing here depends on the search_path.
+-- One cycle of maintenance: the queues' own functions, rotation of all queues, and delayed events. Returns how much was
+-- done.
+--
+-- See _call_hooks. Once the first has been at work nothing here depends on the search_path.
 CREATE OR REPLACE FUNCTION pgque.maint() RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,6 +1,7 @@
 -- Information: queues, consumers, batches.
 
 
+-- What is known of a queue: its tables, its parameters, the last tick, and how many events come.
 CREATE OR REPLACE FUNCTION pgque.get_queue_info(
     queue text,
     OUT queue_name text, OUT queue_ntables integer, OUT queue_cur_table integer, OUT queue_rotation_period interval,
@@ -27,6 +28,7 @@ BEGIN
 END $$;
 
 
+-- What is known of every queue: its tables, its parameters, the last tick, and how many events come.
 CREATE OR REPLACE FUNCTION pgque.get_queue_info(
     OUT queue_name text, OUT queue_ntables integer, OUT queue_cur_table integer, OUT queue_rotation_period interval,
     OUT queue_switch_time timestamptz, OUT queue_external_ticker boolean, OUT queue_ticker_paused boolean,
@@ -38,6 +40,7 @@ BEGIN
 END $$;
 
 
+-- How far a consumer is with a queue; NULL for all queues, or all consumers.
 CREATE OR REPLACE FUNCTION pgque.get_consumer_info(
     queue text, consumer text,
     OUT queue_name text, OUT consumer_name text, OUT lag interval, OUT last_seen interval, OUT last_tick bigint,
@@ -60,6 +63,7 @@ BEGIN
 END $$;
 
 
+-- How far each consumer of a queue is.
 CREATE OR REPLACE FUNCTION pgque.get_consumer_info(
     queue text,
     OUT queue_name text, OUT consumer_name text, OUT lag interval, OUT last_seen interval, OUT last_tick bigint,
@@ -70,6 +74,7 @@ BEGIN
 END $$;
 
 
+-- How far each consumer is with each of its queues.
 CREATE OR REPLACE FUNCTION pgque.get_consumer_info(
     OUT queue_name text, OUT consumer_name text, OUT lag interval, OUT last_seen interval, OUT last_tick bigint,
     OUT current_batch bigint, OUT next_tick bigint, OUT pending_events bigint
@@ -79,6 +84,7 @@ BEGIN
 END $$;
 
 
+-- What is known of a batch that is being worked on: whose it is, and the ticks and event numbers that bound it.
 CREATE OR REPLACE FUNCTION pgque.get_batch_info(
     batch_id bigint,
     OUT queue_name text, OUT consumer_name text, OUT batch_start timestamptz, OUT batch_end timestamptz,

@@ -192,3 +192,11 @@ BEGIN
 END $$$function$, name, form);
     END LOOP;
 END $make$;
+
+
+COMMENT ON FUNCTION pgque.jsontriga() IS
+    'Trigger that sends each changed row to a queue as JSON. Arguments: the queue, then options as in docs/queues.md.';
+COMMENT ON FUNCTION pgque.logutriga() IS
+    'Trigger that sends each changed row to a queue URL-encoded. Arguments: the queue, then options as in docs/queues.md.';
+COMMENT ON FUNCTION pgque.sqltriga() IS
+    'Trigger that sends each change to a queue as SQL. Arguments: the queue, then options as in docs/queues.md.';

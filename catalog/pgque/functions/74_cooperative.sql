@@ -36,8 +36,8 @@ BEGIN
 END $$;
 
 
--- Registers a subconsumer, and its consumer if need be. Returns 1 for a new registration, 0 for one that exists. Raises
--- 55000 where the consumer is a normal one and may not be converted: for want of `convert_normal`, or for its open batch.
+-- Register a subconsumer, and its consumer if need be. Returns 1 for a new registration, 0 for one that exists. Raises
+-- 55000 where the consumer is a normal one and may not be converted: for want of convert_normal, or for its open batch.
 CREATE OR REPLACE FUNCTION pgque.register_subconsumer(
     queue text, consumer text, subconsumer text, convert_normal boolean DEFAULT false
 ) RETURNS integer
@@ -81,7 +81,7 @@ BEGIN
 END $$;
 
 
--- Removes a subconsumer; 0 where there is none. An open batch is refused (55000), or with `batch_handling` 1 each of its
+-- Remove a subconsumer; 0 where there is none. An open batch is refused (55000), or with batch_handling 1 each of its
 -- events is treated as by nack(): retried after a minute, or dead once it has had its retries. When the last
 -- subconsumer leaves, the consumer is a normal one again.
 CREATE OR REPLACE FUNCTION pgque.unregister_subconsumer(
@@ -152,6 +152,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+-- Another name of register_subconsumer.
 CREATE OR REPLACE FUNCTION pgque.subscribe_subconsumer(
     queue text, consumer text, subconsumer text, convert_normal boolean DEFAULT false
 ) RETURNS integer
@@ -160,6 +161,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS 
 $$;
 
 
+-- Another name of unregister_subconsumer.
 CREATE OR REPLACE FUNCTION pgque.unsubscribe_subconsumer(
     queue text, consumer text, subconsumer text, batch_handling integer DEFAULT 0
 ) RETURNS integer

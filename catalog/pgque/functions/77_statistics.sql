@@ -84,7 +84,7 @@ BEGIN
 END $$;
 
 
--- The same numbers as metrics for an OpenTelemetry collector; times in seconds.
+-- The numbers of queue_stats and consumer_stats as metrics for an OpenTelemetry collector; times in seconds.
 CREATE OR REPLACE FUNCTION pgque.otel_metrics()
 RETURNS TABLE (metric_name text, metric_type text, metric_value numeric, labels jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -124,7 +124,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The batches that are being worked on.
+-- The batches of a queue that are being worked on.
 CREATE OR REPLACE FUNCTION pgque.in_flight(queue text)
 RETURNS TABLE (consumer_name text, batch_id bigint, batch_age interval, estimated_events bigint)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -161,7 +161,7 @@ BEGIN
 END $$;
 
 
--- Events by the time of the tick that published them, as far back as ticks are kept.
+-- Events of a queue by the time of the tick that published them, as far back as ticks are kept.
 CREATE OR REPLACE FUNCTION pgque.throughput(queue text, period interval, bucket_size interval)
 RETURNS TABLE (bucket_start timestamptz, events bigint, events_per_sec numeric)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -178,8 +178,8 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Retries and dead letters by time. A retry counts at the tick that brought the event again (as long as the event's
--- table has not rotated); one that waits in the retry queue counts when it is due, at the latest now.
+-- Retries and dead letters of a queue by time. A retry counts at the tick that brought the event again (as long as the
+-- event's table has not rotated); one that waits in the retry queue counts when it is due, at the latest now.
 CREATE OR REPLACE FUNCTION pgque.error_rate(queue text, period interval, bucket_size interval)
 RETURNS TABLE (bucket_start timestamptz, retries bigint, dead_letters bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

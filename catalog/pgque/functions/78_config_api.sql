@@ -19,6 +19,7 @@ BEGIN
 END $$;
 
 
+-- Make no more ticks of a queue: what is sent waits until it is resumed.
 CREATE OR REPLACE FUNCTION pgque.pause_queue(queue text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -26,6 +27,7 @@ BEGIN
 END $$;
 
 
+-- Make ticks of a queue again.
 CREATE OR REPLACE FUNCTION pgque.resume_queue(queue text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

@@ -128,6 +128,7 @@ BEGIN
 END $$;
 
 
+-- The version of what is installed.
 CREATE OR REPLACE FUNCTION pgque.version() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     SELECT '@version@'

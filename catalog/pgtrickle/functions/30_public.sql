@@ -4,8 +4,9 @@
 -- nothing but calls of qualified functions.
 
 
--- Create a stream table and, if initialize, populate it. schedule: a duration such as '30s', cron, or 'calculated'.
--- refresh_mode: AUTO, FULL or DIFFERENTIAL. engine: auto, postgres or spark.
+-- Create a stream table and, if initialize, populate it. schedule: a duration such as '30s', cron, 'calculated' or 'on
+-- commit'. refresh_mode: AUTO, DIFFERENTIAL, FULL or IMMEDIATE. cdc_mode: trigger, wal or auto. engine: auto, postgres
+-- or spark.
 CREATE OR REPLACE FUNCTION pgtrickle.create_stream_table(
     name text,
     query text,
@@ -24,7 +25,7 @@ BEGIN
 END $$;
 
 
--- The same, but where the stream table exists already nothing happens, whatever its definition.
+-- Like create_stream_table, but where the stream table exists already nothing happens, whatever its definition.
 CREATE OR REPLACE FUNCTION pgtrickle.create_stream_table_if_not_exists(
     name text,
     query text,
@@ -41,9 +42,9 @@ BEGIN
 END $$;
 
 
--- The same, but where the stream table exists already it gets this definition. Its table is kept, with what depends on it;
--- where the query means another one it is computed anew, and nothing happens where all is as it is. `initialize` counts
--- where the stream table is created.
+-- Like create_stream_table, but where the stream table exists already it gets this definition. Its table is kept, with
+-- what depends on it; where the query means another one it is computed anew, and nothing happens where all is as it is.
+-- initialize counts where the stream table is created.
 CREATE OR REPLACE FUNCTION pgtrickle.create_or_replace_stream_table(
     name text,
     query text,

@@ -739,7 +739,7 @@ END $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._begin_delivery(int) FROM PUBLIC;
 
 
--- The replication slot of captures from the log, once for each source that is captured by it.
+-- The replication slot of captures from the write-ahead log, once for each source that is captured by it.
 CREATE OR REPLACE FUNCTION pgtrickle.slot_health()
 RETURNS TABLE (slot_name text, source_relid bigint, active bool, retained_wal_bytes bigint, wal_status text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -245,7 +245,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Status of all stream tables.
+-- The status of all stream tables: mode, schedule, errors, and how old their contents are.
 CREATE OR REPLACE FUNCTION pgtrickle.pgt_status()
 RETURNS TABLE (name text, status text, refresh_mode text, is_populated bool, consecutive_errors int, schedule text,
                data_timestamp timestamptz, staleness interval)
@@ -270,6 +270,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     LIMIT max_rows
 $$;
 
+-- The last refreshes of a stream table, the latest first: what was done, how many rows changed, how long it took, why
+-- it failed.
 CREATE OR REPLACE FUNCTION pgtrickle.get_refresh_history(name text, max_rows int DEFAULT 20)
 RETURNS TABLE (refresh_id bigint, data_timestamp timestamptz, start_time timestamptz, end_time timestamptz, action text,
                status text, rows_inserted bigint, rows_deleted bigint, duration_ms float8, error_message text)
@@ -284,6 +286,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT extract(epoch FROM clock_timestamp() - pgtrickle._rows_as_of(_staleness.pgt_id))::float8
 $$;
 
+-- Seconds since the moment that the contents of a stream table are of; NULL if it has never been populated.
 CREATE OR REPLACE FUNCTION pgtrickle.get_staleness(name text) RETURNS float8
 LANGUAGE sql STABLE AS $$
     SELECT pgtrickle._staleness(pgtrickle._resolve(name))
@@ -302,6 +305,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     ORDER BY 1
 $$;
 
+-- What a stream table reads: each relation, how it is captured, and the columns that the query uses.
 CREATE OR REPLACE FUNCTION pgtrickle.list_sources(name text)
 RETURNS TABLE (source_table text, source_oid bigint, source_type text, cdc_mode text, columns_used text)
 LANGUAGE sql STABLE AS $$
@@ -380,6 +384,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT property, value FROM everything WHERE value IS NOT NULL ORDER BY place
 $$;
 
+-- How a stream table is maintained: its operators and their rules, what is captured, who computed the last refresh and
+-- why.
 CREATE OR REPLACE FUNCTION pgtrickle.explain_st(name text) RETURNS TABLE (property text, value text)
 LANGUAGE sql STABLE AS $$
     SELECT * FROM pgtrickle._explain(pgtrickle._resolve(name))

@@ -215,7 +215,7 @@ BEGIN
 END $$;
 
 
--- The groups.
+-- The refresh groups, each with its members and its isolation.
 CREATE OR REPLACE FUNCTION pgtrickle.refresh_groups()
 RETURNS TABLE (group_id int, group_name text, member_oids oid[], isolation text, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -295,7 +295,7 @@ SELECT * FROM pgtrickle._scheduler_jobs('-infinity');
 GRANT SELECT ON pgtrickle.pgt_scheduler_jobs TO PUBLIC;
 
 
--- What is queued or running, and what has ended within so many seconds; the latest first.
+-- The scheduler's jobs: what is queued or running, and what has ended within so many seconds; the latest first.
 CREATE OR REPLACE FUNCTION pgtrickle.parallel_job_status(max_age_seconds int DEFAULT 300)
 RETURNS TABLE (job_id bigint, unit_key text, unit_kind text, status text, member_count int, attempt_no int,
                scheduler_pid int, worker_pid int, enqueued_at timestamptz, started_at timestamptz,

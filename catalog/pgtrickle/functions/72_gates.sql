@@ -183,7 +183,8 @@ BEGIN
 END $$;
 
 
--- Take the gate back. In the caller's transaction: what that has loaded is seen by the refresh that follows, and by none before.
+-- Take the gate of a source back. In the caller's transaction: what that has loaded is seen by the refresh that
+-- follows, and by none before.
 CREATE OR REPLACE FUNCTION pgtrickle.ungate_source(source text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._signal('ungate', ARRAY[pgtrickle._named_relation(source)]);
@@ -350,7 +351,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The same, with how long the gate is or was there, and what it keeps from being refreshed; those that are gated first.
+-- The sources that are gated or have been, how long the gate is or was there, and what it keeps from being refreshed;
+-- those that are gated first.
 CREATE OR REPLACE FUNCTION pgtrickle.bootstrap_gate_status()
 RETURNS TABLE (source_table text, schema_name text, gated boolean, gated_at timestamptz, ungated_at timestamptz,
                gated_by text, gate_duration interval, affected_stream_tables text)

@@ -12,7 +12,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The groups, likewise, without sources that are gone.
+-- The watermark groups, without sources that are gone.
 CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
 RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -77,14 +77,14 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- Drop a group; watermarks stay. Raises 42704 if there is none.
+-- Drop a watermark group; the watermarks of its sources stay. Raises 42704 if there is none.
 CREATE OR REPLACE FUNCTION pgtrickle.drop_watermark_group(group_name text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pgtrickle._signal('ungroup', NULL, NULL, group_name);
 END $$;
 
 
--- What has been said of sources.
+-- How far each source is complete, by whom that was said, and when.
 CREATE OR REPLACE FUNCTION pgtrickle.watermarks()
 RETURNS TABLE (source_table text, schema_name text, watermark timestamptz, updated_at timestamptz, advanced_by text,
                wal_lsn text)

@@ -105,7 +105,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
--- The stream tables that read each other in a circle, each circle as one row: 68_circles.sql.
+-- The stream tables that read each other in a circle, each circle as one row, and how many rounds it took to its fixed
+-- point.
 CREATE OR REPLACE FUNCTION pgtrickle.pgt_scc_status()
 RETURNS TABLE (scc_id int4, member_count int4, members text[], last_iterations int4, last_converged_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$

@@ -94,7 +94,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_tem
 $$;
 
 
--- The same of several: values are separated by 0x1E, and NULL is 0x00 'NULL' 0x00.
+-- A 64-bit row identity of several texts, which are separated by 0x1E; NULL is 0x00 'NULL' 0x00.
 CREATE OR REPLACE FUNCTION pgtrickle.pg_trickle_hash_multi(inputs text[]) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
     SELECT pgtrickle._xxhash64(coalesce(string_agg(coalesce(convert_to(value, 'UTF8'), E'\\x004e554c4c00'::bytea),

@@ -463,9 +463,9 @@ BEGIN
 END $$;
 
 
--- What is followed: how many clients follow it, the bytes that wait in the server for them, and since when the oldest changes wait that
--- are not read (0: everything is read). As servers report it, every second. NULL where one has not yet. Whoever has the rights of the
--- subscriber, or of pg_monitor, sees a subscription.
+-- What SUBSCRIBE follows: how many clients follow it, the bytes that wait in the server for them, and since when the
+-- oldest changes wait that are not read (0: everything is read). As servers report it, every second. NULL where one has
+-- not yet. Whoever has the rights of the subscriber, or of pg_monitor, sees a subscription.
 CREATE OR REPLACE FUNCTION pgtrickle.subscription_status()
 RETURNS TABLE (subscription_id bigint, reads text, subscriber text, started_at timestamptz, clients int, waiting_bytes bigint,
                lag interval)

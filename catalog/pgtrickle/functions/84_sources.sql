@@ -95,7 +95,7 @@ $$;
 REVOKE EXECUTE ON FUNCTION pgtrickle._fail_tick(oid, text) FROM PUBLIC;
 
 
--- All sources, and how they are doing.
+-- The sources that generate rows by themselves, and how they are doing.
 CREATE OR REPLACE FUNCTION pgtrickle.source_status()
 RETURNS TABLE (name text, owner text, generator text, tick_interval interval, last_value bigint, last_tick_at timestamptz,
                error text)
