@@ -12,7 +12,7 @@ TIMED_OUT := QueryCanceled|LockNotAvailable|TimeoutError|did not hold within
 # Without its byte code each server that a test starts would compile the whole program.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-long bench bench-quick figures lock clean
+.PHONY: help install quickstart test test-long bench bench-quick docs figures lock clean
 
 help:
 	@echo "make install      install into .venv"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-long    the tests that take long"
 	@echo "make bench        the benchmarks"
 	@echo "make bench-quick  five minutes of them: ratios, beside those of the last release"
+	@echo "make docs         the documentation as a site, in build/site"
 	@echo "make figures      how large the parts of the program are, and how they hang together"
 	@echo "make lock         pin the newest versions that pyproject.toml allows"
 	@echo "make clean        remove .venv and what tools have left"
@@ -55,6 +56,9 @@ bench: install
 bench-quick: install
 	$(BIN)/python bench/quick.py $(ARGS)
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
 figures: install
 	@$(BIN)/python -m tests.structure.figures
 
@@ -65,4 +69,4 @@ lock:
 		--no-emit-index-url --no-emit-find-links --extra dev --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

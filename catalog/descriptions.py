@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 _CREATED = re.compile(r"^CREATE (?:OR REPLACE )?(FUNCTION|PROCEDURE) ((?:@extschema@|\w+)\.[a-z]\w*)\(", re.MULTILINE)
+_COMMENTED = re.compile(r"^COMMENT ON FUNCTION ((?:@extschema@|\w+)\.[a-z]\w*)\(", re.MULTILINE)
 _COMMENT_IN_LIST = re.compile(r"--[^\n]*")
 _SPACES = re.compile(r"\s+")
 _ATTRIBUTE = re.compile(r"\n| LANGUAGE| AS | STABLE| IMMUTABLE|;")
@@ -61,6 +62,20 @@ def routines(scripts: Iterable[str]) -> Iterator[Routine]:
             kind, name = made.groups()
             parameters, end = _list(script, made.end())
             yield Routine(kind, name, parameters, _result(script[end:]), _above(script[: made.start()]))
+
+
+def commented(scripts: Iterable[str]) -> Iterator[Routine]:
+    """The functions that scripts describe by a statement, since they are generated, or differ from one use to the next.
+
+    >>> [one] = commented(["COMMENT ON FUNCTION a.f(n int) IS\n    'It''s '\n    'one.';"])
+    >>> one.name, one.parameters, one.description
+    ('a.f', ('n int',), "It's one.")
+    """
+    for script in scripts:
+        for statement in _COMMENTED.finditer(script):
+            parameters, end = _list(script, statement.end())
+            strings = script[end : script.index("';", end)].replace("''", "\0").split("'")[1::2]
+            yield Routine("FUNCTION", statement[1], parameters, "", "".join(strings).replace("\0", "'"))
 
 
 def _list(script: str, start: int) -> tuple[tuple[str, ...], int]:
