@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sql.errors import NotExpressible
 from sql.spark.numbers import failure
-from sql.spark.types import DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed
+from sql.spark.types import BIGINT, DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
 
 _UNITS = {
     "year": 12, "years": 12, "mon": 1, "mons": 1, "month": 1, "months": 1, "day": 0, "days": 0,
@@ -75,6 +75,18 @@ def years_of(value: Typed, sql: str) -> str:
     before = "DATE '0001-01-01'" if value.type == DATE else "TIMESTAMP_NTZ '0001-01-01 00:00:00'"
     outside = f"{value.sql} < {before} OR {value.sql} = {infinite(value.type)}"
     return f"(CASE WHEN {outside} THEN CAST({failure('year of infinity or before the year 1')} AS INT) ELSE {sql} END)"
+
+
+def epoch(value: Typed) -> Typed:
+    """The seconds since 1970-01-01 of a date or timestamp without time zone; an error where it is infinite."""
+    days = f"datediff(CAST({value.sql} AS DATE), DATE '1970-01-01')"
+    type_, seconds = numeric(12, 0), f"CAST({days} AS BIGINT) * 86400"
+    if value.type == TIMESTAMP:
+        type_ = numeric(12, 6)
+        minutes = f"(hour({value.sql}) * 60 + minute({value.sql}))"
+        seconds = f"CAST({seconds} + {minutes} * 60 AS DECIMAL(12, 0)) + extract(SECOND FROM {value.sql})"
+    infinity = f"CAST({failure('epoch of infinity')} AS {type_.spark})"
+    return Typed(where_finite(value, f"CAST({seconds} AS {type_.spark})", infinity), type_)
 
 
 _DAY = 24 * 60 * 60 * 1_000_000
@@ -161,9 +173,26 @@ def date_arithmetic(left: Typed, right: Typed, operator: str) -> Typed:
         beyond = f"CAST({failure('cannot subtract infinite dates')} AS INT)"
         difference = f"datediff({left.sql}, {right.sql})"
         return Typed(where_finite(left, where_finite(right, difference, beyond), beyond), INTEGER)
-    # Spark wraps around where PostgreSQL finds a date out of range: only offsets that cannot get there.
+    # Spark wraps around where PostgreSQL finds a date out of range.
     literal = right.sql.removeprefix("CAST(").removesuffix(" AS INT)")
     if right.type == INTEGER and literal.lstrip("-").isdecimal() and abs(int(literal)) < 1_000_000:
         moved_by = f"date_{'add' if operator == '+' else 'sub'}({left.sql}, {right.sql})"
         return Typed(where_finite(left, moved_by), DATE)
-    raise NotExpressible(f"date {operator} anything but a date or an integer literal")
+    if right.type.is_integer and right.type != BIGINT:
+        infinite_still = f"CASE WHEN {right.sql} IS NOT NULL THEN {left.sql} END"
+        return Typed(where_finite(left, _moved_by_days(left, right, operator), infinite_still), DATE)
+    raise NotExpressible(f"date {operator} {right.type.name}")
+
+
+def _moved_by_days(date: Typed, days: Typed, operator: str) -> str:
+    """A date plus or minus days; an error where that is before the year 1 or after 9999."""
+    day = f"datediff({date.sql}, DATE '1970-01-01') {operator} CAST({days.sql} AS BIGINT)"
+    beyond = f"CAST({failure('date before the year 1 or after 9999')} AS INT)"
+    within = f"CASE WHEN {day} BETWEEN {_FIRST_DAY} AND {_LAST_DAY} THEN CAST({days.sql} AS INT)"
+    missing = f"WHEN {date.sql} IS NULL OR {days.sql} IS NULL THEN NULL"
+    return f"date_{'add' if operator == '+' else 'sub'}({date.sql}, {within} {missing} ELSE {beyond} END)"
+
+
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_FIRST_DAY, _LAST_DAY = (day.toordinal() - _EPOCH for day in (datetime.date.min, datetime.date.max))
+"""Of the years 1 and 9999, as days since 1970-01-01."""

@@ -16,6 +16,7 @@ from sqlglot import exp
 from sql.base.columns import ENUM
 from sql.errors import NotExpressible
 from sql.spark.aggregates import AGGREGATES
+from sql.spark.bits import BITS
 from sql.spark.conditional import CONDITIONALS
 from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
 from sql.spark.functions import FUNCTIONS
@@ -203,11 +204,11 @@ class SparkExpressions:
     def _dpipe(self, node: exp.DPipe) -> Typed:
         left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
         if not (left.type.is_text and right.type.is_text):
-            raise NotExpressible("|| of anything but text")
+            raise NotExpressible("|| of anything but text and numbers")
         return Typed(f"({left.sql} || {right.sql})", unify((left.type, right.type), "||"))
 
     def _as_text(self, value: Typed) -> Typed:
-        return converted(value, TEXT) if value.type.name == "character" else value
+        return converted(value, TEXT) if value.type.name == "character" or value.type.is_number else value
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
@@ -331,6 +332,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     exp.Exists: (SparkExpressions._exists, ("this",)),
     exp.Collate: (SparkExpressions._collate, _BINARY),
     **FUNCTIONS,
+    **BITS,
     **CONDITIONALS,
     **AGGREGATES,
     **WINDOWS,

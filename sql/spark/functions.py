@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,17 @@ from sqlglot import exp
 
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
-from sql.spark.dates import where_finite, years_of
+from sql.spark.dates import epoch, where_finite, years_of
+from sql.spark.numbers import failure, scale_of
 from sql.spark.protocol import Expressions, Rule
-from sql.spark.types import DATE, TEXT, TIMESTAMP, SparkType, Typed, numeric
+from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
 
 # sqlglot's classes: PostgreSQL's function, and the parts that are its arguments, in order.
 _NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {
     exp.Length: ("length", ("this",)),
     exp.ByteLength: ("octet_length", ("this",)),
-    exp.Left: ("left", ("this", "expression")),
-    exp.Right: ("right", ("this", "expression")),
+    exp.BitLength: ("bit_length", ("this",)),
     exp.Substring: ("substring", ("this", "start", "length")),
     exp.StrPosition: ("strpos", ("this", "substr")),
     exp.Replace: ("replace", ("this", "expression", "replacement")),
@@ -36,11 +36,14 @@ _NAMES: dict[type[Any], tuple[str, tuple[str, ...]]] = {
 
 def _trim(expressions: Expressions, node: exp.Trim) -> Typed:
     names = {"": "btrim", "BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}
-    return _call(expressions, names[str(node.args.get("position") or "").upper()], [node.this])
+    of = [node.this] if node.expression is None else [node.this, node.expression]
+    return _call(expressions, names[str(node.args.get("position") or "").upper()], of)
 
 
 def _anonymous(expressions: Expressions, node: exp.Anonymous) -> Typed:
-    return _call(expressions, str(node.name).lower(), node.expressions)
+    name = str(node.name).lower()
+    own = _OWN.get(name)
+    return _call(expressions, name, node.expressions) if own is None else own(expressions, node.expressions)
 
 
 def _named(expressions: Expressions, node: exp.Func) -> Typed:
@@ -90,11 +93,61 @@ def _check_literal(function: equality.Function, wanted: str, literal: Any) -> No
         raise NotExpressible(f"function {function.name} with an argument that is not a literal")
 
 
+def _left(expressions: Expressions, node: exp.Left) -> Typed:
+    return _end(expressions, node, "left", "left({0}, greatest(char_length({0}) - {1}, 0))")
+
+
+def _right(expressions: Expressions, node: exp.Right) -> Typed:
+    return _end(expressions, node, "right", "substring({0}, {1} + 1)")
+
+
+def _end(expressions: Expressions, node: exp.Expression, name: str, without: str) -> Typed:
+    """So many characters; of a negative number, all but so many at the other end, which is ``without``."""
+    number = node.args["expression"].unnest()
+    negative = number.this.name if isinstance(number, exp.Cast) else ""
+    if not (negative.startswith("-") and negative[1:].isdecimal()):
+        return _call(expressions, name, [node.this, number])
+    # The same of the positive number, but for the text.
+    plain = _call(expressions, name, [node.this, exp.Literal.number(negative[1:])])
+    this = expressions.render(node.this)
+    return replace(plain, sql=without.format(this.sql, negative[1:]))
+
+
+def _overlay(expressions: Expressions, node: exp.Overlay) -> Typed:
+    text, placed = (expressions.render(part) for part in (node.this, node.expression))
+    start, length = node.args["from_"].unnest(), node.args.get("for_")
+    numbers = [start, *([] if length is None else [length.unnest()])]
+    literal = all(isinstance(number, exp.Literal) and number.is_int for number in numbers)
+    if text.type.name != "text" or placed.type.name != "text" or not literal or int(start.name) < 1:
+        raise NotExpressible("overlay of anything but text, or at a place that is not a literal above zero")
+    over = f"char_length({placed.sql})" if length is None else length.unnest().name
+    rest = f"substring({text.sql}, {start.name} + {over})"
+    sql = f"(left({text.sql}, {int(start.name) - 1}) || {placed.sql} || {rest})"
+    return Typed(sql, unify((text.type, placed.type), "overlay"))
+
+
 def _abs(expressions: Expressions, node: exp.Abs) -> Typed:
     this = expressions.render(node.this)
-    if not this.type.is_number:
+    if not this.type.is_number and this.type.name not in FLOATS:
         raise NotExpressible(f"abs of {this.type.name}")
     return replace(this, sql=f"abs({this.sql})")
+
+
+def _sqrt(expressions: Expressions, node: exp.Sqrt) -> Typed:
+    this = expressions.render(node.this)
+    if this.type.name != "double precision":
+        raise NotExpressible(f"sqrt of {this.type.name}")
+    negative = f"CAST({failure('cannot take square root of a negative number')} AS DOUBLE)"
+    return replace(this, sql=f"(CASE WHEN {this.sql} < 0 THEN {negative} ELSE sqrt({this.sql}) END)")
+
+
+def _sign(expressions: Expressions, node: exp.Sign) -> Typed:
+    this = expressions.render(node.this)
+    if this.type.name != "numeric":
+        raise NotExpressible(f"sign of {this.type.name}")
+    type_ = numeric(1, 0)
+    whens = " ".join(f"WHEN {this.sql} {sign} 0 THEN {value}" for sign, value in ((">", 1), ("<", -1), ("=", 0)))
+    return Typed(f"CAST(CASE {whens} END AS {type_.spark})", type_)
 
 
 def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]:
@@ -105,6 +158,8 @@ def _places(expressions: Expressions, node: Any, name: str) -> tuple[Typed, int]
 
 
 def _round(expressions: Expressions, node: exp.Round) -> Typed:
+    if node.args.get("decimals") is None and (this := expressions.render(node.this)).type.name == "double precision":
+        return replace(this, sql=equality.ROUNDED.format(this.sql))
     this, scale = _places(expressions, node, "round")
     type_ = numeric(this.type.digits + (1 if scale < this.type.scale else 0), scale)
     return Typed(f"CAST(round({this.sql}, {min(scale, this.type.scale)}) AS {type_.spark})", type_)
@@ -142,6 +197,8 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     known = equality.EXTRACT_PARTS.get(part)
     if not isinstance(node.this, exp.Var):
         raise NotExpressible("function date_part")
+    if part == "epoch" and this.type in (DATE, TIMESTAMP):
+        return epoch(this)
     if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
     template, digits, scale = known
@@ -167,20 +224,83 @@ def _pad(expressions: Expressions, node: exp.Pad) -> Typed:
 
 
 def _concat(expressions: Expressions, node: exp.Concat) -> Typed:
-    values = [expressions.render(argument) for argument in node.expressions]
-    if any(value.type.name != "text" for value in values):
-        raise NotExpressible("function concat of anything but text")
+    values = _texts(expressions, node.expressions, "concat")
     parts = [f"coalesce({value.sql}, '')" for value in values]
     return Typed(f"concat({', '.join(parts)})", unify([value.type for value in values], "concat"))
 
 
+def _concat_ws(expressions: Expressions, node: exp.ConcatWs) -> Typed:
+    values = _texts(expressions, node.expressions, "concat_ws")
+    return Typed(f"concat_ws({', '.join(value.sql for value in values)})", unify([v.type for v in values], "concat_ws"))
+
+
+def _texts(expressions: Expressions, nodes: Sequence[Any], name: str) -> list[Typed]:
+    values = [expressions.render(node) for node in nodes]
+    values = [converted(value, TEXT) if value.type.is_number else value for value in values]
+    if any(value.type.name != "text" for value in values):
+        raise NotExpressible(f"function {name} of anything but text and numbers")
+    return values
+
+
+def _make_date(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    values = [expressions.render(node) for node in nodes]
+    if len(values) != 3 or any(not value.type.is_integer for value in values):
+        raise NotExpressible("function make_date of anything but whole numbers")
+    year, month, day = (value.sql for value in values)
+    beyond = f"CAST({failure('year before 1 or after 9999')} AS DATE)"
+    # Where a month or a day is not one, NULL is no answer.
+    wrong = f"CAST({failure('date field value out of range')} AS DATE)"
+    there = f"{year} IS NOT NULL AND {month} IS NOT NULL AND {day} IS NOT NULL"
+    within = f"{month} BETWEEN 1 AND 12 AND {day} BETWEEN 1 AND day(last_day(make_date({year}, {month}, 1)))"
+    made = f"make_date({year}, {month}, {day})"
+    return Typed(
+        f"(CASE WHEN {there} THEN CASE WHEN {year} NOT BETWEEN 1 AND 9999 THEN {beyond}"
+        f" WHEN {within} THEN {made} ELSE {wrong} END END)",
+        DATE,
+    )
+
+
+def _scale(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+    value = expressions.render(nodes[0])
+    if value.type.name != "numeric" or len(nodes) != 1:
+        raise NotExpressible(f"function scale of {value.type.name}")
+    return Typed(f"(CASE WHEN {value.sql} IS NOT NULL THEN {scale_of(value)} END)", INTEGER)
+
+
+def _nulls(are: str) -> OwnRule:
+    def render(expressions: Expressions, nodes: Sequence[Any]) -> Typed:
+        if any(node.unnest().find(exp.Tuple) for node in nodes):
+            raise NotExpressible("num_nulls of a row")
+        counted = (f"CASE WHEN {expressions.render(node).sql} IS {are} THEN 1 ELSE 0 END" for node in nodes)
+        return Typed(f"({' + '.join(counted)})", INTEGER)
+
+    return render
+
+
+OwnRule = Callable[[Expressions, Sequence[Any]], Typed]
+
+_OWN: Mapping[str, OwnRule] = {
+    "make_date": _make_date,
+    "scale": _scale,
+    "num_nulls": _nulls("NULL"),
+    "num_nonnulls": _nulls("NOT NULL"),
+}
+"""By PostgreSQL's names: functions that sqlglot does not know, and that are more than a call."""
+
+
 FUNCTIONS: Mapping[type[Any], tuple[Rule, tuple[str, ...]]] = {
-    exp.Trim: (_trim, ("this", "position")),
+    exp.Trim: (_trim, ("this", "position", "expression")),
     exp.Anonymous: (_anonymous, ("this", "expressions")),
     **{kind: (_named, parts) for kind, (_, parts) in _NAMES.items()},
     exp.Pad: (_pad, ("this", "expression", "fill_pattern", "is_left")),
     exp.Concat: (_concat, ("expressions", "coalesce")),
+    exp.ConcatWs: (_concat_ws, ("expressions", "coalesce")),
+    exp.Left: (_left, ("this", "expression")),
+    exp.Right: (_right, ("this", "expression")),
+    exp.Overlay: (_overlay, ("this", "expression", "from_", "for_")),
     exp.Abs: (_abs, ("this",)),
+    exp.Sqrt: (_sqrt, ("this",)),
+    exp.Sign: (_sign, ("this",)),
     exp.Round: (_round, ("this", "decimals")),
     exp.Trunc: (_trunc, ("this", "decimals")),
     exp.Ceil: (_ceil, ("this",)),

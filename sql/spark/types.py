@@ -110,6 +110,8 @@ class Typed:
 INTEGERS = {"smallint": 5, "integer": 10, "bigint": 19}
 """Integer types by rising width, with their decimal digits."""
 
+FLOATS = ("real", "double precision")
+
 _SPARK_NAMES = {
     "boolean": "BOOLEAN",
     "smallint": "SMALLINT",
@@ -221,7 +223,7 @@ def _by_name(declared: str) -> SparkType:
         return SparkType(name, equatable=False, ordered=False, groupable=False)
     if name not in _SPARK_NAMES or name in ("numeral", *OPAQUE):
         raise NotExpressible(f"type {declared}")
-    if name in ("real", "double precision"):
+    if name in FLOATS:
         # Minus zero equals zero, but looks different: which of them stands for a group is chance.
         return SparkType(name, groupable=False)
     return SparkType(name, int(found[2] or 0) if name == "character" else 0)
