@@ -19,6 +19,7 @@ from sql.spark.aggregates import AGGREGATES
 from sql.spark.bits import BITS
 from sql.spark.conditional import CONDITIONALS
 from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
+from sql.spark.floats import float_arithmetic, is_float
 from sql.spark.functions import FUNCTIONS
 from sql.spark.numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
 from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
@@ -212,7 +213,7 @@ class SparkExpressions:
 
     def _neg(self, node: exp.Neg) -> Typed:
         this = self.render(node.this)
-        if not this.type.is_number:
+        if not this.type.is_number and not is_float(this):
             raise NotExpressible(f"- of {this.type.name}")
         return negated(this)
 
@@ -229,13 +230,20 @@ class SparkExpressions:
         left, right = self.render(node.left), self.render(node.right)
         if left.type == DATE:
             return date_arithmetic(left, right, operator)
-        return arithmetic(left, right, operator)
+        return self._arithmetic(left, right, operator)
 
     def _mul(self, node: exp.Mul) -> Typed:
-        return arithmetic(self.render(node.left), self.render(node.right), "*")
+        return self._arithmetic(self.render(node.left), self.render(node.right), "*")
+
+    def _arithmetic(self, left: Typed, right: Typed, operator: str) -> Typed:
+        if is_float(left, right):
+            return float_arithmetic(left, right, operator, self.layered)
+        return arithmetic(left, right, operator)
 
     def _div(self, node: exp.Div) -> Typed:
         left, right = self.render(node.left), self.render(node.right)
+        if is_float(left, right):
+            return float_arithmetic(left, right, "/", self.layered)
         if left.type.is_integer and right.type.is_integer:
             return integer_division(left, right)
         return quotient(left, right, self.layered("division of numerics"))

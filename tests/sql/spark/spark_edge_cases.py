@@ -54,6 +54,8 @@ COLUMNS = (
     "tzi timestamptz",
     "e letter",
     "p pence",
+    "g double precision",
+    "r2 real",
 )
 
 TYPES = """
@@ -93,6 +95,8 @@ VALUES: dict[str, tuple[str | None, ...]] = {
     "tzi": ("-infinity", "infinity", "2013-07-01 12:00:00+00", None),
     "e": ("z", "it's \\", "é", None, ""),
     "p": ("0", "1.50", None, "-999999.99"),
+    "g": ("0", "-0", "1", "0.7", "-3.3", "NaN", "1e10", None, "0.30000000000000004", "-1e-10"),
+    "r2": ("1", "0.7", "-3.3", None, "-1e10", "NaN", "-0", "0.30000001"),
 }  # fmt: skip
 
 ROWS = 60

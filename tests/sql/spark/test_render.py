@@ -146,7 +146,12 @@ def test_entries_of_the_equality_list_give_the_results_of_postgresql(
         ("SELECT OVERLAY(s PLACING s FROM i) FROM public.t", "overlay of anything but text"),
         ("SELECT s::character varying(2) FROM public.t", "cast to character varying(2)"),
         ("SELECT f::bigint FROM public.t", "cast from double precision to bigint"),
-        ("SELECT f + 1::double precision FROM public.t", "double precision +"),
+        ("SELECT f + n FROM public.t", "double precision + numeric"),
+        ("SELECT n::double precision FROM public.t", "cast from numeric to double precision"),
+        (
+            "SELECT a.i FROM public.t a JOIN public.t b ON a.f * 2::double precision * b.f > 1::double precision",
+            "in this place",
+        ),
         ("SELECT i FROM public.t WHERE ts > '12024-01-01'::timestamp without time zone", "literal '12024-01-01'"),
         ("SELECT 'NaN'::numeric FROM public.t", "NaN"),
         ("SELECT count(DISTINCT f) FROM public.t", "DISTINCT over double precision"),
