@@ -10,7 +10,7 @@ from sqlglot import exp
 from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.aggregates.accumulators import scale_digits
-from sql.spark.numbers import average_of, scale_of, sum_of
+from sql.spark.numbers.exact import average_of, scale_of, sum_of
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BIGINT, BOOLEAN, NUMERAL, Display, SparkType, Typed
 

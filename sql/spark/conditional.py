@@ -11,7 +11,7 @@ from sqlglot import exp
 from sql.canonical.written import read
 from sql.errors import NotExpressible
 from sql.operators.subqueries.enforce_single_row import CHECK
-from sql.spark.numbers import failure
+from sql.spark.numbers.exact import failure
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BOOLEAN, Typed
 from sql.spark.values import as_type, comparable, kept_scale, unify

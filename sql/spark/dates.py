@@ -8,7 +8,7 @@ from calendar import monthrange
 from dataclasses import dataclass
 
 from sql.errors import NotExpressible
-from sql.spark.numbers import failure
+from sql.spark.numbers.exact import failure
 from sql.spark.types import BIGINT, DATE, INFINITE_DAYS, INTEGER, TIMESTAMP, TIMESTAMPTZ, SparkType, Typed, numeric
 
 _UNITS = {

@@ -157,7 +157,18 @@ ROUNDED = (
 added to that is rounded so. (Spark's rint does it; Sail's rounds half away from zero.)"""
 
 # (from, to): rendering. Between numbers the rule is in `spark.expressions`, since it depends on scales.
+_WRITTEN = (
+    r"(CASE WHEN {0} RLIKE '\\A[+-]?[0-9]+\\z' THEN greatest(CAST({0} AS {1}), NULL)"
+    " WHEN {0} IS NOT NULL THEN CAST({2} AS {1}) END)"
+)
+_NO_NUMBER = "raise_error('invalid input syntax for a number')"
+
 CASTS = {
+    **{
+        ("text", name): _WRITTEN.replace("{1}", spark).replace("{2}", _NO_NUMBER)
+        for name, spark in (("smallint", "SMALLINT"), ("integer", "INT"), ("bigint", "BIGINT"))
+    },
+    ("integer", "boolean"): "({0} <> 0)",
     ("boolean", "text"): "CAST({0} AS STRING)",
     ("boolean", "integer"): "CAST({0} AS INT)",
     ("smallint", "text"): "CAST({0} AS STRING)",
@@ -177,6 +188,12 @@ CASTS = {
 }
 
 CAST_EXAMPLES = (
+    "i4::boolean",
+    "i4::text::integer",
+    "i8::text::bigint",
+    "i2::text::smallint",
+    "('+00' || abs(i2 % 9::smallint)::text)::integer",
+    "CASE WHEN t ~ '^[0-9]+$'::text THEN t::integer ELSE 0 END",
     "b::text",
     "b::integer",
     "i2::text",
@@ -275,6 +292,10 @@ OPERATOR_EXAMPLES = (
     "e", "e::text", "e = 'it''s \\'::public.letter", "e IS DISTINCT FROM ''::public.letter",
     "COALESCE(e, 'é'::public.letter)", "e = ANY (ARRAY['z'::public.letter, 'é'::public.letter])",
     "CASE WHEN b THEN e ELSE NULL::public.letter END", "p", "p + 1.5", "p > n", "p / 3.0",
+    "t ~ 'a'::text", "t !~ '^[ab]+$'::text", "t ~ '^(a|é|.ß)'::text", "t ~ '^.$'::text", "t ~ 'a.b'::text",
+    "t ~ '[^a-z]'::text", "t ~ '^ *pad *$'::text", "t ~ '(a|b){2}'::text", r"t ~ '\.|%|\\'::text",
+    "t ~ 'w.line$'::text", "t ~ '^x?_b$'::text", "t ~ '😀+x?$'::text",
+    "date_part('year'::text, ts)", "date_part('dow'::text, d)",
     "i4 & 6", "i8 & i4::bigint", "i2 | 5::smallint", "i4 # i2::integer", "i8 # '-1'::bigint", "~ i2", "~ i4", "~ i8",
     "i4 << 3", "i8 << 63", "i4 >> 31", "i8 >> 2", "i2 >> 3", "i4 << 0", "to_hex(i4)", "to_hex(i8)",
     "concat_ws(', '::text, t, i4, n)", "concat_ws(t, 'a'::text, NULL::text, t)", "concat(t, i4, n)", "t || i4",
@@ -337,6 +358,7 @@ ERROR_EXAMPLES = (
     "i8::integer", "i4::smallint", "(n * 1000)::numeric(10,2)", "n / (n2 - n2)", "n % (n2 - n2)",
     "f * 10::double precision", "f * f", "f / 1000::double precision", "1::double precision / f", "f / g", "r * r",
     "r / 1000::real", "r + r", "f * 10::double precision > 5::double precision", "f + f",
+    "t::integer", "t::bigint", "(i8::text || '0')::bigint", "(' ' || t)::smallint",
     "f::integer", "f::smallint", "r::integer", "sqrt(f)", "make_date(i4, 2, 3)", "make_date(2023, 2, 29 + i4 * 0)",
     "make_date(2023, i2::integer, 1)", "make_date(2023, 1, i2::integer)",
     "di - '2000-01-01'::date", "'2000-01-01'::date - di", "di - '2000-01-01'::date > 5",

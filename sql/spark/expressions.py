@@ -16,12 +16,13 @@ from sqlglot import exp
 from sql.base.columns import ENUM
 from sql.errors import NotExpressible
 from sql.spark.aggregates import AGGREGATES
-from sql.spark.bits import BITS
 from sql.spark.conditional import CONDITIONALS
 from sql.spark.dates import Interval, date_arithmetic, date_beside_timestamp, moved, parse_interval
-from sql.spark.floats import float_arithmetic, is_float
 from sql.spark.functions import FUNCTIONS
-from sql.spark.numbers import Layers, arithmetic, integer_division, negated, quotient, remainder
+from sql.spark.numbers.bits import BITS
+from sql.spark.numbers.exact import Layers, arithmetic, integer_division, negated, quotient, remainder
+from sql.spark.numbers.floats import float_arithmetic, is_float
+from sql.spark.patterns import same_everywhere
 from sql.spark.types import BOOLEAN, DATE, TEXT, TIMESTAMP, UNKNOWN, SparkType, Typed, column_type, sqlglot_type
 from sql.spark.user_types import Label
 from sql.spark.values import comparable, constant, converted, number, string, unify
@@ -202,6 +203,15 @@ class SparkExpressions:
             sql = f"rpad({sql}, {text.type.precision}, ' ')"
         return _negated(node, f"({sql} LIKE {string(literal.name)})")
 
+    def _matches(self, node: exp.RegexpLike) -> Typed:
+        text, pattern = self.render(node.this), node.expression.unnest()
+        literal = pattern.this if isinstance(pattern, exp.Cast) else pattern
+        if not isinstance(literal, exp.Literal) or text.type.name != "text":
+            raise NotExpressible("regular expression that is not a literal, or of anything but text")
+        if not text.type.equatable:
+            raise NotExpressible("regular expression under a collation that is not deterministic")
+        return Typed(f"({text.sql} RLIKE {string(same_everywhere(literal.name))})", BOOLEAN)
+
     def _dpipe(self, node: exp.DPipe) -> Typed:
         left, right = (self._as_text(self.render(side)) for side in (node.left, node.right))
         if not (left.type.is_text and right.type.is_text):
@@ -330,6 +340,7 @@ RULES: Mapping[type[Any], tuple[Callable[[SparkExpressions, Any], Typed], tuple[
     exp.Not: (SparkExpressions._not, ("this",)),
     exp.Is: (SparkExpressions._is, (*_BINARY, "negate")),
     exp.Like: (SparkExpressions._like, (*_BINARY, "negate")),
+    exp.RegexpLike: (SparkExpressions._matches, _BINARY),
     exp.DPipe: (SparkExpressions._dpipe, _BINARY),
     exp.Neg: (SparkExpressions._neg, ("this",)),
     exp.Add: (SparkExpressions._add, _BINARY),

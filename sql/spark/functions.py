@@ -11,7 +11,7 @@ from sqlglot import exp
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import epoch, where_finite, years_of
-from sql.spark.numbers import failure, scale_of
+from sql.spark.numbers.exact import failure, scale_of
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import DATE, FLOATS, INTEGER, TEXT, TIMESTAMP, SparkType, Typed, numeric
 from sql.spark.values import converted, unify
@@ -193,11 +193,10 @@ def _whole(expressions: Expressions, node: exp.Expression, name: str) -> Typed:
 
 
 def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
-    part, this = node.this.name.lower(), expressions.render(node.expression)
+    named, this = node.this, expressions.render(node.expression)
+    part = (named if isinstance(named, exp.Var) else named.this).name.lower()
     known = equality.EXTRACT_PARTS.get(part)
-    if not isinstance(node.this, exp.Var):
-        raise NotExpressible("function date_part")
-    if part == "epoch" and this.type in (DATE, TIMESTAMP):
+    if part == "epoch" and isinstance(named, exp.Var) and this.type in (DATE, TIMESTAMP):
         return epoch(this)
     if known is None or this.type not in (TIMESTAMP, DATE) or (this.type == DATE and part in equality.TIME_PARTS):
         raise NotExpressible(f"EXTRACT({part} FROM {this.type.name})")
@@ -205,7 +204,11 @@ def _extract(expressions: Expressions, node: exp.Extract) -> Typed:
     type_ = numeric(digits, scale)
     sql = template.format(this.sql)
     number = years_of(this, sql) if part in equality.YEAR_PARTS else where_finite(this, sql, "NULL")
-    return Typed(f"CAST({number} AS {type_.spark})", type_)
+    if isinstance(named, exp.Var):
+        return Typed(f"CAST({number} AS {type_.spark})", type_)
+    if scale:
+        raise NotExpressible(f"date_part('{part}'), which has a fraction")
+    return Typed(f"CAST({number} AS DOUBLE)", SparkType("double precision"))
 
 
 def _timestamptrunc(expressions: Expressions, node: exp.Expression) -> Typed:

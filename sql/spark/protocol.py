@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sql.spark.numbers import Layers
+from sql.spark.numbers.exact import Layers
 from sql.spark.types import Typed
 
 

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from sql.base.columns import ENUM, Column
 from sql.errors import NotExpressible
-from sql.spark.numbers import Layers
+from sql.spark.numbers.exact import Layers
 from sql.spark.types import UNKNOWN, Display, SparkType, Typed, column_type
 from sql.spark.values import as_type, identifier, kept_scale
 

@@ -19,7 +19,7 @@ from sql.errors import NotExpressible
 from sql.operators.statement import Types
 from sql.spark.expressions import SparkExpressions
 from sql.spark.from_clause import FromClauses, Levels, Scope, delta_view_name, resolve, view_name
-from sql.spark.numbers import Layers, shown
+from sql.spark.numbers.exact import Layers, shown
 from sql.spark.relations import (
     FromClause,
     Relation,

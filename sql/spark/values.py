@@ -10,7 +10,7 @@ from dataclasses import replace
 from sql.errors import NotExpressible
 from sql.spark import equality as equality
 from sql.spark.dates import infinite
-from sql.spark.numbers import opaque, scale_of, shown
+from sql.spark.numbers.exact import opaque, scale_of, shown
 from sql.spark.types import NUMERAL, TEXT, UNKNOWN, Display, SparkType, Typed, numeric
 
 __all__ = [

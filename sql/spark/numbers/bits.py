@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from sql.errors import NotExpressible
-from sql.spark.numbers import wider
+from sql.spark.numbers.exact import wider
 from sql.spark.protocol import Expressions, Rule
 from sql.spark.types import BIGINT, INTEGER, SMALLINT, TEXT, Typed
 

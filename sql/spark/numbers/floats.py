@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from sql.errors import NotExpressible
-from sql.spark.numbers import Layers, failure
+from sql.spark.numbers.exact import Layers, failure
 from sql.spark.types import FLOATS, SparkType, Typed
 
 _SIMPLE = re.compile(r"r\d+\.(`[^`]*`|[cl]\d+)|CAST\('?[-+.\w]*'? AS (DOUBLE|FLOAT)\)")
