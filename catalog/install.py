@@ -28,7 +28,7 @@ from pathlib import Path
 import structlog
 
 from catalog.integrity import Damage, clear_way, damage, names_made, note, shown
-from catalog.ownership import UntrustedSchema, check_owners, revoke_create, untrusted
+from catalog.ownership import UntrustedSchema, check_owners, is_trusted, revoke_create, untrusted
 from catalog.pinned_settings import PINNED_PATH
 from catalog.registration import HAS_MEMBERS, register
 from catalog.session import ScriptSession, SqlError, SqlSession
@@ -153,12 +153,15 @@ async def install(
     *,
     system: System = STREAM_TABLES,
     schema: str | None = None,
+    anew: bool = False,
 ) -> InstallResult:
     """Bring a system's catalog in the session's database up to date. The session must be outside a transaction.
 
     A movable system is upgraded where it is; with `schema` it is made there, and if it is somewhere else without
-    being in use, no longer there. What was dropped or changed since is made again. Costs three small queries where
-    there is nothing to do (four for a movable system). Several servers may do this at once; one of them does the work.
+    being in use, no longer there. What was dropped or changed since is made again. Of stream tables that are
+    `uninstalled` only the part is looked after that the server itself and the other systems need, unless they shall be
+    made `anew`. Costs a few small queries where there is nothing to do. Several servers may do this at once; one of
+    them does the work.
     Raises SqlError: 42501 naming the right that is missing, 0A000 for a server that is too old, 42710 where the schema
     belongs to something else, and whatever PostgreSQL says to a script (nothing is left behind then). It is an
     UntrustedSchema where the schema, or something in it, belongs to another role.
@@ -166,29 +169,40 @@ async def install(
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
     (present,), superuser, role = await _present_states(session, [place])
-    warnings = _without_superuser(system, role) if not superuser else ()
+    gone = system is STREAM_TABLES and system in await uninstalled(session)
+    anew &= gone
+    shown_places = {} if gone and not anew else {system: place}
+    warnings = _without_superuser(system, role) if shown_places and not superuser else ()
     damaged: list[Damage] = []
-    if _is_current(present, scripts, superuser) and not await untrusted(session, {system: place}):
+    if not anew and _is_current(present, scripts, superuser) and not await untrusted(session, {system: place}):
         damaged = await _damage(session, {system: place}, scripts)
         warnings += _lost(system, damaged)
         if not any(one.can_be_repaired for one in damaged):
-            await register(session, {system: place}, superuser=superuser)
+            await register(session, shown_places, superuser=superuser)
             return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     try:
-        changed = await _install_and_commit(session, scripts, system, schema)
+        changed = await _install_and_commit(session, scripts, system, schema, anew=anew)
     except SqlError as error:
         if not damaged or error.is_of_connection or isinstance(error, UntrustedSchema):
             raise
         # What is left of it works as well as before.
         warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
         return InstallResult(present, changed=False, warnings=warnings)
-    await register(session, {system: place}, superuser=superuser)
+    await register(session, shown_places, superuser=superuser)
     repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
     warnings += await _missing(session, system)
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
 
 
-_UNINSTALLED = "SELECT EXISTS (SELECT FROM pgtrickle.pgt_uninstalled WHERE extension = $1::text)"
+_NOTES_OF_UNINSTALLED = f"""
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_namespace n JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid
+    WHERE n.nspname = '{STREAM_TABLES.schema}' AND c.relname = 'pgt_uninstalled' AND c.relkind = 'r'
+      AND {is_trusted("n.nspowner")} AND {is_trusted("c.relowner")})
+"""
+"""Of a user's own schema nothing is read."""
+
+_UNINSTALLED = "SELECT u.extension FROM pgtrickle.pgt_uninstalled u"
 
 _FORGET_UNINSTALLED = """
 DO $$ BEGIN
@@ -199,37 +213,51 @@ END $$
 """
 
 
-async def uninstalled(session: SqlSession, system: System) -> str | None:
-    """What to say of a system that somebody has taken out of the database, where stream tables are installed.
+async def uninstalled(session: SqlSession) -> frozenset[System]:
+    """The systems that somebody has taken out of the database: a server does not install them by itself.
 
-    None if nobody has: then it may be installed at first use. Raises SqlError.
+    Raises SqlError.
     """
-    ((found,),) = await session.fetch(_UNINSTALLED, system.extension)
-    if not found:
-        return None
-    return (
+    ((noted,),) = await session.fetch(_NOTES_OF_UNINSTALLED)
+    gone = {str(extension) for (extension,) in await session.fetch(_UNINSTALLED)} if noted else set()
+    return frozenset(system for system in SYSTEMS if system.extension in gone)
+
+
+def how_to_return(gone: Iterable[System]) -> str | None:
+    """What new sessions are told of systems that were taken out of their database, None where none was.
+
+    >>> how_to_return([STREAM_TABLES])
+    'stream tables have been uninstalled from this database: CREATE EXTENSION pg_trickle makes them anew'
+    """
+    said = (
         f"{system.title} have been uninstalled from this database: CREATE EXTENSION {system.extension} makes them anew"
+        for system in SYSTEMS
+        if system in gone
     )
+    return "; ".join(said) or None
 
 
-async def in_order(session: SqlSession) -> dict[System, InstallResult]:
+async def in_order(session: SqlSession, gone: frozenset[System] = frozenset()) -> dict[System, InstallResult]:
     """What `install` would find of each system, if there is nothing to do for any of them; otherwise nothing.
 
-    Costs as many queries for all of them as `install` takes for one. Raises SqlError.
+    `gone` are those that are `uninstalled`: nothing is said of them, but of stream tables, of which the part is looked
+    at that the others need. Costs as many queries for all of them as `install` takes for one. Raises SqlError.
     """
-    places = {system: await _place(session, system) for system in SYSTEMS}
+    places = {system: await _place(session, system) for system in SYSTEMS if system not in gone - {STREAM_TABLES}}
     states, superuser, role = await _present_states(session, places.values())
     present = dict(zip(places, states, strict=True))
-    if not all(_is_current(present[system], bundled_scripts(system), superuser) for system in SYSTEMS):
+    if not all(_is_current(present[system], bundled_scripts(system), superuser) for system in places):
         return {}
     if await untrusted(session, places) or await _damage(session, places):
         return {}
-    await register(session, places, superuser=superuser)
+    shown_places = {system: place for system, place in places.items() if system not in gone}
+    await register(session, shown_places, superuser=superuser)
     warnings = {
-        system: (() if superuser else _without_superuser(system, role)) + await _missing(session, system)
-        for system in SYSTEMS
+        system: (() if superuser or system in gone else _without_superuser(system, role))
+        + await _missing(session, system)
+        for system in places
     }
-    return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in SYSTEMS}
+    return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in places}
 
 
 async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[Damage] | None:
@@ -310,10 +338,12 @@ def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
     return (f"{system.title} have lost what cannot be made again: {shown(lost)}",) if lost else ()
 
 
-async def _install_and_commit(session: ScriptSession, scripts: Scripts, system: System, schema: str | None) -> bool:
+async def _install_and_commit(
+    session: ScriptSession, scripts: Scripts, system: System, schema: str | None, *, anew: bool
+) -> bool:
     await session.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     try:
-        changed = await install_in_transaction(session, scripts, system=system, schema=schema)
+        changed = await install_in_transaction(session, scripts, system=system, schema=schema, anew=anew)
         await session.execute("COMMIT")
     except BaseException as error:
         await session.execute("ROLLBACK")
@@ -359,6 +389,7 @@ async def install_in_transaction(
     *,
     system: System = STREAM_TABLES,
     schema: str | None = None,
+    anew: bool = False,
 ) -> bool:
     """Like `install`, inside the session's READ COMMITTED transaction. Returns whether there was anything to do."""
     scripts = scripts or bundled_scripts(system)
@@ -372,8 +403,9 @@ async def install_in_transaction(
     await check_owners(session, system, place)
     (present,), superuser, _ = await _present_states(session, [place])
     repairing = _is_current(present, scripts, superuser)
+    gone = system is STREAM_TABLES and system in await uninstalled(session)
     damaged = await _damage(session, {system: place}, scripts) if repairing else []
-    if repairing and not any(one.can_be_repaired for one in damaged):
+    if repairing and not any(one.can_be_repaired for one in damaged) and not (anew and gone):
         return False  # another server was faster
     await clear_way(session, damaged)
     if schema is not None:
@@ -388,7 +420,10 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
-    await session.execute(_FORGET_UNINSTALLED.format(system.extension))
+    if gone and not anew:
+        await session.fetch("SELECT pgtrickle._drop_interface(false)::text")
+    else:
+        await session.execute(_FORGET_UNINSTALLED.format(system.extension))
     await note(session, versions, list(_names(scripts, system, place)), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from catalog.install import InstallResult, in_order, install, uninstalled
+from catalog.install import InstallResult, how_to_return, in_order, install, uninstalled
 from catalog.ownership import UntrustedSchema, installed_query
 from catalog.session import RequestSession, SqlError
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
@@ -93,6 +94,10 @@ class _Database:
     mirrors: Maintenance | None
     hub: Hub
     callers: Callers
+    told: str | None
+    """What new sessions are told, where something has been taken out of the database."""
+    changing_until: float = -math.inf
+    """Up to when, on the monotonic clock, a commit may take something out of it."""
 
 
 @dataclass(slots=True)
@@ -139,21 +144,23 @@ class Engine:
         Returns a warning for the client if the catalog could not be installed.
         """
         if database in self._databases:
-            return self._databases[database].clock.uninstalled
+            return self._databases[database].told
         if database in ("template0", "template1"):
             return None
         async with self._opened(database):
             if database in self._databases:
-                return self._databases[database].clock.uninstalled
+                return self._databases[database].told
             pool = DatabasePool(database, self.connect_arguments, max_size=MOST_WORKERS + OTHER_CONNECTIONS)
             try:
                 async with pool.session() as session:
-                    found = await in_order(session)
+                    gone = await uninstalled(session)
+                    found = await in_order(session, gone)
                     result = found.get(STREAM_TABLES) or await install(session)
-                    gone = None if QUEUES in found else await uninstalled(session, QUEUES)
-                    absent = [
-                        gone or await self._install_beside(session, database, QUEUES, found.get(QUEUES)),
-                        await self._install_beside(session, database, REGISTERS, found.get(REGISTERS)),
+                    told = how_to_return(gone)
+                    absent = [told] + [
+                        await self._install_beside(session, database, system, found.get(system))
+                        for system in (QUEUES, REGISTERS)
+                        if system not in gone
                     ]
                     callers = Callers(pool, await has_callers(session))
             except SqlError as error:
@@ -167,7 +174,7 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             _log_repaired(database, STREAM_TABLES, result)
-            self._take_up(database, pool, callers, gone)
+            self._take_up(database, pool, callers, told)
             return "; ".join(filter(None, absent)) or None
 
     @property
@@ -189,6 +196,19 @@ class Engine:
             found()
         elif entry is not None and entry.callers.to_be_looked_for:
             self._in_background(self._look_for_callers(database, entry.callers, found))
+
+    def _look_for_uninstalled(self, database: str) -> None:
+        """See what somebody has taken out of a database, so that new sessions can be told. Never blocks."""
+        entry = self._databases.get(database)
+        if entry is not None:
+            self._in_background(self._see_uninstalled(entry))
+
+    async def _see_uninstalled(self, entry: _Database) -> None:
+        try:
+            async with entry.pool.session() as session:
+                entry.told = how_to_return(await uninstalled(session))
+        except SqlError as error:
+            logger.warning("not known what was uninstalled", database=entry.pool.database, error=error.message)
 
     async def _look_for_callers(self, database: str, callers: Callers, found: Callable[[], None]) -> None:
         try:
@@ -214,8 +234,8 @@ class Engine:
         _log_repaired(database, system, result)
         return None
 
-    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, gone: str | None) -> None:
-        """Begin to serve a database; `gone` is what clients are told where queues have been uninstalled."""
+    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, told: str | None) -> None:
+        """Begin to serve a database; `told` is what clients are told of what has been uninstalled."""
         spark = self.spark_for(pool)
 
         async def refresh(unit: Unit, job: Job, limit: float | None) -> Turn:
@@ -234,7 +254,7 @@ class Engine:
             return await worker.carry_out_of_band(pool, role, spark, limit)
 
         scheduler = Scheduler(pool, refresh, carry_out, partial(note_waiting, pool), partial(note_skipped, pool))
-        clock = QueueTicker(pool, uninstalled=gone)
+        clock = QueueTicker(pool, absent=lambda: self._look_for_uninstalled(name))
         sources = SourceClock(pool, committed=lambda: self.committed(name))
         hub = Hub(pool)
         history = HistoryClock(pool, ticking=lambda: hub.is_ticking)
@@ -246,7 +266,7 @@ class Engine:
         for number, each in enumerate(workers):
             each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers
+            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers, told
         )
 
     async def release_database(self, database: str, role: str) -> None:
@@ -336,6 +356,8 @@ class Engine:
             entry.history.committed()
             if entry.mirrors is not None:
                 entry.mirrors.wake()
+            if time.monotonic() < entry.changing_until:
+                self._look_for_uninstalled(database)
 
     def sent(self, database: str) -> None:
         """A session that sends events to queues or makes registers has ended a transaction: let their engines look."""
@@ -355,13 +377,13 @@ class Engine:
 
         async def installer(system: System, schema: str | None) -> bool:
             changed = await self._install_again(entry.pool, system, schema)
-            if system is QUEUES:
-                entry.clock.uninstalled = None
+            await self._see_uninstalled(entry)
             return changed
 
         def expect() -> None:
             entry.sources.expect()
             entry.history.expect()
+            entry.changing_until = time.monotonic() + DISCOVERY_INTERVAL
 
         with capturing_in(entry.pool.session):
             await self._carry_out(session, entry.pool, spark, installer, expect)
@@ -404,7 +426,7 @@ class Engine:
         async with pool.session() as own:
             await own.execute("SET lock_timeout = '5s'")
             try:
-                return (await install(own, system=system, schema=schema)).changed
+                return (await install(own, system=system, schema=schema, anew=True)).changed
             finally:
                 await own.execute("RESET lock_timeout")
 
@@ -429,6 +451,7 @@ class Engine:
                 " AND pg_catalog.has_database_privilege(oid, 'CONNECT')"
             )
         for (name,) in rows:
+            self._look_for_uninstalled(name)
             if name not in self._databases and await self._has_catalog(name):
                 await self.database_ready(name)
 

@@ -57,6 +57,9 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = '25006',
             MESSAGE = 'cannot change stream tables on a hot standby', HINT = 'Connect to the primary.';
     END IF;
+    IF kind NOT IN ('copy', 'extension') THEN
+        PERFORM pgtrickle._check_present();
+    END IF;
     IF current_setting('transaction_read_only')::boolean THEN
         IF kind = 'refresh' AND pgtrickle._nothing_to_refresh(arguments->>'name', path) THEN
             RETURN;

@@ -13,7 +13,7 @@ $$;
 
 
 -- The groups, likewise, without sources that are gone.
-CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
+CREATE OR REPLACE FUNCTION pgtrickle._watermark_groups()
 RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.group_id, g.group_name,
@@ -27,6 +27,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 
+CREATE OR REPLACE FUNCTION pgtrickle.watermark_groups()
+RETURNS TABLE (group_id int, group_name text, source_relids oid[], tolerance_secs float8, created_at timestamptz)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT * FROM pgtrickle._watermark_groups()
+$$;
+
+
 -- The groups, and how far their watermarks are apart. A group is aligned if each of its sources has a watermark, and these are no
 -- further apart than it tolerates.
 CREATE OR REPLACE FUNCTION pgtrickle._alignment()
@@ -35,10 +42,10 @@ RETURNS TABLE (group_name text, source_relids oid[], min_watermark timestamptz, 
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT g.group_name, g.source_relids, w.least, w.greatest, w.lag,
            w.number = w.total AND coalesce(w.lag <= g.tolerance_secs, false), w.number, w.total
-    FROM pgtrickle.watermark_groups() g
+    FROM pgtrickle._watermark_groups() g
     JOIN (SELECT n.group_id, min(m.watermark) AS least, max(m.watermark) AS greatest, count(m.watermark)::int AS number,
                  count(u.relid)::int AS total, extract(epoch FROM max(m.watermark) - min(m.watermark))::float8 AS lag
-          FROM pgtrickle.watermark_groups() n
+          FROM pgtrickle._watermark_groups() n
           LEFT JOIN LATERAL unnest(n.source_relids) AS u(relid) ON true
           LEFT JOIN pgtrickle._watermarks() m ON m.source_relid = u.relid
           GROUP BY n.group_id) AS w USING (group_id)
