@@ -62,6 +62,13 @@ SELECT EXISTS (
 )
 """
 
+_SEEN = """
+SELECT 'schema', n.nspname::pg_catalog.text FROM pg_catalog.pg_namespace n
+WHERE n.nspname OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
+UNION ALL SELECT 'uninstalled', u.extension FROM pgtrickle.pgt_uninstalled u ORDER BY 1, 2
+"""
+"""What an installation meets: schemas, and systems that were taken out of the database."""
+
 IN_TRANSACTION = "inside a transaction block"
 
 
@@ -376,7 +383,7 @@ class Engine:
         spark: Spark = entry.spark if session.autocommit else NoSpark(IN_TRANSACTION, entry.spark.lake)
 
         async def installer(system: System, schema: str | None) -> bool:
-            changed = await self._install_again(entry.pool, system, schema)
+            changed = await self._install_again(entry.pool, session, system, schema)
             await self._see_uninstalled(entry)
             return changed
 
@@ -418,12 +425,23 @@ class Engine:
             self._in_background(worker.undo(pool, created))
             raise
 
-    async def _install_again(self, pool: DatabasePool, system: System, schema: str | None) -> bool:
+    async def _install_again(
+        self, pool: DatabasePool, client: RequestSession, system: System, schema: str | None
+    ) -> bool:
         """Install what was dropped, or what shall be elsewhere, in a transaction of the engine's own. Raises SqlError.
 
         Gives whether there was anything to do. Whoever asks may hold locks in the transaction that waits for this.
         """
         async with pool.session() as own:
+            names = [schema or system.schema, system.schema]
+            if await own.fetch(_SEEN, names) != await client.fetch(_SEEN, names):
+                raise SqlError(
+                    "25001",
+                    f'extension "{system.extension}" cannot be created in the transaction that has created its schema, '
+                    "or has dropped it",
+                    detail="The server makes it in a transaction of its own, which does not see what this one does.",
+                    hint="Commit before.",
+                )
             await own.execute("SET lock_timeout = '5s'")
             try:
                 return (await install(own, system=system, schema=schema, anew=True)).changed

@@ -1,7 +1,8 @@
 """CREATE, ALTER and DROP EXTENSION of what the server installs.
 
 The server installs every system when a database is first used, so that creating finds it there, unless it has been
-dropped. Installing needs the engine's rights and is the engine's own transaction; dropping needs the rights of whoever
+dropped. Installing needs the engine's rights and is the engine's own transaction, before which is committed what comes
+before the statement in its query string; dropping needs the rights of whoever
 asks, and is a part of the asking transaction. What has been dropped is not installed again by itself.
 """
 
@@ -120,13 +121,14 @@ async def _create(session: RequestSession, asked: _Asked, installer: Installer) 
         )
     if schema is not None and schema != system.schema and not system.movable:
         raise SqlError("0A000", f'extension "{system.extension}" must be installed in schema "{system.schema}"')
-    if asked.present is None:
-        await installer(system, schema)
-    elif schema in (None, asked.present):
+    if asked.present is not None and schema in (None, asked.present):
         await _notice(session, f'extension "{system.extension}" already exists, skipping')
-    else:
+        return
+    if asked.present is not None:
         _check_owner(asked)
-        await installer(system, schema)
+    # Another connection makes it, which sees nothing of this transaction, and waits for its locks.
+    await session.commit_before()
+    await installer(system, schema)
 
 
 async def _alter(session: RequestSession, action: str, asked: _Asked, installer: Installer) -> None:
@@ -148,6 +150,7 @@ async def _alter(session: RequestSession, action: str, asked: _Asked, installer:
             f'extension "{name}" has no update path from version "{VERSION}" to version "{asked.version}"',
             hint="Start another version of Headwater, which brings up to date what is installed.",
         )
+    await session.commit_before()
     if not await installer(asked.system, None):
         await _notice(session, f'version "{VERSION}" of extension "{name}" is already installed')
 

@@ -277,6 +277,7 @@ class Interceptor:
         session = RelayedSession(
             self.dialogue, self.session.database, self.status, self._check_cancelled, self._commit_for_restart
         )
+        session.own = self.own
         session.autocommit = self.own and self.alone
         self._injected = session
         loop = asyncio.get_running_loop()

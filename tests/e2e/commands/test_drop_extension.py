@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -53,3 +55,224 @@ def test_cascade_leaves_nothing_of_pg_trickle_but_what_the_server_needs(filled: 
         ("relation t_pkey",),
     ]
     assert connection.execute("SELECT sum(n) FROM t").fetchone() == (30,)
+
+
+def test_what_was_dropped_is_made_anew_for_create_extension_only(filled: Database) -> None:
+    filled.run("DROP EXTENSION pg_trickle CASCADE")
+    connection = filled.connect()
+    for call in ("SELECT pgtrickle.create_stream_table('u', 'SELECT 1 AS n')", "SELECT * FROM pgtrickle.pgt_status()"):
+        with pytest.raises(errors.UndefinedFunction):
+            connection.execute(call)
+    for statement in (
+        "SUBSCRIBE t",
+        "CREATE SOURCE c FROM LOAD GENERATOR COUNTER",
+        "ALTER TABLE t SET (RETAIN HISTORY FOR '1 hour')",
+    ):
+        with pytest.raises(errors.UndefinedObject, match='extension "pg_trickle" does not exist') as failure:
+            connection.execute(statement)
+        assert failure.value.diag.message_hint == "CREATE EXTENSION pg_trickle makes it anew."
+    for statement in ("DROP EXTENSION pg_trickle", "ALTER EXTENSION pg_trickle UPDATE"):
+        with pytest.raises(errors.UndefinedObject, match='extension "pg_trickle" does not exist'):
+            connection.execute(statement)
+    assert connection.execute("DROP EXTENSION IF EXISTS pg_trickle").statusmessage == "DROP EXTENSION"
+    assert connection.execute("CREATE EXTENSION IF NOT EXISTS pg_trickle").statusmessage == "CREATE EXTENSION"
+    assert connection.execute("SELECT count(*) FROM pgtrickle.pgt_refresh_history").fetchone() == (0,)
+    connection.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT sum(n) AS total FROM t', '1s')")
+    connection.execute("INSERT INTO t VALUES (3, 30)")
+    connection.execute("SELECT pgtrickle.refresh_stream_table('s')")
+    assert connection.execute("SELECT total FROM s").fetchone() == (60,)
+    trackers = "SELECT count(*) > 5 FROM pg_event_trigger WHERE evtname LIKE 'pg\\_trickle%'"
+    assert connection.execute(trackers).fetchone() == (True,)
+    assert filled.value("SELECT count(*) FROM pgtrickle.pgt_uninstalled") == 0
+
+
+def test_a_drop_of_stream_tables_that_is_rolled_back_has_not_been(filled: Database) -> None:
+    connection = filled.connect(autocommit=False)
+    before = filled.rows(LEFT)
+    connection.execute("DROP EXTENSION pg_trickle CASCADE")
+    assert connection.execute("SELECT to_regclass('s')").fetchone() == (None,)
+    connection.rollback()
+    connection.execute("SAVEPOINT a; DROP EXTENSION pg_trickle CASCADE; ROLLBACK TO a")
+    connection.execute("INSERT INTO t VALUES (3, 30); SELECT pgtrickle.refresh_stream_table('s')")
+    connection.commit()
+    assert filled.rows(LEFT) == before
+    assert filled.value("SELECT total FROM s") == 60
+    assert filled.value("SELECT count(*) FROM pgtrickle.pgt_uninstalled") == 0
+
+
+def test_a_snapshot_that_may_be_too_old_drops_no_stream_tables(filled: Database) -> None:
+    connection = filled.connect(autocommit=False)
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    with pytest.raises(errors.ActiveSqlTransaction, match="above READ COMMITTED"):
+        connection.execute("DROP EXTENSION pg_trickle CASCADE")
+    connection.rollback()
+    assert filled.value("SELECT total FROM s") == 30
+
+
+def test_who_is_creating_a_stream_table_finds_the_extension_gone(db: Database, eventually: Callable[..., Any]) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    dropping, creating = db.connect(autocommit=False), db.connect()
+    dropping.execute("DROP EXTENSION pg_trickle")
+    failures: list[psycopg.Error] = []
+
+    def create() -> None:
+        with pytest.raises(psycopg.Error) as failure:
+            creating.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT n FROM t')")
+        failures.append(failure.value)
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    eventually(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0)
+    dropping.commit()
+    thread.join(60)
+    assert [failure.sqlstate for failure in failures] == ["42704"]
+    assert db.rows("SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'") == [
+        ("t",)
+    ]
+
+
+def test_a_stream_table_that_is_being_made_is_seen_by_who_drops(db: Database, eventually: Callable[..., Any]) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    creating, dropping = db.connect(autocommit=False), db.connect()
+    creating.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT n FROM t')")
+    failures: list[psycopg.Error] = []
+
+    def drop() -> None:
+        with pytest.raises(psycopg.Error) as failure:
+            dropping.execute("DROP EXTENSION pg_trickle")
+        failures.append(failure.value)
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    eventually(lambda: db.value("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0)
+    creating.commit()
+    thread.join(60)
+    assert [failure.diag.message_detail for failure in failures] == [
+        "stream table public.s depends on extension pg_trickle"
+    ]
+
+
+def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
+    connection = db.connect()
+    connection.execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+    connection.execute("CREATE SOURCE counter FROM LOAD GENERATOR COUNTER")
+    connection.execute("ALTER TABLE t SET (RETAIN HISTORY FOR '1 hour')")
+    connection.execute("CREATE VIEW failed AS SELECT * FROM pgtrickle.pgt_refresh_history WHERE status = 'FAILED'")
+    connection.execute("CREATE VIEW states AS SELECT name, status FROM pgtrickle.pgt_status()")
+    connection.execute("CREATE VIEW of_states AS SELECT name FROM states")
+    with pytest.raises(errors.DependentObjectsStillExist) as failure:
+        connection.execute("DROP EXTENSION pg_trickle")
+    assert str(failure.value.diag.message_detail).splitlines() == [
+        f"{name} depends on extension pg_trickle"
+        for name in (
+            "source public.counter",
+            "history of public.t",
+            "rule _RETURN on view public.failed",
+            "rule _RETURN on view public.states",
+        )
+    ]
+    connection.execute("DROP EXTENSION pg_trickle CASCADE")
+    left = "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')"
+    assert connection.execute(left).fetchall() == [("t",)]
+    with pytest.raises(errors.UndefinedObject):
+        connection.execute("SUBSCRIBE (SELECT * FROM t) AS OF AT LEAST 0")
+
+
+def test_what_cannot_be_dropped_on_the_way_is_refused(db: Database) -> None:
+    db.run("CREATE TABLE mine (row pgtrickle.pgt_refresh_history)")
+    with pytest.raises(errors.DependentObjectsStillExist) as failure:
+        db.run("DROP EXTENSION pg_trickle CASCADE")
+    assert failure.value.diag.message_hint == "Drop it by a statement of its own."
+    assert db.value("SELECT to_regprocedure('pgtrickle.version()') IS NOT NULL")
+
+
+def test_dropping_stream_tables_needs_the_rights_of_an_owner(filled: Database, role: ROLE) -> None:
+    alice = role("alice")
+    name = alice.info.user
+    filled.run(f"GRANT CREATE ON DATABASE {filled.name} TO {name}")
+    with pytest.raises(errors.InsufficientPrivilege, match="must be owner of extension pg_trickle"):
+        alice.execute("DROP EXTENSION pg_trickle CASCADE")
+    for call in ("_drop_contents()", "_drop_interface(true)", "_lock_contents()", "_contents()", "_drop_dependents()"):
+        with pytest.raises(errors.InsufficientPrivilege):
+            alice.execute(f"SELECT pgtrickle.{call}")
+    with pytest.raises(errors.InsufficientPrivilege):
+        alice.execute("INSERT INTO pgtrickle.pgt_uninstalled VALUES ('pg_trickle')")
+    filled.run("DROP EXTENSION pg_trickle CASCADE")
+    assert alice.execute("CREATE EXTENSION pg_trickle").statusmessage == "CREATE EXTENSION"
+    filled.run("DROP EXTENSION pg_trickle")
+    filled.run(f"REVOKE CREATE ON DATABASE {filled.name} FROM {name}")
+    with pytest.raises(errors.InsufficientPrivilege, match='permission denied to create extension "pg_trickle"'):
+        alice.execute("CREATE EXTENSION pg_trickle")
+
+
+def test_stream_tables_of_all_owners_go(db: Database, role: ROLE) -> None:
+    db.run("GRANT CREATE ON SCHEMA public TO PUBLIC")
+    alice = role("alice")
+    alice.execute("CREATE TABLE a (id int PRIMARY KEY)")
+    alice.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM a', '1h')")
+    db.run("DROP EXTENSION pg_trickle CASCADE")
+    assert db.value("SELECT to_regclass('s') IS NULL")
+    assert alice.execute("INSERT INTO a VALUES (1)").rowcount == 1
+    alice.close()
+
+
+def test_a_subscription_ends_with_an_error_and_its_capture_with_it(
+    db: Database, eventually: Callable[..., Any]
+) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    reader = db.connect(autocommit=False)
+    reader.execute("DECLARE c CURSOR FOR SUBSCRIBE t")
+    assert reader.execute("FETCH 1 c WITH (timeout = '1s')").fetchall() == []
+    db.run("DROP EXTENSION pg_trickle")
+    with pytest.raises(errors.UndefinedObject, match='extension "pg_trickle" does not exist'):
+        for _ in range(60):
+            reader.execute("FETCH 1 c WITH (timeout = '1s')").fetchall()
+    reader.rollback()
+    eventually(lambda: db.value("SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass") == 0)
+
+
+def test_queues_and_registers_go_on_without_stream_tables(db: Database, eventually: Callable[..., Any]) -> None:
+    connection = db.connect()
+    connection.execute("DROP EXTENSION pg_trickle")
+    connection.execute("SELECT pgque.create_queue('q'), pgque.subscribe('q', 'c')")
+    connection.execute("SELECT pgque.send('q', 'x', '{}'::jsonb)")
+    eventually(lambda: connection.execute("SELECT count(*) FROM pgque.receive('q', 'c', 10)").fetchone() == (1,))
+    connection.execute("""SELECT accum.register_create('cash', '{"a": "int"}', '{"n": "int"}', high_write := true)""")
+    connection.execute(
+        """SELECT accum.register_post('cash', '{"recorder": "r", "period": "2026-04-18", "a": 1, "n": 2}')"""
+    )
+    merged = "SELECT count(*) FROM accum.cash_balance_cache_delta"
+    eventually(lambda: connection.execute(merged).fetchone() == (0,))
+    assert connection.execute("SELECT accum.cash_balance()::text").fetchone() == ('{"n": 2}',)
+    assert connection.execute("DROP EXTENSION pgque, pg_accumulator").statusmessage == "DROP EXTENSION"
+    for name in ("pgque", "pg_accumulator", "pg_trickle"):
+        assert connection.execute(f"CREATE EXTENSION {name}").statusmessage == "CREATE EXTENSION"
+
+
+def test_statements_of_one_string_make_and_drop_extensions(db: Database) -> None:
+    connection = db.connect()
+    connection.execute("CREATE SCHEMA books; CREATE EXTENSION pg_accumulator SCHEMA books; CREATE TABLE t (n int)")
+    assert connection.execute("SELECT count(*) FROM books.register_list()").fetchone() == (0,)
+    assert connection.execute("SELECT to_regclass('t') IS NOT NULL").fetchone() == (True,)
+    for name in ("pg_accumulator", "pgque", "pg_trickle"):
+        connection.execute(f"DROP EXTENSION {name} CASCADE; CREATE EXTENSION {name}")
+        connection.execute(f"DROP EXTENSION {name}")
+        connection.execute(f"BEGIN; CREATE EXTENSION {name}; COMMIT")
+    connection.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM t')")
+    assert connection.execute("SELECT n FROM s").fetchone() == (0,)
+
+
+def test_what_a_transaction_block_has_done_is_not_seen_by_the_server(db: Database) -> None:
+    connection = db.connect(autocommit=False)
+    for before, name, schema in (
+        ("CREATE SCHEMA books", "pg_accumulator", "SCHEMA books"),
+        ("DROP EXTENSION pg_accumulator", "pg_accumulator", ""),
+        ("DROP EXTENSION pgque", "pgque", ""),
+        ("DROP EXTENSION pg_trickle", "pg_trickle", ""),
+    ):
+        connection.execute(before)
+        began = time.monotonic()
+        with pytest.raises(errors.ActiveSqlTransaction, match=f'extension "{name}" cannot be created in the transac'):
+            connection.execute(f"CREATE EXTENSION {name} {schema}")
+        assert time.monotonic() - began < 4, "it has waited for a lock"
+        connection.rollback()
