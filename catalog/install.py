@@ -169,29 +169,33 @@ async def install(
     scripts = scripts or bundled_scripts(system)
     place = schema or await _place(session, system)
     (present,), superuser, role = await _present_states(session, [place])
-    gone = system is STREAM_TABLES and system in await uninstalled(session)
-    anew &= gone
-    shown_places = {} if gone and not anew else {system: place}
-    warnings = _without_superuser(system, role) if shown_places and not superuser else ()
-    damaged: list[Damage] = []
-    if not anew and _is_current(present, scripts, superuser) and not await untrusted(session, {system: place}):
-        damaged = await _damage(session, {system: place}, scripts)
-        warnings += _lost(system, damaged)
-        if not any(one.can_be_repaired for one in damaged):
-            await register(session, shown_places, superuser=superuser)
-            return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
+    gone = await _is_gone(session, system)
+    registered = {} if gone and not anew else {system: place}
+    warnings = _without_superuser(registered, role, superuser=superuser)
+    found = None if gone and anew else await _examined(session, scripts, system, place)
+    damaged = found or []
+    repairable = _repairable(damaged)
+    warnings += _lost(system, damaged)
+    if found is not None and not repairable:
+        await register(session, registered, superuser=superuser)
+        return InstallResult(present, changed=False, warnings=warnings + await _missing(session, system))
     try:
         changed = await _install_and_commit(session, scripts, system, schema, anew=anew)
     except SqlError as error:
-        if not damaged or error.is_of_connection or isinstance(error, UntrustedSchema):
+        if not damaged or _ends_all(error):
             raise
         # What is left of it works as well as before.
         warnings += (f"{system.title} are damaged and could not be repaired ({error.message}): {shown(damaged)}",)
         return InstallResult(present, changed=False, warnings=warnings)
-    await register(session, shown_places, superuser=superuser)
-    repaired = tuple(one for one in damaged if changed and one.can_be_repaired)
+    await register(session, registered, superuser=superuser)
     warnings += await _missing(session, system)
+    repaired = repairable if changed else ()
     return InstallResult(scripts.state(superuser=superuser), changed=changed, warnings=warnings, repaired=repaired)
+
+
+def _ends_all(error: SqlError) -> bool:
+    """Whether what is there cannot be used, either."""
+    return error.is_of_connection or isinstance(error, UntrustedSchema)
 
 
 _NOTES_OF_UNINSTALLED = f"""
@@ -203,6 +207,8 @@ SELECT EXISTS (
 """Of a user's own schema nothing is read."""
 
 _UNINSTALLED = "SELECT u.extension FROM pgtrickle.pgt_uninstalled u"
+
+_DROP_INTERFACE = "SELECT pgtrickle._drop_interface(false)"
 
 _FORGET_UNINSTALLED = """
 DO $$ BEGIN
@@ -221,6 +227,18 @@ async def uninstalled(session: SqlSession) -> frozenset[System]:
     ((noted,),) = await session.fetch(_NOTES_OF_UNINSTALLED)
     gone = {str(extension) for (extension,) in await session.fetch(_UNINSTALLED)} if noted else set()
     return frozenset(system for system in SYSTEMS if system.extension in gone)
+
+
+IS_UNINSTALLED = (
+    "(pg_catalog.to_regclass('pgtrickle.pgt_uninstalled') IS NOT NULL"
+    " AND pg_catalog.to_regprocedure('pgtrickle.version()') IS NULL)"
+)
+"""An expression: whether stream tables are uninstalled, where they are installed. Reads PostgreSQL's catalogs alone."""
+
+
+async def _is_gone(session: SqlSession, system: System) -> bool:
+    """Whether stream tables are uninstalled, of which a part stays. Of the others nothing does."""
+    return system is STREAM_TABLES and system in await uninstalled(session)
 
 
 def how_to_return(gone: Iterable[System]) -> str | None:
@@ -250,11 +268,10 @@ async def in_order(session: SqlSession, gone: frozenset[System] = frozenset()) -
         return {}
     if await untrusted(session, places) or await _damage(session, places):
         return {}
-    shown_places = {system: place for system, place in places.items() if system not in gone}
-    await register(session, shown_places, superuser=superuser)
+    registered = {system: place for system, place in places.items() if system not in gone}
+    await register(session, registered, superuser=superuser)
     warnings = {
-        system: (() if superuser or system in gone else _without_superuser(system, role))
-        + await _missing(session, system)
+        system: _without_superuser({system} - gone, role, superuser=superuser) + await _missing(session, system)
         for system in places
     }
     return {system: InstallResult(present[system], changed=False, warnings=warnings[system]) for system in places}
@@ -265,12 +282,19 @@ async def examine(session: SqlSession, system: System = STREAM_TABLES) -> list[D
 
     That is where the system is not installed, by another version, or by somebody who is not trusted. Raises SqlError.
     """
-    scripts = bundled_scripts(system)
-    place = await _place(session, system)
+    return await _examined(session, bundled_scripts(system), system, await _place(session, system))
+
+
+async def _examined(session: SqlSession, scripts: Scripts, system: System, place: str) -> list[Damage] | None:
     (present,), superuser, _ = await _present_states(session, [place])
     if not _is_current(present, scripts, superuser) or await untrusted(session, {system: place}):
         return None
-    return await _damage(session, {system: place})
+    return await _damage(session, {system: place}, scripts)
+
+
+def _repairable(damaged: Iterable[Damage]) -> tuple[Damage, ...]:
+    """What running the scripts again makes of it."""
+    return tuple(one for one in damaged if one.can_be_repaired)
 
 
 class Due(StrEnum):
@@ -328,9 +352,11 @@ async def _damage(session: SqlSession, places: Mapping[System, str], scripts: Sc
     )
 
 
-def _without_superuser(system: System, role: str) -> tuple[str, ...]:
+def _without_superuser(systems: Iterable[System], role: str, *, superuser: bool) -> tuple[str, ...]:
     """What works less where the role that installs is no superuser."""
-    return (system.without_superuser.format(role=role),) if system.without_superuser else ()
+    if superuser:
+        return ()
+    return tuple(system.without_superuser.format(role=role) for system in systems if system.without_superuser)
 
 
 def _lost(system: System, damaged: list[Damage]) -> tuple[str, ...]:
@@ -402,10 +428,10 @@ async def install_in_transaction(
     await _check_rights(session, system, place)
     await check_owners(session, system, place)
     (present,), superuser, _ = await _present_states(session, [place])
-    repairing = _is_current(present, scripts, superuser)
-    gone = system is STREAM_TABLES and system in await uninstalled(session)
+    gone = await _is_gone(session, system)
+    repairing = _is_current(present, scripts, superuser) and not (anew and gone)
     damaged = await _damage(session, {system: place}, scripts) if repairing else []
-    if repairing and not any(one.can_be_repaired for one in damaged) and not (anew and gone):
+    if repairing and not _repairable(damaged):
         return False  # another server was faster
     await clear_way(session, damaged)
     if schema is not None:
@@ -420,10 +446,7 @@ async def install_in_transaction(
         await revoke_create(session, [place, *system.beside])
     await check_owners(session, system, place)  # of what the scripts found to be there already
     await _record(session, versions, "functions", state)
-    if gone and not anew:
-        await session.fetch("SELECT pgtrickle._drop_interface(false)::text")
-    else:
-        await session.execute(_FORGET_UNINSTALLED.format(system.extension))
+    await session.execute(_DROP_INTERFACE if gone and not anew else _FORGET_UNINSTALLED.format(system.extension))
     await note(session, versions, list(_names(scripts, system, place)), [place, *system.beside])
     await session.execute(f"COMMENT ON SCHEMA {extschema} IS '{state}'")
     log.info("catalog repaired" if repairing else "catalog installed", state=state, schema=place)
