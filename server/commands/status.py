@@ -335,9 +335,11 @@ def _database(connection: psycopg.Connection[tuple[object, ...]], name: str) -> 
     found = _Database(name, overview)
     if overview.has_queues and (row := connection.execute(_QUEUES).fetchone()) is not None:
         found.queues = _Queues(*row)  # type: ignore[arg-type]
+    if not overview.installed:
+        return found
     if overview.has_leases:
         found.leases = _leases(connection)
-    if not overview.installed or overview.uninstalled:
+    if overview.uninstalled:
         return found
     found.stream_tables = _fetch(connection, _StreamTable, _STREAM_TABLES)
     found.failed_requests = [str(text) for (text,) in connection.execute(_FAILED_REQUESTS)]

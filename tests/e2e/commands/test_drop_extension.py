@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +14,9 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from tests.e2e.conftest import Database
+from server.postgres.cluster import binaries
+from tests.clusters import OTHER_PROGRAMS
+from tests.e2e.conftest import Database, Headwater
 
 ROLE = Callable[..., psycopg.Connection[Any]]
 
@@ -276,3 +281,75 @@ def test_what_a_transaction_block_has_done_is_not_seen_by_the_server(db: Databas
             connection.execute(f"CREATE EXTENSION {name} {schema}")
         assert time.monotonic() - began < 4, "it has waited for a lock"
         connection.rollback()
+
+
+def told(server: Headwater) -> tuple[str, str]:
+    """What psql is told as it connects, and the extensions that PostgreSQL shows."""
+    shown = "SELECT extname FROM pg_extension WHERE extname LIKE 'pg\\_%' OR extname = 'pgque' ORDER BY 1"
+    psql = [str(binaries() / "psql"), server.dsn(), "-XAt", "-c", shown]
+    done = subprocess.run(psql, capture_output=True, text=True, check=True)
+    return done.stdout.strip(), done.stderr
+
+
+def restarted(server: Headwater) -> None:
+    server.stop()
+    server.start()
+
+
+def test_what_was_dropped_stays_away_when_clients_and_servers_come_back(
+    own_server: Headwater, eventually: Callable[..., Any]
+) -> None:
+    names = ("pg_trickle", "pgque", "pg_accumulator")
+    with psycopg.connect(own_server.dsn(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        connection.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM t', '1s')")
+        connection.execute("DROP EXTENSION pg_trickle, pgque, pg_accumulator CASCADE")
+    for again in (lambda: None, lambda: restarted(own_server)):
+        again()
+        shown, said = eventually(lambda: (answer := told(own_server))[1] and answer)
+        if not OTHER_PROGRAMS:
+            assert shown == ""
+        assert all(f"CREATE EXTENSION {name} makes them anew" in said for name in names)
+    with psycopg.connect(own_server.dsn(), autocommit=True) as connection:
+        left = connection.execute("SELECT nspname FROM pg_namespace WHERE nspname ~ '^(pgque|accum)'").fetchall()
+        assert left == []
+        for call in ("pgtrickle.create_stream_table('s', 'SELECT 1')", "pgque.create_queue('q')"):
+            with pytest.raises((errors.UndefinedFunction, errors.InvalidSchemaName)):
+                connection.execute(f"SELECT {call}")
+        for name in names:
+            assert connection.execute(f"CREATE EXTENSION {name}").statusmessage == "CREATE EXTENSION"
+    for again in (lambda: None, lambda: restarted(own_server)):
+        again()
+        assert told(own_server)[1] == ""
+    assert "failed" not in own_server.log
+
+
+def test_a_server_that_is_killed_behind_a_drop_ends_what_is_left_when_it_comes_back(
+    own_server: Headwater, eventually: Callable[..., Any]
+) -> None:
+    with psycopg.connect(own_server.dsn(), autocommit=True) as connection:
+        connection.execute("ALTER DATABASE postgres SET pg_trickle.cdc_mode = 'auto'")
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        connection.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM t', '1s')")
+        slots = "SELECT count(*) FROM pg_replication_slots"
+        mode = "SELECT cdc_mode FROM pgtrickle.check_cdc_health()"
+        eventually(lambda: connection.execute(mode).fetchone() == ("WAL",), 90)
+        assert connection.execute(slots).fetchone() == (1,)
+        connection.execute("DROP EXTENSION pg_trickle CASCADE")
+    own_server.kill()
+    own_server.start()
+    with psycopg.connect(own_server.dsn(), autocommit=True) as connection:
+        eventually(lambda: connection.execute(slots).fetchone() == (0,), 90)
+        eventually(lambda: connection.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,), 90)
+        identity = "SELECT relreplident::text FROM pg_class WHERE oid = 't'::regclass"
+        assert connection.execute(identity).fetchone() == ("d",)
+        assert connection.execute("SELECT count(*) FROM pg_trigger WHERE tgrelid = 't'::regclass").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM pgtrickle.pgt_captures").fetchone() == (0,)
+
+
+def test_commands_say_that_stream_tables_are_uninstalled(own_server: Headwater) -> None:
+    with psycopg.connect(own_server.dsn(), autocommit=True) as connection:
+        connection.execute("DROP EXTENSION pg_trickle, pgque")
+    command = [sys.executable, "-m", "server", "status", "--data", str(own_server.data)]
+    status = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"})
+    assert status.stdout.count("uninstalled") == 1, status.stdout
