@@ -16,7 +16,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from catalog.install import InstallResult, how_to_return, in_order, install, uninstalled
 from catalog.ownership import UntrustedSchema, installed_query
-from catalog.session import RequestSession, SqlError
+from catalog.session import RequestSession, SqlError, SqlSession
 from catalog.systems import QUEUES, REGISTERS, STREAM_TABLES, System
 from catalog.values import Initiator
 from engine.capture.ahead import capturing_in
@@ -63,12 +63,10 @@ SELECT EXISTS (
 )
 """
 
-_SEEN = """
-SELECT 'schema', n.nspname::pg_catalog.text FROM pg_catalog.pg_namespace n
-WHERE n.nspname OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[])
-UNION ALL SELECT 'uninstalled', u.extension FROM pgtrickle.pgt_uninstalled u ORDER BY 1, 2
+_SCHEMAS = """
+SELECT n.nspname::pg_catalog.text FROM pg_catalog.pg_namespace n
+WHERE n.nspname OPERATOR(pg_catalog.=) ANY ($1::pg_catalog.text[]) ORDER BY 1
 """
-"""What an installation meets: schemas, and systems that were taken out of the database."""
 
 IN_TRANSACTION = "inside a transaction block"
 
@@ -164,8 +162,7 @@ class Engine:
                     gone = await uninstalled(session)
                     found = await in_order(session, gone)
                     result = found.get(STREAM_TABLES) or await install(session)
-                    told = how_to_return(gone)
-                    absent = [told] + [
+                    absent = [how_to_return(gone)] + [
                         await self._install_beside(session, database, system, found.get(system))
                         for system in (QUEUES, REGISTERS)
                         if system not in gone
@@ -182,7 +179,7 @@ class Engine:
             for warning in result.warnings:
                 logger.warning("catalog installed with limits", database=database, warning=warning)
             _log_repaired(database, STREAM_TABLES, result)
-            self._take_up(database, pool, callers, told)
+            self._take_up(database, pool, callers, gone)
             return "; ".join(filter(None, absent)) or None
 
     @property
@@ -193,6 +190,11 @@ class Engine:
     def is_trusted(self, database: str) -> bool:
         """Whether functions of the catalog may be called for a client: nobody else has put something in their place."""
         return database not in self._untrusted
+
+    def uninstalled(self, database: str) -> str | None:
+        """What is told of extensions that somebody has taken out of the database, None if nobody has."""
+        entry = self._databases.get(database)
+        return entry.told if entry is not None else None
 
     def look_for_callers(self, database: str, found: Callable[[], None]) -> None:
         """Call `found` if a database has something that may make requests without being named by statements.
@@ -209,14 +211,23 @@ class Engine:
         """See what somebody has taken out of a database, so that new sessions can be told. Never blocks."""
         entry = self._databases.get(database)
         if entry is not None:
-            self._in_background(self._see_uninstalled(entry))
+            self._in_background(self._see_uninstalled(database, entry))
 
-    async def _see_uninstalled(self, entry: _Database) -> None:
+    async def _see_uninstalled(self, database: str, entry: _Database) -> None:
+        """The same at once. Where stream tables are uninstalled there is nothing to be scheduled."""
         try:
             async with entry.pool.session() as session:
-                entry.told = how_to_return(await uninstalled(session))
+                gone = await uninstalled(session)
         except SqlError as error:
-            logger.warning("not known what was uninstalled", database=entry.pool.database, error=error.message)
+            logger.warning("not known what was uninstalled", database=database, error=error.message)
+            return
+        if self._databases.get(database) is not entry:
+            return
+        entry.told = how_to_return(gone)
+        if STREAM_TABLES in gone:
+            await entry.scheduler.worker.stop()
+        else:
+            entry.scheduler.worker.start()
 
     async def _look_for_callers(self, database: str, callers: Callers, found: Callable[[], None]) -> None:
         try:
@@ -242,8 +253,8 @@ class Engine:
         _log_repaired(database, system, result)
         return None
 
-    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, told: str | None) -> None:
-        """Begin to serve a database; `told` is what clients are told of what has been uninstalled."""
+    def _take_up(self, name: str, pool: DatabasePool, callers: Callers, gone: frozenset[System]) -> None:
+        """Begin to serve a database, of which some systems may be uninstalled."""
         spark = self.spark_for(pool)
 
         async def refresh(unit: Unit, job: Job, limit: float | None) -> Turn:
@@ -272,9 +283,22 @@ class Engine:
         working = (scheduler, clock, sources, history, CaptureMaintenance(pool), wal, registers, mirrors)
         workers = [each.worker for each in working if each is not None]
         for number, each in enumerate(workers):
+            if each is scheduler.worker and STREAM_TABLES in gone:
+                continue
             each.start(after=max(0, number - 1) * FIRST_LOOKS_APART)  # the scheduler has a connection of its own
         self._databases[name] = _Database(
-            pool, scheduler, clock, sources, history, registers, workers, spark, mirrors, hub, callers, told
+            pool,
+            scheduler,
+            clock,
+            sources,
+            history,
+            registers,
+            workers,
+            spark,
+            mirrors,
+            hub,
+            callers,
+            how_to_return(gone),
         )
 
     async def release_database(self, database: str, role: str) -> None:
@@ -385,7 +409,7 @@ class Engine:
 
         async def installer(system: System, schema: str | None) -> bool:
             changed = await self._install_again(entry.pool, session, system, schema)
-            await self._see_uninstalled(entry)
+            await self._see_uninstalled(session.database, entry)
             return changed
 
         def expect() -> None:
@@ -434,8 +458,7 @@ class Engine:
         Gives whether there was anything to do. Whoever asks may hold locks in the transaction that waits for this.
         """
         async with pool.session() as own:
-            names = [schema or system.schema, system.schema]
-            if await own.fetch(_SEEN, names) != await client.fetch(_SEEN, names):
+            if await _sees_otherwise(own, client, [schema or system.schema, system.schema]):
                 raise SqlError(
                     "25001",
                     f'extension "{system.extension}" cannot be created in the transaction that has created its schema, '
@@ -498,6 +521,13 @@ class Engine:
                 return False
             finally:
                 await pool.close()
+
+
+async def _sees_otherwise(own: SqlSession, client: SqlSession, schemas: list[str]) -> bool:
+    """Whether a client's transaction has made or dropped schemas, or extensions, of which the engine sees nothing."""
+    ((gone,),) = await client.fetch("SELECT ARRAY(SELECT u.extension FROM pgtrickle.pgt_uninstalled u ORDER BY 1)")
+    seen = sorted(system.extension for system in await uninstalled(own))
+    return bool(gone != seen or await own.fetch(_SCHEMAS, schemas) != await client.fetch(_SCHEMAS, schemas))
 
 
 def _log_repaired(database: str, system: System, result: InstallResult) -> None:

@@ -165,6 +165,7 @@ class Interceptor:
             in_our_transaction=self.own,
             requested=self.dialogue.requested,
             elsewhere=lambda: self.written_elsewhere(self.asked),
+            uninstalled=self.session.hooks.uninstalled(self.session.database),
         )
 
     async def ready(self, status: int, *, oldest: bool = False) -> None:
