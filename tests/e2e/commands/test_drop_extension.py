@@ -22,11 +22,12 @@ ROLE = Callable[..., psycopg.Connection[Any]]
 
 
 @pytest.fixture
-def filled(db: Database) -> Database:
-    db.run("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 10), (2, 20)")
-    db.run("SELECT pgtrickle.create_stream_table('s', 'SELECT sum(n) AS total FROM t', '1h')")
-    db.run("SELECT pgtrickle.create_stream_table('above', 'SELECT total + 1 AS more FROM s', '1h')")
-    return db
+def filled(live_db: Database) -> Database:
+    """A database whose scheduler is at work, with a table and two stream tables."""
+    live_db.run("CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 10), (2, 20)")
+    live_db.run("SELECT pgtrickle.create_stream_table('s', 'SELECT sum(n) AS total FROM t', '1h')")
+    live_db.run("SELECT pgtrickle.create_stream_table('above', 'SELECT total + 1 AS more FROM s', '1h')")
+    return live_db
 
 
 LEFT = """
@@ -166,6 +167,22 @@ def test_a_stream_table_that_is_being_made_is_seen_by_who_drops(db: Database, ev
     assert [failure.diag.message_detail for failure in failures] == [
         "stream table public.s depends on extension pg_trickle"
     ]
+
+
+def test_a_refresh_that_is_under_way_is_waited_for(filled: Database) -> None:
+    refreshing, dropping = filled.connect(autocommit=False), filled.connect()
+    refreshing.execute("INSERT INTO t VALUES (3, 30); SELECT pgtrickle.refresh_stream_table('s')")
+    dropping.execute("SET lock_timeout = '200ms'")
+    with pytest.raises(errors.LockNotAvailable):
+        dropping.execute("DROP EXTENSION pg_trickle CASCADE")
+    dropping.execute("RESET lock_timeout")
+    thread = threading.Thread(target=lambda: dropping.execute("DROP EXTENSION pg_trickle CASCADE"))
+    thread.start()
+    refreshing.execute("SELECT total FROM s")
+    refreshing.commit()
+    thread.join(60)
+    assert filled.value("SELECT to_regclass('s') IS NULL AND to_regclass('above') IS NULL")
+    assert filled.value("SELECT sum(n) FROM t") == 60
 
 
 def test_sources_histories_and_dependents_go_with_cascade(db: Database) -> None:
