@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import errors
+from psycopg import conninfo, errors
 
 from server.postgres.cluster import binaries
 from tests.clusters import OTHER_PROGRAMS
@@ -381,3 +382,53 @@ def test_commands_say_that_stream_tables_are_uninstalled(own_server: Headwater) 
     command = [sys.executable, "-m", "server", "status", "--data", str(own_server.data)]
     status = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"COLUMNS": "200"})
     assert status.stdout.count("uninstalled") == 1, status.stdout
+
+
+def test_two_servers_and_a_role_that_is_no_superuser(
+    own_server: Headwater, tmp_path: Path, eventually: Callable[..., Any]
+) -> None:
+    """One server drops what the other is at work on; their role owns the schemas, and may act as alice."""
+    with psycopg.connect(own_server.direct_dsn(), autocommit=True) as admin:
+        for statement in (
+            "CREATE ROLE plain LOGIN PASSWORD 'secret'",
+            "CREATE ROLE alice LOGIN PASSWORD 'secret'",
+            "GRANT alice TO plain",
+            "CREATE DATABASE shop",
+            "GRANT CREATE ON DATABASE shop TO plain",
+        ):
+            admin.execute(statement)
+    login = conninfo.conninfo_to_dict(own_server.direct_dsn())
+    url = f"postgresql://plain:secret@/shop?host={login['host']}&port={login['port']}"
+    servers = [Headwater(tmp_path / name / "data", "--postgres", url) for name in ("first", "second")]
+    plain = {"user": "plain", "password": "secret", "host": "127.0.0.1", "dbname": "shop"}
+    try:
+        for server in servers:
+            server.data.parent.mkdir()
+            server.start()
+        one, two = (
+            psycopg.connect(conninfo.make_conninfo(**plain, port=server.port), autocommit=True) for server in servers
+        )
+        with psycopg.connect(own_server.direct_dsn("shop"), autocommit=True) as admin:
+            admin.execute("GRANT CREATE, USAGE ON SCHEMA public TO alice")
+        alice = psycopg.connect(
+            conninfo.make_conninfo(**plain | {"user": "alice"}, port=servers[1].port), autocommit=True
+        )
+        alice.execute("CREATE TABLE a (id int PRIMARY KEY)")
+        alice.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM a', '1s')")
+        with pytest.raises(errors.InsufficientPrivilege, match="must be owner of extension pg_trickle"):
+            alice.execute("DROP EXTENSION pg_trickle CASCADE")
+        one.execute("DROP EXTENSION pg_trickle CASCADE")
+        assert alice.execute("SELECT to_regclass('s')").fetchone() == (None,)
+        with pytest.raises(errors.UndefinedFunction):
+            two.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT 1 AS n')")
+        assert alice.execute("INSERT INTO a VALUES (1)").rowcount == 1
+        two.execute("CREATE EXTENSION pg_trickle")
+        alice.execute("SELECT pgtrickle.create_stream_table('s', 'SELECT count(*) AS n FROM a', '1s')")
+        alice.execute("INSERT INTO a VALUES (2)")
+        eventually(lambda: alice.execute("SELECT n FROM s").fetchone() == (2,))
+        for connection in (one, two, alice):
+            connection.close()
+    finally:
+        for server in servers:
+            if server.process is not None:
+                server.stop()
